@@ -1,0 +1,54 @@
+# Every target sets up what it needs; nothing outside .venv is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ROOMS := runtimeconf authkeys queryengine datasets sqlapi runtimeclient runtime_site
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test check format lock soak
+
+help:  ## Show these targets.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(None if ok else "Python 3.11, 3.12 or 3.13 is needed, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp a requirements file: pip runs again only when the pins change.
+$(VENV)/%.stamp: requirements/%.txt | $(BIN)/python
+	$(PIP) -r $<
+	@touch $@
+
+install: $(VENV)/base.stamp  ## Make .venv with the pinned dependencies.
+
+run: install  ## Run the example and print a query to paste.
+	@$(BIN)/python examples/prepare.py
+	@$(BIN)/python manage.py serve --config examples/runtime.yaml
+
+test: $(VENV)/test.stamp  ## Run every test.
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	RUNTIME_CONFIG=tests/data/check.yaml $(BIN)/python manage.py check --deploy --fail-level WARNING
+	sh tests/audit.sh $(BIN)
+	rm -f .coverage .coverage.*
+	$(MAKE) --no-print-directory test TEST_ARGS=
+	$(BIN)/coverage combine --quiet
+
+format: $(VENV)/lint.stamp  ## Format the code.
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes.
+	for name in base test lint bench dev; do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    requirements/$$name.in -o requirements/$$name.txt || exit 1; \
+	done
+
+soak: $(VENV)/test.stamp  ## Long runs (none yet).
+	$(BIN)/python -m pytest -m soak || test $$? -eq 5

@@ -1,0 +1,69 @@
+"""
+What the HTTP API asks about datasets, whoever refreshes them.
+
+The process that holds the lock of the state directory answers directly (`datasets.refresher`), any other process
+asks it over the control socket. Both are a `DatasetControl`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
+RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetState:
+    """One row of `GET /v1/datasets`. `refreshed_at` is ISO 8601 in UTC; `error` is a sentence without paths."""
+
+    from_: str
+    name: str
+    acceleration_enabled: bool
+    status: DatasetStatus
+    rows: int | None
+    refreshed_at: str | None
+    snapshot: str | None
+    error: str | None
+    loaded_once: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshRun:
+    """One refresh of one dataset, asked for or scheduled. Times are ISO 8601 in UTC."""
+
+    id: str
+    status: RefreshStatus
+    requested_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    rows: int | None = None
+    duration_ms: int | None = None
+    error: str | None = None
+
+
+class DatasetControl(Protocol):
+    """Asks about datasets and starts refreshes."""
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """All declared datasets, in the order of the YAML."""
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+        """
+        Ask for a refresh; a waiting one is joined, and its run returned.
+
+        Raises:
+            UnknownDatasetError: No dataset has that name.
+            AccelerationDisabledError: The dataset is read once at start only.
+            DatasetsUnavailableError: No process answers for the datasets at the moment.
+        """
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """
+        The last 100 runs of a dataset, newest first.
+
+        Raises:
+            UnknownDatasetError: No dataset has that name.
+            DatasetsUnavailableError: No process answers for the datasets at the moment.
+        """

@@ -1,0 +1,75 @@
+"""
+What can go wrong with datasets.
+
+::
+
+    DatasetError
+    ├── UnknownDatasetError           no dataset has that name
+    ├── AccelerationDisabledError     the dataset is read once at start only
+    ├── DatasetsUnavailableError      no process answers for the datasets at the moment
+    ├── SourceError                   the source cannot be read, or is not what it should be
+    │   └── SchemaChangedError        columns or types differ from those served
+    ├── SnapshotError                 a snapshot cannot be built, verified or published
+    └── StateDirectoryError           the state directory cannot be used, or another runtime holds it
+"""
+
+from __future__ import annotations
+
+
+class DatasetError(Exception):
+    """Base of this room's errors. `str()` is a sentence without paths that the caller did not write."""
+
+    code = "dataset_error"
+
+
+class UnknownDatasetError(DatasetError):
+    """No dataset has that name."""
+
+    code = "dataset_not_found"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"Dataset {name} not found.")
+
+
+class AccelerationDisabledError(DatasetError):
+    """The dataset is read once at start and not refreshed."""
+
+    code = "acceleration_disabled"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"Dataset {name} does not have acceleration enabled.")
+
+
+class DatasetsUnavailableError(DatasetError):
+    """No process answers for the datasets at the moment."""
+
+    code = "datasets_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The refresher does not answer at the moment: try again.")
+
+
+class SourceError(DatasetError):
+    """The source cannot be read, or is not what it should be."""
+
+    code = "source_error"
+
+
+class SchemaChangedError(SourceError):
+    """Columns or types differ from those served, and `on_schema_change` is `fail`."""
+
+    code = "schema_changed"
+
+
+class SnapshotError(DatasetError):
+    """A snapshot cannot be built, verified or published."""
+
+    code = "snapshot_error"
+
+
+class StateDirectoryError(DatasetError):
+    """The state directory cannot be used, or another runtime holds it."""
+
+    code = "state_directory_error"

@@ -1,0 +1,108 @@
+"""
+What can happen to a statement.
+
+::
+
+    QueryError
+    ├── StatementError                 the statement is at fault (the caller can mend it)
+    │   ├── EmptyStatementError        nothing but white space and comments
+    │   ├── SqlSyntaxError             cannot be parsed, or is nested too deep
+    │   ├── SqlError                   parsed, but refers to something unknown or fails on the data
+    │   ├── ParameterError             the parameters do not fit the statement
+    │   └── StatementNotAllowedError   parsed, but not in the list of what may run
+    ├── QueryTimeoutError              ran longer than its limit
+    ├── QueryCancelledError            the caller went away or asked for it
+    ├── ResourceLimitError             memory or temporary space is used up
+    ├── EngineBusyError                no free place, and the queue is full or was too slow
+    └── EngineUnavailableError         the engine has no data to answer from yet, or cannot be reached
+
+`code` is public: it is in HTTP bodies, in Flight messages and in the documents.
+"""
+
+from __future__ import annotations
+
+
+class QueryError(Exception):
+    """Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version."""
+
+    code = "query_error"
+
+
+class StatementError(QueryError):
+    """The statement is at fault."""
+
+    code = "statement_error"
+
+
+class EmptyStatementError(StatementError):
+    """There is nothing to run."""
+
+    code = "empty_statement"
+
+    def __init__(self) -> None:
+        super().__init__("The statement is empty: send one SQL statement.")
+
+
+class SqlSyntaxError(StatementError):
+    """The statement cannot be parsed."""
+
+    code = "sql_syntax_error"
+
+
+class SqlError(StatementError):
+    """The statement refers to something unknown, or fails on the data."""
+
+    code = "sql_error"
+
+
+class ParameterError(StatementError):
+    """The parameters do not fit the statement."""
+
+    code = "invalid_parameters"
+
+
+class StatementNotAllowedError(StatementError):
+    """The statement does something that is not in the list of what may run."""
+
+    code = "statement_not_allowed"
+
+
+class QueryTimeoutError(QueryError):
+    """The statement ran longer than its limit."""
+
+    code = "query_timeout"
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        super().__init__(f"The query was cancelled after {limit_s:g} s, its time limit.")
+
+
+class QueryCancelledError(QueryError):
+    """The caller went away or asked for the end of the statement."""
+
+    code = "query_cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("The query was cancelled.")
+
+
+class ResourceLimitError(QueryError):
+    """Memory or temporary space is used up."""
+
+    code = "resource_limit"
+
+
+class EngineBusyError(QueryError):
+    """No free place: the queue is full or was too slow. Try again after `retry_after_s` seconds."""
+
+    code = "engine_busy"
+
+    def __init__(self, retry_after_s: int = 1) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(f"The engine is busy: try again in {retry_after_s} s.")
+
+
+class EngineUnavailableError(QueryError):
+    """The engine cannot answer now, for example before the first load of the data."""
+
+    code = "engine_unavailable"

@@ -1,0 +1,1 @@
+"""The Django project, wiring only: settings, URLs, WSGI, start-up and servers."""

@@ -1,0 +1,37 @@
+"""
+Django settings. Everything a user configures is in the runtime YAML, not here.
+
+Only what Django needs to serve an API without database, sessions, templates or static files is switched on.
+"""
+
+import secrets
+
+DEBUG = False
+# Nothing is signed and no process shares it: a fresh key per process is the safest one.
+SECRET_KEY = secrets.token_urlsafe(50)
+# The Host check is sqlapi.middleware's: it knows the YAML's allow-list and answers with a problem body.
+ALLOWED_HOSTS = ["*"]
+APPEND_SLASH = False
+ROOT_URLCONF = "runtime_site.urls"
+WSGI_APPLICATION = "runtime_site.wsgi.application"
+USE_TZ = True
+TIME_ZONE = "UTC"
+USE_I18N = False
+DATABASES: dict[str, dict[str, str]] = {}
+DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
+
+INSTALLED_APPS = [
+    "runtime_site",
+    "rest_framework",
+    "authkeys",
+    "sqlapi",
+    "runtimeclient",
+]
+MIDDLEWARE: list[str] = []
+
+REST_FRAMEWORK: dict[str, object] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "UNAUTHENTICATED_USER": None,
+    "UNAUTHENTICATED_TOKEN": None,
+}

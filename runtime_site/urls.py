@@ -1,0 +1,5 @@
+"""Every route of the runtime."""
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

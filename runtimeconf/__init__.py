@@ -1,0 +1,1 @@
+"""The runtime YAML as typed, validated values. Nothing else knows YAML or secret stores."""

@@ -1,0 +1,144 @@
+"""
+The configuration as values: one frozen dataclass a section, each field with its unit and default.
+
+A field that a user may write is named as in the YAML, with its unit added where the YAML takes `30s` or `1GiB`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from runtimeconf.secret import Secret
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a TCP port; an IPv6 host is without brackets here and with them in text."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthConfig:
+    """`runtime.auth.api-key`: `keys` are the accepted keys, resolved, in the order of the YAML."""
+
+    enabled: bool = False
+    keys: tuple[Secret, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """`runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `authkeys` for what then holds)."""
+
+    bind: Address = Address("127.0.0.1", 8090)
+    max_body_bytes: int = 1 * MIB
+    allowed_hosts: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightConfig:
+    """`runtime.flight`: the Arrow Flight SQL endpoint."""
+
+    enabled: bool = True
+    bind: Address = Address("127.0.0.1", 50051)
+    max_message_bytes: int = 16 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """`runtime.tls`, for HTTP and Flight; both files are PEM and absolute, and set when `enabled`."""
+
+    enabled: bool = False
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConfig:
+    """
+    `runtime.query`: limits on statements.
+
+    `timeout_s` is one statement's wall clock, streaming included; `memory_limit_bytes` is one engine worker's;
+    `workers` statements run at once, `max_queued` wait, each for `queue_timeout_s` at most.
+    """
+
+    timeout_s: float = 30.0
+    memory_limit_bytes: int = 1 * GIB
+    workers: int = 4
+    max_queued: int = 64
+    queue_timeout_s: float = 5.0
+    temp_directory_limit_bytes: int = 4 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccelerationConfig:
+    """`datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh."""
+
+    enabled: bool = True
+    refresh_mode: Literal["full"] = "full"
+    refresh_check_interval_s: float | None = None
+    refresh_timeout_s: float = 600.0
+    refresh_sql: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetConfig:
+    """
+    One entry of `datasets`.
+
+    `from_` is the text of `from:`; `file` is the absolute path or glob of a `file:` source; `params` are its
+    parameters with secret references resolved. `line` counts from 1 in the YAML.
+    """
+
+    name: str
+    from_: str
+    file: str
+    on_schema_change: Literal["fail", "accept"] = "fail"
+    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewConfig:
+    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` like `views[0].sql`."""
+
+    name: str
+    sql: str
+    line: int = 0
+    yaml_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """
+    Everything the YAML says. All paths are absolute.
+
+    `warnings` are one-line sentences about settings that work but are unsafe; they never hold a value below `auth`
+    or `secrets`.
+    """
+
+    file: Path
+    state_dir: Path
+    name: str | None = None
+    auth: AuthConfig = AuthConfig()
+    http: HttpConfig = HttpConfig()
+    flight: FlightConfig = FlightConfig()
+    tls: TlsConfig = TlsConfig()
+    query: QueryConfig = QueryConfig()
+    ready_state: Literal["on_load"] = "on_load"
+    shutdown_timeout_s: float = 30.0
+    compatibility: Literal["2.0", "1.10"] = "2.0"
+    datasets: tuple[DatasetConfig, ...] = ()
+    views: tuple[ViewConfig, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""The HTTP API: views, parsing, content negotiation, errors."""
