@@ -23,6 +23,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 INSTALLED_APPS = [
     "runtime_site",
     "rest_framework",
+    "runtimeconf",
     "authkeys",
     "sqlapi",
     "runtimeclient",
