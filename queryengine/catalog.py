@@ -2,18 +2,33 @@
 The catalog of published data: one manifest, replaced as a whole by an atomic rename.
 
 `datasets` builds snapshots and publishes; `queryengine` reads. A snapshot is one immutable DuckDB file that holds
-one table named like its dataset.
+one table named like its dataset. A reader that finds a snapshot gone reads the manifest again: its file is unlinked
+right after the manifest that no longer names it has taken the place of the one that did.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 #: Of the manifest and of the snapshots. Another number on disk means: rebuild from the sources, with a warning.
 FORMAT_VERSION = 1
 
 MANIFEST_NAME = "manifest.json"
 SNAPSHOT_DIRECTORY = "snapshots"
+
+#: A manifest larger than this is not ours: about 1 KiB a column, so room for tens of thousands of them.
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+
+
+class ManifestError(Exception):
+    """The manifest cannot be used; `str()` is a sentence without a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +64,108 @@ class Manifest:
 
     generation: int
     snapshots: tuple[Snapshot, ...] = ()
+
+
+def manifest_path(state_dir: Path) -> Path:
+    """Where the manifest of *state_dir* lies; a change of its inode is a new generation."""
+    return state_dir / MANIFEST_NAME
+
+
+def snapshot_path(state_dir: Path, snapshot: Snapshot) -> Path:
+    """Where the file of *snapshot* lies; it is gone as soon as a newer manifest no longer names it."""
+    return state_dir / SNAPSHOT_DIRECTORY / snapshot.file
+
+
+def read_manifest(state_dir: Path) -> Manifest:
+    """
+    Read what is published; generation 0 and no snapshots when nothing ever was.
+
+    Raises:
+        ManifestError: The file cannot be read, is damaged, or has a format version of another release.
+    """
+    try:
+        with manifest_path(state_dir).open("rb") as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+    except FileNotFoundError:
+        return Manifest(generation=0)
+    except OSError as exc:
+        raise ManifestError(f"The manifest of published data cannot be read: {exc.strerror}.") from exc
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise ManifestError("The manifest of published data is damaged: it is too large.")
+    return _decode(text)
+
+
+def write_manifest(state_dir: Path, manifest: Manifest) -> None:
+    """
+    Publish *manifest*: once this returns, every reader sees it, and it survives a loss of power.
+
+    Raises:
+        OSError: It could not be written; what was published before still is.
+    """
+    target = manifest_path(state_dir)
+    temporary = target.with_name(f"{MANIFEST_NAME}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_encode(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(state_dir)
+
+
+def sync_directory(directory: Path) -> None:
+    """
+    Make the names in *directory* durable: a rename is on disk only once its directory is.
+
+    Raises:
+        OSError: The directory cannot be opened or synchronised.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _encode(manifest: Manifest) -> bytes:
+    content = asdict(manifest)
+    document = {"format_version": FORMAT_VERSION, "checksum": _checksum(content), "content": content}
+    return json.dumps(document, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+
+
+def _decode(text: bytes) -> Manifest:
+    try:
+        document = json.loads(text)
+        version = document["format_version"]
+        if version != FORMAT_VERSION:
+            # Judged before the checksum: another release may compute that otherwise too.
+            raise ManifestError(
+                f"The manifest of published data has format version {version!r:.40}, not {FORMAT_VERSION}."
+            )
+        content = document["content"]
+        if _checksum(content) != document["checksum"]:
+            raise ManifestError("The manifest of published data is damaged: its checksum is wrong.")
+        return Manifest(
+            generation=int(content["generation"]),
+            snapshots=tuple(_decode_snapshot(item) for item in content["snapshots"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise ManifestError("The manifest of published data is damaged: it is not what this release writes.") from exc
+
+
+def _decode_snapshot(item: dict[str, Any]) -> Snapshot:
+    columns = tuple(Column(**column) for column in item["columns"])
+    snapshot = Snapshot(**{**item, "columns": columns})
+    if Path(snapshot.file).name != snapshot.file:
+        raise ValueError("a snapshot is a name inside its directory")
+    return snapshot

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine import catalog
+from queryengine.catalog import Column, Manifest, ManifestError, Snapshot
+
+FLIGHTS = Snapshot(
+    dataset="flights",
+    file="flights-1.duckdb",
+    rows=3,
+    size_bytes=4096,
+    sha256="ab" * 32,
+    created_at="2026-01-01T00:00:00Z",
+    source="cd" * 32,
+    columns=(Column(name="a", type="INTEGER"), Column(name="ü \" '", type="STRUCT(b VARCHAR)")),
+)
+
+
+def rewrite(state_dir: Path, **changes: Any) -> None:
+    """Change parts of the document on disk as something other than the runtime would."""
+    path = catalog.manifest_path(state_dir)
+    document = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**document, **changes}))
+
+
+def test_reads_what_was_written(tmp_path: Path) -> None:
+    manifest = Manifest(generation=7, snapshots=(FLIGHTS,))
+
+    catalog.write_manifest(tmp_path, manifest)
+
+    assert catalog.read_manifest(tmp_path) == manifest
+    assert [entry.name for entry in tmp_path.iterdir()] == [catalog.MANIFEST_NAME]
+    assert stat.S_IMODE(catalog.manifest_path(tmp_path).stat().st_mode) == 0o600
+
+
+def test_nothing_published_yet_is_generation_0(tmp_path: Path) -> None:
+    assert catalog.read_manifest(tmp_path) == Manifest(generation=0)
+
+
+def test_a_publication_replaces_the_file_so_that_readers_can_tell(tmp_path: Path) -> None:
+    catalog.write_manifest(tmp_path, Manifest(generation=1))
+    first = catalog.manifest_path(tmp_path).stat().st_ino
+    held = catalog.manifest_path(tmp_path).open("rb")
+
+    catalog.write_manifest(tmp_path, Manifest(generation=2))
+
+    assert catalog.manifest_path(tmp_path).stat().st_ino != first
+    assert json.loads(held.read())["content"]["generation"] == 1
+    held.close()
+
+
+def test_r18_an_unknown_format_version_is_named(tmp_path: Path) -> None:
+    catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    rewrite(tmp_path, format_version=999)
+
+    with pytest.raises(ManifestError, match="format version 999, not 1"):
+        catalog.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"checksum": "00"}, id="wrong checksum"),
+        pytest.param({"content": {"generation": 2, "snapshots": []}}, id="content edited by hand"),
+        pytest.param({"content": None}, id="no content"),
+        pytest.param({"content": []}, id="content is a list"),
+    ],
+)
+def test_r18_a_damaged_manifest_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    rewrite(tmp_path, **changes)
+
+    with pytest.raises(ManifestError, match="damaged"):
+        catalog.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"[]", id="list"),
+        pytest.param(b"{}", id="no version"),
+        pytest.param(b"\xff\xfe", id="not UTF-8"),
+        pytest.param(b"[" * 200_000, id="nested beyond the parser"),
+    ],
+)
+def test_a_manifest_of_anything_else_is_refused(tmp_path: Path, text: bytes) -> None:
+    catalog.manifest_path(tmp_path).write_bytes(text)
+
+    with pytest.raises(ManifestError, match="damaged"):
+        catalog.read_manifest(tmp_path)
+
+
+def test_a_snapshot_outside_its_directory_is_refused(tmp_path: Path) -> None:
+    content = {"generation": 1, "snapshots": [{**catalog.asdict(FLIGHTS), "file": "../../etc/passwd"}]}
+    catalog.write_manifest(tmp_path, Manifest(generation=1))
+    rewrite(tmp_path, content=content, checksum=catalog._checksum(content))
+
+    with pytest.raises(ManifestError, match="damaged"):
+        catalog.read_manifest(tmp_path)
+
+
+def test_a_manifest_too_large_to_be_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "MAX_MANIFEST_BYTES", 100)
+    catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+
+    with pytest.raises(ManifestError, match="too large"):
+        catalog.read_manifest(tmp_path)
+
+
+def test_a_manifest_that_cannot_be_opened_is_an_error_without_its_path(tmp_path: Path) -> None:
+    catalog.manifest_path(tmp_path).mkdir()
+
+    with pytest.raises(ManifestError, match="cannot be read") as caught:
+        catalog.read_manifest(tmp_path)
+
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_failed_publication_leaves_the_old_one_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        catalog.write_manifest(tmp_path, Manifest(generation=2))
+
+    assert catalog.read_manifest(tmp_path).generation == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == [catalog.MANIFEST_NAME]
+
+
+def test_a_snapshot_lies_in_the_snapshot_directory(tmp_path: Path) -> None:
+    assert catalog.snapshot_path(tmp_path, FLIGHTS) == tmp_path / "snapshots" / "flights-1.duckdb"
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_make_the_decoder_fail_otherwise(text: bytes) -> None:
+    with pytest.raises(ManifestError):
+        catalog._decode(text)
+
+
+names = st.text(min_size=1, max_size=20)
+snapshots = st.builds(
+    Snapshot,
+    dataset=names,
+    file=st.from_regex(r"[a-z0-9_]{1,20}\.duckdb", fullmatch=True),
+    rows=st.integers(min_value=0, max_value=2**63),
+    size_bytes=st.integers(min_value=0),
+    sha256=names,
+    created_at=names,
+    source=names,
+    columns=st.lists(st.builds(Column, name=names, type=names), max_size=3).map(tuple),
+)
+
+
+@given(st.builds(Manifest, generation=st.integers(min_value=0), snapshots=st.lists(snapshots, max_size=3).map(tuple)))
+def test_any_manifest_survives_its_file_format(manifest: Manifest) -> None:
+    assert catalog._decode(catalog._encode(manifest)) == manifest
