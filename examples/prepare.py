@@ -1,0 +1,70 @@
+"""
+Make the random API key of the example on its first run, in a file that git ignores and only its owner can read.
+
+    python examples/prepare.py                 make the key if there is none
+    python examples/prepare.py --print-query   also print a query to paste into another terminal
+
+Only the standard library is needed. The key itself is never printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+KEY_FILE = Path(__file__).resolve().parent / "secrets" / "api_key"
+
+#: Works as it stands in a shell at the root of the clone, while the example runs.
+QUERY = (
+    'curl -H "X-API-Key: $(cat examples/secrets/api_key)"'
+    " -d 'SELECT carrier, count(*) AS n FROM flights GROUP BY 1 ORDER BY 2 DESC LIMIT 3'"
+    " http://127.0.0.1:8090/v1/sql"
+)
+
+
+def make_key(path: Path) -> bool:
+    """
+    Make *path* hold a random key of 256 bits, its directory 0700 and itself 0600, unless it is there already.
+
+    The file appears whole or not at all; of two that run at once, one makes the key and the other leaves it.
+
+    Returns:
+        True when this call made the key.
+
+    Raises:
+        OSError: The directory or the file cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.chmod(0o700)
+    if path.exists():
+        path.chmod(0o600)
+        return False
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        path.hardlink_to(unfinished)  # Unlike a rename it never replaces a key that has appeared meanwhile.
+    except FileExistsError:
+        return False
+    finally:
+        Path(unfinished).unlink()
+    return True
+
+
+def main() -> None:
+    """Make the key, and print the query when asked to."""
+    parser = argparse.ArgumentParser(description="Make the API key of the example.")
+    parser.add_argument("--print-query", action="store_true", help="print a query to paste into another terminal")
+    arguments = parser.parse_args()
+    make_key(KEY_FILE)
+    if arguments.print_query:
+        print(QUERY)
+
+
+if __name__ == "__main__":
+    main()
