@@ -4,7 +4,10 @@ Django settings. Everything a user configures is in the runtime YAML, not here.
 Only what Django needs to serve an API without database, sessions, templates or static files is switched on.
 """
 
+import os
 import secrets
+
+from runtime_site.logs import logging_config
 
 DEBUG = False
 # Nothing is signed and no process shares it: a fresh key per process is the safest one.
@@ -36,3 +39,4 @@ REST_FRAMEWORK: dict[str, object] = {
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
 }
+LOGGING = logging_config(os.environ)

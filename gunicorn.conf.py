@@ -1,0 +1,23 @@
+"""Settings of a bare `gunicorn runtime_site.wsgi`, which reads this file by itself. `manage.py serve` does not."""
+
+import sys
+from typing import Any
+
+from runtime_site import gunicorn_web, startup
+from runtimeconf.errors import RuntimeConfError
+
+try:
+    globals().update(gunicorn_web.options(startup.checked_config()))
+    fault = None
+except RuntimeConfError as error:
+    fault = error
+
+
+def on_starting(server: Any) -> None:
+    """Refuse a bad configuration before any port is bound."""
+    if fault is not None:
+        print(fault, file=sys.stderr)
+        sys.exit(1)
+    if server.cfg.preload_app:
+        print("Without --preload, please: the engine's threads do not survive a fork.", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,174 @@
+"""
+The HTTP side of `manage.py runserver`: Django's development server with the promises of the contract.
+
+One request a connection; chunked bodies work; refusals are problem bodies; an answer that is cut short ends in a reset.
+"""
+
+from __future__ import annotations
+
+import io
+from http import HTTPStatus
+from typing import Any
+from wsgiref.types import WSGIEnvironment
+
+from django.core.handlers.wsgi import LimitedStream
+from django.core.servers import basehttp
+
+from runtime_site.gunicorn_web import reset_on_close
+from sqlapi.access_log import log_refused_request
+from sqlapi.problems import problem
+
+#: A chunk-size line and a trailer line hold this many bytes at most (RFC 9112, 7.1).
+MAX_CHUNK_LINE = 4096
+
+
+class ChunkedBody(io.RawIOBase):
+    """
+    The decoded body of a request with `Transfer-Encoding: chunked` (RFC 9112, 7.1), read as far as asked for.
+
+    Raises:
+        ValueError: The coding is malformed or ends early.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._left_in_chunk = 0
+        self._ended = False
+
+    def readable(self) -> bool:
+        """Say that this is a stream to read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return *size* decoded bytes, fewer only at the end; all that are left when *size* is negative."""
+        parts = []
+        wanted = size if size >= 0 else None
+        while wanted is None or wanted > 0:
+            if not self._left_in_chunk and not self._next_chunk():
+                break
+            count = self._left_in_chunk if wanted is None else min(wanted, self._left_in_chunk)
+            data = self._stream.read(count)
+            if len(data) < count:
+                raise ValueError("the body ends within a chunk")
+            self._left_in_chunk -= count
+            parts.append(data)
+            if not self._left_in_chunk and self._line() != b"":
+                raise ValueError("a chunk is longer than it says")
+            if wanted is not None:
+                wanted -= count
+        return b"".join(parts)
+
+    def _next_chunk(self) -> bool:
+        if self._ended:
+            return False
+        size_text = self._line().split(b";", 1)[0].strip(b" \t")
+        if not size_text or size_text.strip(b"0123456789abcdefABCDEF"):
+            raise ValueError("a chunk size is not a number")
+        self._left_in_chunk = int(size_text, 16)
+        if self._left_in_chunk == 0:
+            self._ended = True
+            while self._line():
+                pass  # Trailers have no meaning here.
+        return not self._ended
+
+    def _line(self) -> bytes:
+        line: bytes = self._stream.readline(MAX_CHUNK_LINE)
+        if not line.endswith(b"\r\n"):
+            raise ValueError("a line of the chunked coding does not end")
+        return line[:-2]
+
+
+class _ServerHandler(basehttp.ServerHandler):
+    """Runs the application for one request."""
+
+    def __init__(self, stdin: Any, stdout: Any, stderr: Any, environ: WSGIEnvironment, **kwargs: Any) -> None:
+        super().__init__(stdin, stdout, stderr, environ, **kwargs)
+        if environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
+            self.stdin = ChunkedBody(stdin)
+            environ["wsgi.input_terminated"] = True
+        else:
+            self.stdin = LimitedStream(stdin, int(environ.get("CONTENT_LENGTH") or 0))
+
+    def cleanup_headers(self) -> None:
+        """Announce the end of the connection: an unread body must not be taken for a request."""
+        super().cleanup_headers()
+        self.headers["Connection"] = "close"  # type: ignore[index]
+        self.request_handler.close_connection = True
+
+    def close(self) -> None:
+        """Close the answer without reading what is left of the request."""
+        super(basehttp.ServerHandler, self).close()
+
+    def log_exception(self, exc_info: Any) -> None:
+        """Say nothing: the application has logged what went wrong."""
+
+    def handle_error(self) -> None:
+        """End a failed answer with a reset; nothing more can be said on this connection."""
+        reset_on_close(self.request_handler.connection)
+
+
+class RequestHandler(basehttp.WSGIRequestHandler):
+    """Reads one request; what is not HTTP is answered with a problem body."""
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return the environ with the socket, by which a client that leaves is noticed."""
+        return super().get_environ() | {"runtime.socket": self.connection}
+
+    def handle_one_request(self) -> None:
+        """Serve one request with `_ServerHandler`."""
+        self.raw_requestline = self.rfile.readline(65537)
+        if len(self.raw_requestline) > 65536:
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
+            return
+        if not self.raw_requestline or not self.parse_request():
+            return
+        length = self.headers.get_all("Content-Length", [])
+        codings = self.headers.get_all("Transfer-Encoding", [])
+        # RFC 9112, 6.1 and 6.3: a request with both, with two lengths or with another coding smuggles.
+        if len(length) + len(codings) > 1 or not all(text.isascii() and text.isdigit() for text in length):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        if codings and codings[0].lower() != "chunked":
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+            return
+        handler = _ServerHandler(self.rfile, self.wfile, self.get_stderr(), self.get_environ())
+        handler.request_handler = self
+        handler.run(self.server.get_app())
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that the application never sees."""
+        codes = {
+            HTTPStatus.REQUEST_URI_TOO_LONG: ("uri_too_long", "The request line is too long."),
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: (
+                "headers_too_large",
+                "The request headers are too large.",
+            ),
+            HTTPStatus.NOT_IMPLEMENTED: ("unsupported_transfer_coding", "Only chunked is understood."),
+        }
+        problem_code, detail = codes.get(
+            HTTPStatus(code), ("malformed_request", "The request is not well-formed HTTP/1.1.")
+        )
+        status = code if HTTPStatus(code) in codes else 400
+        answer = problem(status, problem_code, detail)
+        log_refused_request(peer=self.client_address[0], status=status, code=problem_code, request_id=answer.request_id)
+        self.wfile.write(answer.as_http11())
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class names it so)
+        """Say nothing: each request has its line in the access log."""
+
+
+class DevelopmentServer(basehttp.WSGIServer):
+    """Listens; many clients may wait."""
+
+    request_queue_size = 128
+
+    def __init__(self, address: Any, handler: Any, **kwargs: Any) -> None:
+        super().__init__(address, RequestHandler, **kwargs)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that left; anything else reaches the log without the request."""
+        if not basehttp.is_broken_pipe_error():
+            basehttp.logger.exception("a request failed outside the application")

@@ -1,0 +1,43 @@
+"""`manage.py runserver`: Django's development server, with the runtime's checks before a port is bound."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.core.management.commands import runserver
+
+from runtime_site import startup
+from runtime_site.development_server import DevelopmentServer
+from runtimeconf.errors import RuntimeConfError
+
+
+class Command(runserver.Command):
+    """Serve for development, on the address of the runtime YAML unless another is given."""
+
+    help = "Starts the runtime on Django's development server (one process, reloads on code changes, no TLS)."
+    server_cls = DevelopmentServer
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check the configuration first: with the reloader a fault would otherwise only be printed, again and again."""
+        try:
+            config = startup.checked_config()
+        except RuntimeConfError as error:
+            self.stderr.write(str(error))
+            sys.exit(1)
+        if config.tls.enabled:
+            raise CommandError(
+                "runtime.tls is enabled and runserver has no TLS: use `manage.py serve`, or turn tls off."
+            )
+        bind = config.http.bind
+        self.default_port = str(bind.port)
+        if ":" in bind.host:
+            self.default_addr_ipv6 = bind.host
+            options["use_ipv6"] = True
+        else:
+            self.default_addr = bind.host
+        if os.environ.get("RUN_MAIN") != "true":
+            startup.log_warnings(config)
+        super().handle(*args, **options)

@@ -1,0 +1,86 @@
+"""`manage.py serve`: the runtime for production."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from gunicorn.app.base import BaseApplication
+
+import runtimeconf.state
+from datasets.errors import StateDirectoryError
+from datasets.lock import wait_until_free
+from runtime_site import gunicorn_web, startup
+from runtime_site.ports import wait_until_bindable
+from runtimeconf.errors import RuntimeConfError
+from runtimeconf.model import RuntimeConfig
+
+#: Seconds that a start waits for the ports and the lock of a predecessor that is just ending.
+PREDECESSOR_WAIT_S = 5.0
+
+
+class Command(BaseCommand):
+    """Check the configuration, bind, and serve until SIGTERM."""
+
+    help = "Starts the runtime: checks the YAML, binds, loads the datasets and serves until SIGTERM or Ctrl-C."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--config",
+            metavar="FILE",
+            type=Path,
+            help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start."""
+        if options["config"] is not None:
+            os.environ["RUNTIME_CONFIG"] = str(options["config"])
+            runtimeconf.state.set_config(None)
+        try:
+            config = startup.checked_config()
+            deadline = time.monotonic() + PREDECESSOR_WAIT_S
+            wait_until_bindable(config.http.bind, deadline)
+            wait_until_free(config.state_dir, deadline)
+        except (RuntimeConfError, StateDirectoryError, OSError) as error:
+            self.stderr.write(str(error))
+            sys.exit(1)
+        self._announce(config)
+        sys.stdout.flush()
+        _Server(config).run()
+
+    def _announce(self, config: RuntimeConfig) -> None:
+        scheme = "https" if config.tls.enabled else "http"
+        auth = f"on, {len(config.auth.keys)} API keys loaded" if config.auth.enabled else "off"
+        names = ", ".join(dataset.name for dataset in config.datasets) or "none"
+        self.stdout.write(f"HTTP      {scheme}://{config.http.bind}")
+        self.stdout.write(f"Keys      {auth}")
+        self.stdout.write(f"Datasets  {names}")
+        startup.log_warnings(config)
+
+
+class _Server(BaseApplication):
+    """gunicorn with the settings of the YAML and no command line of its own."""
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        self._config = config
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in gunicorn_web.options(self._config).items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        try:
+            startup.start_once(exclusive=True)
+        except StateDirectoryError as error:
+            raise CommandError(str(error)) from error
+        from runtime_site.wsgi import application  # noqa: PLC0415 (loading it would start the runtime shared)
+
+        return application

@@ -1,0 +1,81 @@
+"""Whether a TCP port can be bound, and who holds it when not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from pathlib import Path
+
+from runtimeconf.model import Address
+
+_POLL_S = 0.1
+
+
+def wait_until_bindable(address: Address, deadline: float) -> None:
+    """
+    Return as soon as *address* can be bound.
+
+    Args:
+        address: Where a server is about to listen; port 0 is always free.
+        deadline: A `time.monotonic()` value until which a predecessor may still hold the port.
+
+    Raises:
+        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen.
+    """
+    while True:
+        try:
+            _try_bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(f"Cannot listen on {address}: {os.strerror(error.errno or 0)}.") from error
+            if time.monotonic() >= deadline:
+                raise OSError(f"Cannot listen on {address}: {_holder(address.port)}.") from error
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def _try_bind(address: Address) -> None:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address.host, address.port))
+        probe.listen(1)
+
+
+def _holder(port: int) -> str:
+    """Return a clause that names who listens on *port*, as far as /proc shows it to this user."""
+    inodes = _listening_inodes(port)
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and inodes & _socket_inodes(process):
+            return f"process {process.name} has the port"
+    return "another process has the port"
+
+
+def _listening_inodes(port: int) -> set[str]:
+    listening = "0A"
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            fields = row.split()
+            if fields[3] == listening and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(fields[9])
+    return inodes
+
+
+def _socket_inodes(process: Path) -> set[str]:
+    inodes = set()
+    try:
+        for descriptor in (process / "fd").iterdir():
+            target = os.readlink(descriptor)
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        return inodes  # Ended meanwhile, or another user's.
+    return inodes

@@ -1,0 +1,130 @@
+"""
+Start and stop the runtime of one process: key set, engine, datasets.
+
+`checked_config` is what every server calls before it binds a port; `start_once` is what the WSGI application calls when
+it is loaded, in the process that answers requests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+
+import authkeys.state
+import datasets.state
+import queryengine.state
+import runtimeconf.state
+from datasets import declarations
+from datasets.service import DatasetService
+from queryengine.gate import Gate
+from queryengine.inprocess import InProcessEngine
+from queryengine.views import order_views
+from runtimeconf.errors import ConfigError, ConfigFault
+from runtimeconf.model import RuntimeConfig
+from runtimeconf.statedir import prepare_state_dir
+
+logger = logging.getLogger(__name__)
+
+_start_lock = threading.Lock()
+_runtime: Runtime | None = None
+
+
+def checked_config() -> RuntimeConfig:
+    """
+    Return the configuration of this process, with everything checked that can be checked before any data is read.
+
+    Raises:
+        ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
+        StateDirError: The state directory cannot be used.
+    """
+    config = runtimeconf.state.get_config()
+    faults = statement_faults(config)
+    if faults:
+        raise ConfigError(faults)
+    prepare_state_dir(config.state_dir)
+    return config
+
+
+def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
+    """Gate the SQL that the YAML holds: views and `refresh_sql`."""
+    gate = Gate()
+    try:
+        faults = list(declarations.faults(config, gate))
+        names = frozenset(dataset.name.lower() for dataset in config.datasets)
+        try:
+            order_views(config.views, names, gate, config.file)
+        except ConfigError as error:
+            faults.extend(error.faults)
+        return tuple(faults)
+    finally:
+        gate.close()
+
+
+def log_warnings(config: RuntimeConfig) -> None:
+    """Say once what works but is unsafe."""
+    for warning in config.warnings:
+        logger.warning(warning)
+
+
+class Runtime:
+    """Engine and datasets of this process, and the state accessors set to them."""
+
+    def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
+        self._engine = InProcessEngine(config)
+        self._datasets = DatasetService(config, exclusive=exclusive)
+        self._shutdown_timeout_s = config.shutdown_timeout_s
+        self._stop_lock = threading.Lock()
+        self._stopped = False
+
+    def start(self) -> None:
+        """
+        Begin to load and serve.
+
+        Raises:
+            StateDirectoryError: Another runtime holds the state directory, and this one was to hold it alone.
+        """
+        self._datasets.start()
+        queryengine.state.set_engine(self._engine)
+        datasets.state.set_datasets(self._datasets)
+
+    def cancel_statements(self) -> None:
+        """End every statement that runs, with a typed error to its caller."""
+        self._engine.close()
+
+    def stop(self) -> None:
+        """Stop everything. More than one call is harmless."""
+        with self._stop_lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        queryengine.state.set_engine(None)
+        datasets.state.set_datasets(None)
+        self._engine.close()
+        self._datasets.stop(self._shutdown_timeout_s)
+
+
+def start_once(*, exclusive: bool = False) -> Runtime:
+    """
+    Start the runtime of this process unless it runs already, and stop it when the process ends.
+
+    Raises:
+        RuntimeConfError: The configuration cannot be used.
+        StateDirectoryError: Another runtime holds the state directory and *exclusive* is asked for.
+    """
+    global _runtime  # noqa: PLW0603 (a process has one runtime)
+    with _start_lock:
+        if _runtime is None:
+            config = checked_config()
+            authkeys.state.ensure_built(config)
+            runtime = Runtime(config, exclusive=exclusive)
+            runtime.start()
+            atexit.register(runtime.stop)
+            _runtime = runtime
+        return _runtime
+
+
+def cancel_statements() -> None:
+    """End every statement that runs in this process."""
+    if _runtime is not None:
+        _runtime.cancel_statements()

@@ -1,0 +1,41 @@
+"""Whether a port can be bound, and the name of who holds it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from runtime_site.ports import wait_until_bindable
+from runtimeconf.model import Address
+
+
+def test_a_free_port_is_bindable_at_once() -> None:
+    wait_until_bindable(Address("127.0.0.1", 0), time.monotonic())
+
+
+def test_the_holder_is_named() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+
+        with pytest.raises(OSError, match=rf"process {os.getpid()} has the port"):
+            wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic())
+
+
+def test_a_predecessor_that_ends_is_waited_for() -> None:
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
+    holder.listen()
+    threading.Timer(0.2, holder.close).start()
+
+    wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic() + 60)
+
+
+@pytest.mark.parametrize("address", [Address("192.0.2.1", 0), Address("::2", 0)])
+def test_an_address_of_another_machine_is_named(address: Address) -> None:
+    with pytest.raises(OSError, match="Cannot listen on"):
+        wait_until_bindable(address, time.monotonic())

@@ -1,0 +1,293 @@
+"""Checks R01, R06, R08, R12, R15, R18, P01 and P10, and the catalog, over a whole runtime."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.harness import K1, MODES, Server, example_config, free_port, wait_for, write_orders
+
+REFRESH = "/v1/datasets/orders/acceleration/refresh"
+CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
+OLD = [{"n": 1000, "s": 499500}]
+NEW = [{"n": 1000, "s": 1000499500}]
+
+
+@pytest.fixture(params=MODES)
+def mutable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path, mode=request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as running:
+        yield running
+
+
+def post(server: Server, path: str, key: str | None = K1, **options: Any) -> Any:
+    import httpx  # noqa: PLC0415
+
+    headers = {"X-API-Key": key} if key else {}
+    return httpx.post(server.url + path, headers=headers, timeout=60, trust_env=False, **options)
+
+
+def history(server: Server) -> list[dict[str, Any]]:
+    answer = server.get(REFRESH, headers={"X-API-Key": K1})
+    assert answer.status_code == 200
+    return list(answer.json())
+
+
+def wait_finished(server: Server, run: str) -> dict[str, Any]:
+    def finished() -> dict[str, Any] | None:
+        return next((row for row in history(server) if row["id"] == run and row["finished_at"]), None)
+
+    return wait_for(finished, f"the end of refresh {run}")
+
+
+def test_r01_readers_see_old_then_new(mutable: Server) -> None:
+    seen: list[Any] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(mutable.rows(CHECKSUM))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    write_orders(mutable.directory / "orders.parquet", offset=1_000_000)
+    answer = post(mutable, REFRESH)
+    assert answer.status_code == 201
+    assert answer.json()["message"] == "Dataset refresh triggered for orders."
+    run = wait_finished(mutable, answer.json()["refresh"]["id"])
+    after = mutable.rows(CHECKSUM)
+    stop.set()
+    for reader in readers:
+        reader.join()
+
+    assert run["status"] == "succeeded"
+    assert run["rows"] == 1000
+    assert after == NEW
+    assert all(rows in (OLD, NEW) for rows in seen)
+
+
+def test_a_superseded_snapshot_is_gone_in_two_seconds(one: Server) -> None:
+    snapshots = one.directory / ".runtime" / "snapshots"
+    before = set(snapshots.iterdir())
+    write_orders(one.directory / "orders.parquet", offset=1_000_000)
+
+    wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+
+    began = time.monotonic()
+    wait_for(lambda: not before & set(snapshots.iterdir()), "the old snapshot to go")
+    wait_for(lambda: not deleted_files_held(one), "the old snapshot to be closed")
+    assert time.monotonic() - began < 10
+
+
+def deleted_files_held(server: Server) -> list[str]:
+    pids = [str(server.process.pid)]
+    pids += Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    held = []
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = os.readlink(link)
+            except OSError:
+                continue
+            if target.endswith("(deleted)") and "snapshots" in target:
+                held.append(target)
+    return held
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1garbage", os.urandom(5000), b"PAR1" + bytes(100) + b"PAR1"],
+    ids=["R06 empty", "R06 bad", "R06 random", "R06 truncated"],
+)
+def test_r06_a_broken_source_keeps_the_last_good_data(one: Server, content: bytes) -> None:
+    (one.directory / "orders.parquet").write_bytes(content)
+
+    run = wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+
+    assert run["status"] == "failed"
+    assert run["error"]
+    assert str(one.directory) not in run["error"]
+    assert one.rows(CHECKSUM) == OLD
+    row = one.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]
+    assert row["status"] == "Error"
+    assert row["error"]
+    assert one.get("/v1/ready").status_code == 200
+
+
+def test_r08_a_source_that_vanishes_or_hangs_keeps_the_last_good_data(one: Server) -> None:
+    source = one.directory / "orders.parquet"
+    for change in (source.unlink, lambda: os.mkfifo(source)):
+        change()
+        run = wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+        assert run["status"] == "failed"
+        assert one.rows(CHECKSUM) == OLD
+    source.unlink()
+    write_orders(source, offset=1_000_000)
+
+    run = wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+
+    assert run["status"] == "succeeded"
+    assert one.rows(CHECKSUM) == NEW
+
+
+def test_r12_concurrent_requests_coalesce(one: Server) -> None:
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(post(one, REFRESH))) for _ in range(20)]
+    before = len(history(one))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {answer.status_code for answer in answers} == {201}
+    ids = {answer.json()["refresh"]["id"] for answer in answers}
+    for run in ids:
+        assert wait_finished(one, run)["status"] == "succeeded"
+    assert len(history(one)) - before == len(ids) < 20
+
+
+def test_r15_refresh_refusals(mutable: Server) -> None:
+    assert post(mutable, "/v1/datasets/nope/acceleration/refresh").status_code == 404
+    assert post(mutable, REFRESH, key=None).status_code == 401
+    assert post(mutable, REFRESH, json={"refresh_sql": None}).status_code == 201
+    for body, status in (
+        (b'{"refresh_sql": 1}', 400),
+        (b'{"unknown": 1}', 400),
+        (b"{", 400),
+        (b'{"refresh_sql": "SELEC"}', 400),
+        (b'{"refresh_sql": "DELETE FROM orders"}', 403),
+        (b"{\"refresh_sql\": \"SELECT * FROM read_csv('/etc/passwd')\"}", 403),
+    ):
+        before = len(history(mutable))
+        assert post(mutable, REFRESH, content=body).status_code == status, body
+        assert len(history(mutable)) == before
+
+
+def test_r15_without_acceleration_there_is_no_refresh(tmp_path: Path) -> None:
+    port = free_port()
+    config = example_config(port, datasets=[{"from": "file:orders.parquet", "name": "orders"}])
+
+    with Server(tmp_path, port=port, config=config) as server:
+        answer = post(server, REFRESH)
+        assert answer.status_code == 400
+        row = server.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]
+        assert (row["acceleration_enabled"], row["status"], row["rows"]) == (False, "Ready", 1000)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "append", "foreign", "manifest", "format"])
+def test_r18_damage_on_disk_is_found_and_rebuilt(tmp_path: Path, damage: str) -> None:
+    with Server(tmp_path):
+        pass
+    state = tmp_path / ".runtime"
+    snapshot = next((state / "snapshots").iterdir())
+    manifest = state / "manifest.json"
+    data = bytearray(snapshot.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 0xFF
+    elif damage == "truncate":
+        data = data[: len(data) // 2]
+    elif damage == "append":
+        data += b"x" * 100
+    elif damage == "foreign":
+        data = bytearray(b"not a database at all" * 1000)
+    if damage == "manifest":
+        manifest.write_text(manifest.read_text()[:-20])
+    elif damage == "format":
+        manifest.write_text(manifest.read_text().replace('"format_version":1', '"format_version":99').replace(
+            '"format_version": 1', '"format_version": 99'))  # fmt: skip
+    else:
+        snapshot.chmod(0o600)
+        snapshot.write_bytes(data)
+
+    with Server(tmp_path) as server:
+        assert server.rows(CHECKSUM) == OLD
+        assert "WARNING" in server.output()
+
+
+def test_p10_one_dataset_that_cannot_load_does_not_stop_the_others(tmp_path: Path) -> None:
+    port = free_port()
+    config = example_config(port)
+    config["datasets"].append({"from": "file:absent.parquet", "name": "absent", "acceleration": {"enabled": True}})
+
+    with Server(tmp_path, port=port, config=config, wait_ready=False) as server:
+        rows = wait_for(
+            lambda: [
+                row for row in server.get("/v1/datasets", headers={"X-API-Key": K1}).json() if row["status"] == "Error"
+            ],
+            "the failure to show",
+        )
+        assert rows[0]["name"] == "absent"
+        assert server.get("/v1/ready").status_code == 503
+        wait_for(lambda: server.sql(CHECKSUM).status_code == 200, "the other dataset")
+        assert server.sql("SELECT * FROM absent").status_code == 503
+        assert server.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_p01_health_answers_before_the_data_is_there(tmp_path: Path) -> None:
+    port = free_port()
+    config = example_config(port, datasets=[{"from": "file:late.parquet", "name": "orders", "acceleration": {
+        "enabled": True, "refresh_check_interval": "1s"}}])  # fmt: skip
+
+    with Server(tmp_path, port=port, config=config, wait_ready=False) as server:
+        assert server.get("/health").text == "ok\n"
+        assert server.get("/v1/ready").text == "not ready"
+        assert server.sql(CHECKSUM).status_code == 503
+        write_orders(tmp_path / "late.parquet")
+
+        wait_for(lambda: server.get("/v1/ready").status_code == 200, "the data")
+        assert server.rows(CHECKSUM) == OLD
+
+
+def test_the_last_good_snapshot_is_served_after_a_restart(tmp_path: Path) -> None:
+    with Server(tmp_path):
+        pass
+    (tmp_path / "orders.parquet").rename(tmp_path / "away.parquet")
+    (tmp_path / "orders.parquet").write_bytes(b"")
+
+    with Server(tmp_path) as server:
+        assert server.rows(CHECKSUM) == OLD
+
+
+def test_catalog_routes(mutable: Server) -> None:
+    headers = {"X-API-Key": K1}
+    status = {row["name"]: row for row in mutable.get("/v1/status", headers=headers).json()}
+    datasets = mutable.get("/v1/datasets", headers=headers).json()
+
+    assert set(status) == {"http", "flight", "engine", "refresh"}
+    assert status["http"]["status"] == status["engine"]["status"] == status["refresh"]["status"] == "Ready"
+    assert status["flight"]["status"] == "Disabled"
+    assert status["http"]["endpoint"] == f"127.0.0.1:{mutable.port}"
+    assert [row["name"] for row in datasets] == ["orders"]
+    assert datasets[0]["from"] == "file:orders.parquet"
+    assert datasets[0]["rows"] == 1000
+    for path in ("/v1/status", "/v1/datasets"):
+        answer = mutable.get(f"{path}?format=csv", headers=headers)
+        assert answer.headers["Content-Type"].startswith("text/csv")
+        assert answer.text.splitlines()[0].startswith(("name,", "from,"))
+        assert mutable.get(f"{path}?format=xml", headers=headers).status_code == 400
+    assert mutable.get("/v1/catalogs", headers=headers).json() == [{"from": "runtime", "name": "runtime"}]
+    names = mutable.rows("SELECT table_catalog AS c, table_schema AS s, table_name AS t FROM information_schema.tables")
+    assert {(row["c"], row["s"], row["t"]) for row in names} == {
+        ("runtime", "main", "orders"),
+        ("runtime", "main", "big_orders"),
+    }
+
+
+def test_two_keys_do_not_see_each_others_sessions(mutable: Server) -> None:
+    for sql in ("CREATE TEMP VIEW orders AS SELECT 666", "CREATE MACRO abs(x) AS 42", "SET VARIABLE x = 1", "USE memory"):
+        assert mutable.sql(sql).status_code in {400, 403}
+
+    assert mutable.rows(CHECKSUM, K1) == OLD
+    assert mutable.rows("SELECT abs(-1) AS a") == [{"a": 1}]

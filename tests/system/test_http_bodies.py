@@ -1,0 +1,293 @@
+"""Checks H04, H06, H17, L05, L06, L08 and L10, streaming and cancellation, over real sockets in the three server modes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import time
+from decimal import Decimal
+
+import httpx
+import pytest
+
+from tests.system.harness import K1, PATIENCE_S, Server, raw_request, status_of, wait_for
+
+#: Runs for minutes when nothing stops it, and can be interrupted.
+ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+def chunked_request(body: bytes, key: str | None = K1) -> bytes:
+    lines: list[tuple[str, str | bytes]] = [("Transfer-Encoding", "chunked")]
+    if key:
+        lines.append(("X-API-Key", key))
+    return raw_request("POST", "/v1/sql", lines, body, length=False)
+
+
+def test_h04_chunked_body_is_read(server: Server) -> None:
+    answer = server.raw(chunked_request(chunked(b"SEL", b"ECT 42", b" AS a")))
+
+    assert status_of(answer) == 200
+    assert b'[{"a":42}]' in answer
+
+
+def test_h04_chunked_json_body_is_read(server: Server) -> None:
+    lines: list[tuple[str, str | bytes]] = [
+        ("Transfer-Encoding", "chunked"),
+        ("X-API-Key", K1),
+        ("Content-Type", "application/json; charset=UTF-8"),
+    ]
+    body = chunked(b'{"sql":"SELECT ? AS a",', b'"parameters":[7]}')
+
+    assert b'[{"a":7}]' in server.raw(raw_request("POST", "/v1/sql", lines, body, length=False))
+
+
+@pytest.mark.parametrize("body", [b"zz\r\nSELECT 1\r\n0\r\n\r\n", b"-8\r\nSELECT 1\r\n0\r\n\r\n", b"3\r\nSELECT 1\r\n"])
+def test_h04_malformed_chunks_are_400(server: Server, body: bytes) -> None:
+    assert status_of(server.raw(chunked_request(body))) == 400
+
+
+def test_h04_an_empty_chunked_body_is_an_empty_statement(server: Server) -> None:
+    answer = server.raw(chunked_request(chunked()))
+
+    assert status_of(answer) == 400
+    assert b"empty_statement" in answer
+
+
+def test_h06_l08_too_large_body_is_413(server: Server) -> None:
+    limit = 1048576
+    padding = b" " * (limit - 8)
+
+    assert status_of(server.raw(raw_request("POST", "/v1/sql", [("X-API-Key", K1)], b"SELECT 1" + padding))) == 200
+    declared = raw_request("POST", "/v1/sql", [("X-API-Key", K1), ("Content-Length", str(limit + 1))], length=False)
+    assert status_of(server.raw(declared)) == 413
+    assert status_of(server.raw(chunked_request(chunked(b"SELECT 1", padding, b" ")))) == 413
+    assert status_of(server.raw(chunked_request(chunked(b"SELECT 1", padding, b" "), None))) == 401
+
+
+@pytest.mark.parametrize("length", ["-1", "+3", "0x3", "3, 4", "1e3", "18446744073709551616x", "three"])
+def test_h03_odd_lengths_are_refused(server: Server, length: str) -> None:
+    request = raw_request("POST", "/v1/sql", [("X-API-Key", K1), ("Content-Length", length)], b"SEL", length=False)
+
+    assert status_of(server.raw(request)) in {400, 413}
+
+
+def test_h01_length_and_chunked_together_are_refused(server: Server) -> None:
+    lines: list[tuple[str, str | bytes]] = [
+        ("X-API-Key", K1),
+        ("Content-Length", "6"),
+        ("Transfer-Encoding", "chunked"),
+    ]
+
+    answer = server.raw(raw_request("POST", "/v1/sql", lines, b"0\r\n\r\nGET /v1/ready HTTP/1.1\r\n\r\n", length=False))
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert status_of(answer) == 400
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "text/plain",
+        "text/plain; charset=utf-8",
+        "application/sql",
+        "application/x-www-form-urlencoded",
+        "application/octet-stream",
+        "multipart/form-data; boundary=x",
+    ],
+)
+def test_h17_anything_but_json_is_sql_text(server: Server, content_type: str | None) -> None:
+    lines: list[tuple[str, str | bytes]] = [("X-API-Key", K1)]
+    if content_type:
+        lines.append(("Content-Type", content_type))
+
+    assert b'[{"a":1}]' in server.raw(raw_request("POST", "/v1/sql", lines, b"SELECT 1 AS a"))
+
+
+@pytest.mark.parametrize("body", ["SELECT 1".encode("utf-16"), b"SELECT '\xff'", b"SELECT '\xc3"])
+def test_h17_s32_a_body_that_is_not_utf8_is_400(server: Server, body: bytes) -> None:
+    assert status_of(server.raw(raw_request("POST", "/v1/sql", [("X-API-Key", K1)], body))) == 400
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /health\r\n\r\n",
+        b"GARBAGE\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_gets_a_problem_body(serve: Server, request_bytes: bytes) -> None:
+    answer = serve.raw(request_bytes)
+
+    assert status_of(answer) in {400, 414, 431}
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["request_id"]
+    assert b"aaaa" not in body
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (None, "text/plain; charset=utf-8"),
+        ("*/*", "text/plain; charset=utf-8"),
+        ("application/json", "application/json"),
+        ("text/csv", "text/csv; charset=utf-8"),
+        ("application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.stream"),
+        ("application/vnd.spiceai.sql.v1+json", "application/vnd.spiceai.sql.v1+json"),
+        ("text/csv;q=0.5, application/json", "application/json"),
+    ],
+)
+def test_the_answer_has_the_type_asked_for(server: Server, accept: str | None, content_type: str) -> None:
+    headers = {"Accept": accept} if accept else {}
+
+    answer = server.sql("SELECT 1 AS a", **headers)
+
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"] == content_type
+    assert answer.headers["X-Query-Id"]
+
+
+@pytest.mark.parametrize("accept", ["application/xml", "text/html", "application/json;q=0", "image/*"])
+def test_what_cannot_be_given_is_406(server: Server, accept: str) -> None:
+    assert server.sql("SELECT 1", Accept=accept).status_code == 406
+    assert server.sql("SELECT 1", None, Accept=accept).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("SELECT " + "(" * depth + "1" + ")" * depth, id=f"L05 parens {depth}")
+        for depth in (200, 600, 1500, 5000, 50_000)
+    ]
+    + [
+        pytest.param("SELECT " + "(" * 100_000, id="L05 unbalanced"),
+        pytest.param("SELECT " + "NOT " * 50_000 + "true", id="L05 not"),
+        pytest.param("SELECT " + "-" * 3 + "- " * 50_000 + "1", id="L05 minus"),
+        pytest.param("SELECT " + "abs(" * 5000 + "1" + ")" * 5000, id="L05 functions"),
+        pytest.param("SELECT " + "CASE WHEN true THEN " * 5000 + "1" + " END" * 5000, id="L05 case"),
+        pytest.param("SELECT NULL::INTEGER" + "[]" * 50_000, id="L05 types"),
+        pytest.param("SELECT " + "[" * 5000 + "]" * 5000, id="L05 lists"),
+        pytest.param("SELECT " + "(SELECT " * 600 + "1" + ")" * 600, id="L05 subqueries"),
+        pytest.param("SELECT 1" + "+1" * 10_000, id="L06 plus 10,000"),
+        pytest.param("SELECT 1" + "+1" * 100_000, id="L06 plus 100,000"),
+        pytest.param("SELECT 1 WHERE 1=0" + " OR 1=0" * 20_000, id="L06 or"),
+        pytest.param("SELECT 1" + " UNION ALL SELECT 1" * 3000, id="L06 union"),
+    ],
+)
+def test_l05_l06_deep_and_long_statements_end(serve: Server, sql: str) -> None:
+    assert serve.sql(sql).status_code in {200, 400, 403, 504}
+    assert serve.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def peak_rss_mb(server: Server) -> float:
+    """Peak resident memory of the largest process of the runtime, in MB."""
+    pids = [str(server.process.pid)]
+    children = (f"/proc/{server.process.pid}/task/{server.process.pid}/children",)
+    for name in children:
+        with open(name) as file:
+            pids += file.read().split()
+    peaks = []
+    for pid in pids:
+        with open(f"/proc/{pid}/status") as file:
+            peaks += [int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")]
+    return max(peaks)
+
+
+@pytest.mark.parametrize(("accept", "first", "last"), [("application/json", b"[{", b"}]"), ("text/csv", b"range", b"\n")])
+def test_l10_large_answers_stream_in_bounded_memory(
+    serve: Server, accept: str, first: bytes, last: bytes
+) -> None:
+    assert serve.rows("SELECT 1 AS a") == [{"a": 1}]
+    before = peak_rss_mb(serve)
+    size, tail, head = 0, b"", b""
+    headers = {"X-API-Key": K1, "Accept": accept}
+
+    with httpx.stream(
+        "POST", f"{serve.url}/v1/sql", content=b"SELECT * FROM range(20000000)", headers=headers,
+        timeout=PATIENCE_S, trust_env=False,
+    ) as answer:  # fmt: skip
+        for part in answer.iter_raw():
+            head = head or part[:10]
+            size += len(part)
+            tail = (tail + part)[-10:]
+
+    assert head.startswith(first)
+    assert tail.endswith(last)
+    assert size > 150_000_000
+    assert peak_rss_mb(serve) - before < 300
+
+
+def test_a_client_that_leaves_before_the_answer_frees_the_engine(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        request = raw_request("POST", "/v1/sql", [("X-API-Key", K1), ("X-Request-Id", "leaves-early")], ENDLESS.encode())
+        connection.sendall(request)
+        time.sleep(0.3)  # The client is busy elsewhere for a moment; nothing is waited for.
+
+    began = time.monotonic()
+    wait_for(lambda: "leaves-early" in server.output(), "the end of the statement", 20)
+    assert time.monotonic() - began < 10
+
+
+def test_a_client_that_leaves_in_the_middle_frees_the_engine(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        lines: list[tuple[str, str | bytes]] = [("X-API-Key", K1), ("X-Request-Id", "leaves-midway")]
+        connection.sendall(raw_request("POST", "/v1/sql", lines, b"SELECT * FROM range(100000000000)"))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+    wait_for(lambda: "leaves-midway" in server.output(), "the end of the statement", 20)
+
+
+def test_values_arrive_exact_in_each_format(server: Server) -> None:
+    sql = "SELECT 12345678901234567890123456789012345678::HUGEINT AS h, 1.10::DECIMAL(9,2) AS d, 'é\n' AS s"
+
+    from_json = json.loads(server.sql(sql).text, parse_float=Decimal)
+    from_csv = list(csv.DictReader(io.StringIO(server.sql(sql, Accept="text/csv").text, newline="")))
+
+    assert from_json == [{"h": 12345678901234567890123456789012345678, "d": Decimal("1.10"), "s": "é\n"}]
+    assert from_csv == [{"h": "12345678901234567890123456789012345678", "d": "1.10", "s": "é\n"}]
+
+
+def test_an_answer_that_is_cut_never_looks_complete(cutting_server: Server) -> None:
+    # Rows come at once and then never again within the time limit.
+    sql = (
+        "SELECT * FROM range(300000) UNION ALL "
+        "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range = -1"
+    )
+    for version in (b"HTTP/1.1", b"HTTP/1.0"):
+        request = raw_request("POST", "/v1/sql", [("X-API-Key", K1), ("Accept", "text/csv")], sql.encode())
+        with socket.create_connection(("127.0.0.1", cutting_server.port), timeout=PATIENCE_S) as connection:
+            connection.sendall(request.replace(b"HTTP/1.1", version, 1))
+            received, reset = b"", False
+            try:
+                while part := connection.recv(65536):
+                    received += part
+            except ConnectionResetError:
+                reset = True
+
+        if status_of(received) == 200:
+            is_chunked = b"transfer-encoding: chunked" in received.lower()
+            assert reset or (is_chunked and not received.endswith(b"0\r\n\r\n"))
+        else:
+            assert status_of(received) == 504
+
+
+@pytest.fixture(scope="module", params=["serve", "runserver"])
+def cutting_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    from tests.system.harness import example_config, free_port  # noqa: PLC0415
+
+    port = free_port()
+    config = example_config(port, runtime={"query": {"timeout": "2s"}})
+    with Server(tmp_path_factory.mktemp("cut"), mode=request.param, port=port, config=config) as running:
+        yield running  # type: ignore[misc]

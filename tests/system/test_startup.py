@@ -1,0 +1,274 @@
+"""A bad configuration stops every server before a port is bound; a good one is read once (checks C01 to C38)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.system.harness import K1, K2, MODES, Mode, Server, example_config, free_port, wait_for
+
+
+def yaml_text(port: int, auth: str, more: str = "") -> str:
+    return f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n{auth}{more}'
+
+
+AUTH = "  auth:\n    api-key:\n      enabled: {enabled}\n{keys}"
+
+FAULTY = {
+    "C02 both spellings": "  auth:\n    api-key: {enabled: true, keys: [abc]}\n    api_key: {enabled: true, keys: [abc]}\n",
+    "C05 no keys": AUTH.format(enabled="true", keys="      keys: []\n"),
+    "C06 null item": AUTH.format(enabled="true", keys="      keys:\n        - ~\n"),
+    "C07 missing secret": AUTH.format(enabled="true", keys="      keys:\n        - ${ secrets:not_there_at_all }\n"),
+    "C09 unclosed": AUTH.format(enabled="true", keys="      keys:\n        - ${ secrets:x\n"),
+    "C11 scalar keys": AUTH.format(enabled="true", keys="      keys: canary-abcdefghijklmnop\n"),
+    "C18 tag": AUTH.format(enabled="!!python/object/apply:os.system ['true']", keys="      keys: [abc]\n"),
+    "C20 duplicate enabled": AUTH.format(enabled="true\n      enabled: false", keys="      keys: [abcdefgh]\n"),
+    "C22 quoted boolean": AUTH.format(enabled='"true"', keys="      keys: [canary-abcdefghijklmnop]\n"),
+    "auth null": "  auth:\n",
+    "api-key empty": "  auth:\n    api-key: {}\n",
+    "misspelt enabled": "  auth:\n    api-key:\n      enabeld: true\n      keys: [canary-abcdefghijklmnop]\n",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("auth", FAULTY.values(), ids=FAULTY.keys())
+def test_faulty_authentication_stops_every_server(tmp_path: Path, mode: Mode, auth: str) -> None:
+    port = free_port()
+    server = Server(tmp_path, mode=mode, port=port, text=yaml_text(port, auth))
+
+    code, output = server.refuses_to_start()
+
+    assert code != 0
+    if mode != "gunicorn":
+        assert code == 1
+    assert "runtime.yaml:" in output
+    assert "Traceback" not in output
+    assert "canary" not in output
+    assert len(output.splitlines()) <= 20
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("views:\n  - {name: v, sql: 'DELETE FROM nothing'}\n", id="view not a SELECT"),
+        pytest.param("views:\n  - {name: v, sql: 'SELECT * FROM absent'}\n", id="view of an unknown table"),
+        pytest.param(
+            "views:\n  - {name: a, sql: 'SELECT * FROM b'}\n  - {name: b, sql: 'SELECT * FROM a'}\n", id="view cycle"
+        ),
+        pytest.param(
+            "datasets:\n  - from: file:orders.parquet\n    name: orders\n    acceleration:\n"
+            "      refresh_sql: SELECT * FROM read_csv('x')\n",
+            id="refresh_sql not allowed",
+        ),
+        pytest.param("models:\n  - {from: openai, name: gpt}\n", id="upstream part"),
+    ],
+)
+def test_other_faults_stop_every_server(tmp_path: Path, mode: Mode, more: str) -> None:
+    port = free_port()
+    server = Server(tmp_path, mode=mode, port=port, text=yaml_text(port, "", more))
+
+    code, output = server.refuses_to_start()
+
+    assert code != 0
+    assert "runtime.yaml" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_c23_missing_file_stops_every_server(tmp_path: Path, mode: Mode) -> None:
+    server = Server(tmp_path, mode=mode, environ={"RUNTIME_CONFIG": str(tmp_path / "absent.yaml")})
+
+    code, output = server.refuses_to_start()
+
+    assert code != 0
+    assert "absent.yaml" in output
+    assert "Traceback" not in output
+
+
+def test_c01_c37_c38_keys_from_every_store(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "file_key").write_text(K2 + "\n")
+    (tmp_path / ".env").write_text(f"DOTENV_KEY={K2}x\n")
+    keys = [K1, "${ secrets:env_key }", "${ files:file_key }", "pre-${ secrets:dotenv_key }-post"]
+    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
+    config["secrets"] = [
+        {"from": "env", "name": "env"},
+        {"from": "file", "name": "files", "params": {"directory": str(tmp_path / "secrets")}},
+    ]
+
+    with Server(tmp_path, port=port, config=config, environ={"ENV_KEY": K1 + "-from-env"}) as server:
+        for key in (K1, K1 + "-from-env", K2, f"pre-{K2}x-post"):
+            assert server.rows("SELECT 1 AS a", key) == [{"a": 1}]
+        for text in (*keys[1:], K2 + "\n", K2 + "x", "env_key"):
+            assert server.sql("SELECT 1", text.strip()).status_code == (200 if text.strip() == K2 else 401)
+        assert "4 API keys" in server.output()
+        for secret in (K1, K2):
+            assert secret not in server.output()
+
+
+@pytest.mark.parametrize("source", ["1234567890", "0123", "1_000", "1:30", "yes", "1.10", "0x1F", "2024-01-01", "~x"])
+def test_c13_c14_keys_are_source_text(tmp_path: Path, source: str) -> None:
+    port = free_port()
+    text = yaml_text(port, AUTH.format(enabled="true", keys=f"      keys:\n        - {source}\n"))
+
+    with Server(tmp_path, port=port, text=text) as server:
+        assert server.sql("SELECT 1", source).status_code == 200
+        for other in {"83", "1000", "90", "True", "1.1", "31", "true", "1"} - {source}:
+            assert server.sql("SELECT 1", other).status_code == 401
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_c32_the_yaml_is_read_at_startup_only(tmp_path: Path, mode: Mode) -> None:
+    with Server(tmp_path, mode=mode) as server:
+        document: dict[str, Any] = yaml.safe_load(server.file.read_text())
+        document["runtime"]["auth"]["api-key"]["keys"] = [K2]
+        server.file.write_text(yaml.safe_dump(document))
+        if mode == "gunicorn":
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: _answers(server), "new workers")
+
+        assert server.sql("SELECT 1", K1).status_code == 200
+        server.stop()
+
+        server.launch()
+        wait_for(lambda: _answers(server), "the restarted server")
+        assert server.sql("SELECT 1", K1).status_code == 401
+        assert server.sql("SELECT 1", K2).status_code == 200
+
+
+def _answers(server: Server) -> bool:
+    try:
+        return server.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_c30_an_open_server_on_all_addresses_warns(tmp_path: Path) -> None:
+    port = free_port()
+    text = f'runtime:\n  http: {{bind: "0.0.0.0:{port}"}}\n'
+
+    with Server(tmp_path, port=port, text=text) as server:
+        assert "WARNING" in server.output()
+        assert "authentication" in server.output().lower()
+        assert server.sql("SELECT 1", None).status_code == 200
+
+
+def test_c35_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        server = Server(tmp_path, port=port)
+        server.write()
+        server.launch()
+
+        assert server.process.wait(60) == 1
+        assert f"127.0.0.1:{port}" in server.output()
+        assert str(os.getpid()) in server.output()
+        assert "Traceback" not in server.output()
+
+
+def test_a_second_runtime_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    with Server(tmp_path) as first:
+        port = free_port()
+        second = Server(tmp_path, port=port, config=example_config(port))
+        second.log = tmp_path / "second.log"
+
+        code, output = second.refuses_to_start()
+
+        assert code == 1
+        assert "process" in output
+        first.write()
+        assert first.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sigterm_ends_with_zero_and_finishes_what_runs(tmp_path: Path, mode: Mode) -> None:
+    server = Server(tmp_path, mode=mode)
+    with server:
+        code = server.stop()
+
+    assert code == 0, server.output()
+    assert "Traceback" not in server.output()
+
+
+def test_state_files_are_private(serve: Server) -> None:
+    state = serve.directory / ".runtime"
+
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    for path in state.rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_no_key_in_any_file_or_process_list(serve: Server) -> None:
+    for path in (serve.directory / ".runtime").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert K1.encode() not in content
+            assert K2.encode() not in content
+    assert K1 not in serve.output()
+
+
+def test_gunicorn_refuses_what_cannot_work(tmp_path: Path) -> None:
+    server = Server(tmp_path, mode="gunicorn", environ={"GUNICORN_CMD_ARGS": "--preload"})
+
+    code, output = server.refuses_to_start()
+
+    assert code != 0
+    assert "--preload" in output
+
+
+def test_several_gunicorn_workers_share_one_state(tmp_path: Path) -> None:
+    with Server(tmp_path, mode="gunicorn", environ={"GUNICORN_CMD_ARGS": "--workers 2"}) as server:
+        for _ in range(20):
+            assert server.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]
+            assert server.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]["status"] == "Ready"
+
+
+def test_tls_serves_https_only(tmp_path: Path, tls_files: tuple[Path, Path]) -> None:
+    certificate, key = tls_files
+    port = free_port()
+    tls = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
+    server = Server(tmp_path, port=port, config=example_config(port, runtime={"tls": tls}), wait_ready=False)
+    server.write()
+    server.launch()
+    try:
+        context_url = f"https://localhost:{port}"
+
+        def ready() -> bool:
+            try:
+                return httpx.get(f"{context_url}/v1/ready", verify=str(certificate), trust_env=False).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_for(ready, f"https: {server.output()}")
+        answer = httpx.post(
+            f"{context_url}/v1/sql", content=b"SELECT 1 AS a", headers={"X-API-Key": K1}, verify=str(certificate)
+        )
+        assert answer.json() == [{"a": 1}]
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://localhost:{port}/health", trust_env=False)
+    finally:
+        assert server.stop() == 0
+
+
+def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> None:
+    port = free_port()
+    tls = {"enabled": True, "certificate_file": str(tls_files[0]), "key_file": str(tls_files[1])}
+
+    server = Server(tmp_path, mode="runserver", port=port, config=example_config(port, runtime={"tls": tls}))
+    code, output = server.refuses_to_start()
+
+    assert code == 1
+    assert "tls" in output
