@@ -16,8 +16,8 @@ except RuntimeConfError as error:
 def on_starting(server: Any) -> None:
     """Refuse a bad configuration before any port is bound."""
     if fault is not None:
-        print(fault, file=sys.stderr)
+        sys.stderr.write(f"{fault}\n")
         sys.exit(1)
     if server.cfg.preload_app:
-        print("Without --preload, please: the engine's threads do not survive a fork.", file=sys.stderr)
+        sys.stderr.write("Start without --preload: the engine's threads do not survive a fork.\n")
         sys.exit(1)

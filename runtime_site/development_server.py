@@ -14,7 +14,7 @@ from wsgiref.types import WSGIEnvironment
 from django.core.handlers.wsgi import LimitedStream
 from django.core.servers import basehttp
 
-from runtime_site.gunicorn_web import reset_on_close
+from runtime_site.connections import reset_on_close
 from sqlapi.access_log import log_refused_request
 from sqlapi.problems import problem
 

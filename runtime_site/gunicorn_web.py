@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import struct
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from gunicorn.http import errors as http_errors
 from gunicorn.workers.gthread import ThreadWorker
 
 from runtime_site import startup
+from runtime_site.connections import reset_on_close
 from runtimeconf.model import RuntimeConfig
 from sqlapi.access_log import log_refused_request
 from sqlapi.body import CLOSE_CONNECTION
@@ -102,11 +102,8 @@ class WebWorker(ThreadWorker):
 
         Nothing of the request is logged but its peer: a malformed header may hold a key.
         """
-        for kind, status, code, detail in _REFUSALS:
-            if isinstance(exc, kind):
-                break
-        else:
-            status, code, detail = 500, "internal_error", "The server failed to handle the request."
+        status, code, detail = _refusal(exc)
+        if status == 500:
             logger.error("a request failed outside the application", exc_info=exc)
         answer = problem(status, code, detail)
         peer = addr[0] if isinstance(addr, tuple) and addr else ""
@@ -115,6 +112,14 @@ class WebWorker(ThreadWorker):
             client.sendall(answer.as_http11())
         except OSError:
             logger.debug("the peer of a refused request is gone")
+
+
+def _refusal(error: BaseException) -> tuple[int, str, str]:
+    """Return status, code and sentence for what went wrong outside the application."""
+    for kind, status, code, detail in _REFUSALS:
+        if isinstance(error, kind):
+            return status, code, detail
+    return 500, "internal_error", "The server failed to handle the request."
 
 
 class _CutVisibly:
@@ -155,9 +160,3 @@ class _Chunks:
         close = getattr(self._chunks, "close", None)
         if close is not None:
             close()
-
-
-def reset_on_close(connection: socket.socket) -> None:
-    """Make the end of *connection* a reset (RST) that its peer cannot take for a complete answer."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()

@@ -73,7 +73,7 @@ def _socket_inodes(process: Path) -> set[str]:
     inodes = set()
     try:
         for descriptor in (process / "fd").iterdir():
-            target = os.readlink(descriptor)
+            target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
     except OSError:

@@ -39,9 +39,23 @@ def test_extensions_and_trailers_are_passed_over() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"3", b"3\r\n", b"3\r\nab", b"3\r\nabcd\r\n", b"zz\r\n", b"-3\r\nabc\r\n", b"+3\r\nabc\r\n", b"0x3\r\nabc\r\n",
-     b"3\nabc\n", b" \r\n", b"\r\n", b"3\r\nabc\r\n0\r\nTrailer", b"f" * 5000],
-)  # fmt: skip
+    [
+        b"",
+        b"3",
+        b"3\r\n",
+        b"3\r\nab",
+        b"3\r\nabcd\r\n",
+        b"zz\r\n",
+        b"-3\r\nabc\r\n",
+        b"+3\r\nabc\r\n",
+        b"0x3\r\nabc\r\n",
+        b"3\nabc\n",
+        b" \r\n",
+        b"\r\n",
+        b"3\r\nabc\r\n0\r\nTrailer",
+        b"f" * 5000,
+    ],
+)
 def test_a_malformed_coding_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="chunk"):
         ChunkedBody(io.BytesIO(data)).read()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 
 import pytest
 from hypothesis import given
@@ -24,9 +23,7 @@ def record(message: str, fields: dict[str, object] | None = None) -> logging.Log
 def test_text_line_has_time_level_logger_message_and_fields() -> None:
     line = TextFormatter().format(record("request", {"status": 200, "route": "/v1/sql", "none": None, "said": "a b"}))
 
-    assert line == (
-        '1970-01-01T00:00:00.000Z INFO room.module: request status=200 route=/v1/sql none=- said="a b"'
-    )
+    assert line == ('1970-01-01T00:00:00.000Z INFO room.module: request status=200 route=/v1/sql none=- said="a b"')
 
 
 def test_json_line_is_one_object() -> None:
@@ -44,10 +41,7 @@ def test_json_line_is_one_object() -> None:
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
 def test_a_traceback_is_kept(formatter: logging.Formatter) -> None:
     made = record("failed")
-    try:
-        raise ValueError("the reason")
-    except ValueError:
-        made.exc_info = sys.exc_info()
+    made.exc_info = (ValueError, ValueError("the reason"), None)
 
     assert "ValueError: the reason" in formatter.format(made)
 

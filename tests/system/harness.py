@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import duckdb
 import httpx
 import yaml
+from typing_extensions import Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
@@ -129,7 +130,7 @@ class Server:
         environ = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("RUNTIME_", "DJANGO_")) and name not in {"PYTHONWARNINGS"}
+            if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHONWARNINGS"))
         }
         environ |= {"RUNTIME_CONFIG": str(self.file), **self.environ}
         with self.log.open("ab") as log:
@@ -166,7 +167,7 @@ class Server:
             self.process.kill()
             raise
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -98,7 +98,7 @@ def deleted_files_held(server: Server) -> list[str]:
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             try:
-                target = os.readlink(link)
+                target = str(link.readlink())
             except OSError:
                 continue
             if target.endswith("(deleted)") and "snapshots" in target:
@@ -168,7 +168,7 @@ def test_r15_refresh_refusals(mutable: Server) -> None:
         (b"{", 400),
         (b'{"refresh_sql": "SELEC"}', 400),
         (b'{"refresh_sql": "DELETE FROM orders"}', 403),
-        (b"{\"refresh_sql\": \"SELECT * FROM read_csv('/etc/passwd')\"}", 403),
+        (b'{"refresh_sql": "SELECT * FROM read_csv(\'/etc/passwd\')"}', 403),
     ):
         before = len(history(mutable))
         assert post(mutable, REFRESH, content=body).status_code == status, body
@@ -286,7 +286,12 @@ def test_catalog_routes(mutable: Server) -> None:
 
 
 def test_two_keys_do_not_see_each_others_sessions(mutable: Server) -> None:
-    for sql in ("CREATE TEMP VIEW orders AS SELECT 666", "CREATE MACRO abs(x) AS 42", "SET VARIABLE x = 1", "USE memory"):
+    for sql in (
+        "CREATE TEMP VIEW orders AS SELECT 666",
+        "CREATE MACRO abs(x) AS 42",
+        "SET VARIABLE x = 1",
+        "USE memory",
+    ):
         assert mutable.sql(sql).status_code in {400, 403}
 
     assert mutable.rows(CHECKSUM, K1) == OLD

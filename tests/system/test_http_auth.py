@@ -107,9 +107,7 @@ def test_a12_long_key_is_refused(server: Server, size: int) -> None:
 
 @pytest.mark.parametrize("values", [(K1, WRONG), (WRONG, K1), (K1, K1), (K1, ""), ("", K1)])
 @pytest.mark.parametrize(("header", "prefix"), [("X-API-Key", ""), ("Authorization", "Bearer ")])
-def test_a13_a15_repeated_header_is_refused(
-    server: Server, header: str, prefix: str, values: tuple[str, str]
-) -> None:
+def test_a13_a15_repeated_header_is_refused(server: Server, header: str, prefix: str, values: tuple[str, str]) -> None:
     lines: list[tuple[str, str | bytes]] = [(header, prefix + value) for value in values]
 
     assert status_of(server.raw(raw_request("POST", "/v1/sql", lines, b"SELECT 1"))) in {400, 401}

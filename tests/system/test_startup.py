@@ -23,7 +23,9 @@ def yaml_text(port: int, auth: str, more: str = "") -> str:
 AUTH = "  auth:\n    api-key:\n      enabled: {enabled}\n{keys}"
 
 FAULTY = {
-    "C02 both spellings": "  auth:\n    api-key: {enabled: true, keys: [abc]}\n    api_key: {enabled: true, keys: [abc]}\n",
+    "C02 both spellings": (
+        "  auth:\n    api-key: {enabled: true, keys: [abc]}\n    api_key: {enabled: true, keys: [abc]}\n"
+    ),
     "C05 no keys": AUTH.format(enabled="true", keys="      keys: []\n"),
     "C06 null item": AUTH.format(enabled="true", keys="      keys:\n        - ~\n"),
     "C07 missing secret": AUTH.format(enabled="true", keys="      keys:\n        - ${ secrets:not_there_at_all }\n"),
