@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import duckdb
 import httpx
 import yaml
-from typing_extensions import Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable

@@ -1,0 +1,199 @@
+"""The documents say what is there: links, targets, commands, options, dependencies, versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+
+#: Made by tools or by the runtime: whatever stands there is not ours.
+FOREIGN = {"node_modules", "htmlcov", "secrets"}
+
+FENCE = re.compile(r"^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
+INLINE_CODE = re.compile(r"`+[^`]+`+")
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (?P<text>.+?)\s*$", re.MULTILINE)
+
+
+def texts(*suffixes: str) -> Iterator[Path]:
+    for directory, names, files in os.walk(ROOT):
+        names[:] = sorted(name for name in names if name not in FOREIGN and not name.startswith("."))
+        yield from (Path(directory, file) for file in sorted(files) if file.endswith(suffixes))
+
+
+DOCUMENTS = list(texts(".md"))
+ALL_TEXT = "\n".join(document.read_text() for document in DOCUMENTS)
+
+
+def document_id(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def prose(document: Path) -> str:
+    return INLINE_CODE.sub("", FENCE.sub("", document.read_text()))
+
+
+def anchors(document: Path) -> set[str]:
+    """Anchors as GitHub makes them: lower case, punctuation dropped, blanks to hyphens."""
+    headings = HEADING.findall(FENCE.sub("", document.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def own_commands() -> dict[str, BaseCommand]:
+    return {name: load_command_class(app, name) for name, app in get_commands().items() if app in ROOMS}
+
+
+def code_lines() -> Iterator[tuple[Path, str]]:
+    """Every line of a fenced block, joined over a trailing backslash, and every piece of inline code."""
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for block in FENCE.finditer(text):
+            for line in block["body"].replace("\\\n", " ").splitlines():
+                yield document, line.strip()
+        for code in INLINE_CODE.findall(FENCE.sub("", text)):
+            yield document, " ".join(code.strip("` ").split())
+
+
+def command_lines() -> Iterator[tuple[Path, str, list[str]]]:
+    """Every `manage.py NAME ...` of the documents: where, the name, and the words after it."""
+    for document, line in code_lines():
+        for call in re.finditer(r"manage\.py (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)", line):
+            try:
+                words = shlex.split(call["rest"], comments=True)
+            except ValueError:  # A quoted statement that holds one of |>;&
+                words = call["rest"].split()
+            yield document, call["name"], words
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for target in LINK.findall(prose(document)):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            assert target.startswith("https://"), target
+            continue
+        page = (document.parent / path).resolve() if path else document
+        if not page.exists() or not page.is_relative_to(ROOT) or (anchor and anchor not in anchors(page)):
+            broken.append(target)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+def test_no_path_of_a_machine(document: Path) -> None:
+    assert re.findall(r"(?<![\w.])/(?:home|root|Users|work|mnt|opt)/\S+", document.read_text()) == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {str(page.relative_to(ROOT / "docs")) for page in DOCUMENTS if page.is_relative_to(ROOT / "docs")}
+
+    assert sorted(page for page in pages - {"README.md"} if f"({page})" not in index) == []
+
+
+def test_pages_named_in_the_code_exist() -> None:
+    named = {
+        (document_id(file), page)
+        for file in [*texts(".py", ".yaml", ".toml", ".in", ".md"), ROOT / "Makefile"]
+        for page in re.findall(r"(?<![\w/.])docs/[\w/.-]+\.md", file.read_text())
+    }
+
+    assert sorted((file, page) for file, page in named if not (ROOT / page).exists()) == []
+
+
+def test_every_make_target_is_explained() -> None:
+    pages = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+
+    assert sorted(target for target in make_targets() if f"`make {target}`" not in pages) == []
+
+
+def test_only_make_targets_that_exist_are_named() -> None:
+    named = {
+        (document_id(document), target)
+        for document, line in code_lines()
+        for target in re.findall(r"\bmake (?:PYTHON=\S+ )?([a-z]+)", line)
+    }
+
+    assert sorted((document, target) for document, target in named if target not in make_targets()) == []
+
+
+def test_every_command_is_documented() -> None:
+    assert sorted(name for name in own_commands() if f"manage.py {name}" not in ALL_TEXT) == []
+
+
+def test_only_commands_that_exist_are_named() -> None:
+    named = {(document_id(document), name) for document, name, _ in command_lines()}
+
+    assert sorted((document, name) for document, name in named if name not in get_commands()) == []
+
+
+def test_only_options_that_exist_are_named() -> None:
+    options = {
+        name: set(command.create_parser("manage.py", name)._option_string_actions)
+        for name, command in own_commands().items()
+    }
+
+    unknown = [
+        (document_id(document), name, word)
+        for document, name, words in command_lines()
+        for word in words
+        if name in options and re.match(r"--[a-z]", word) and word.partition("=")[0] not in options[name]
+    ]
+
+    assert unknown == []
+
+
+def test_every_direct_dependency_is_decided() -> None:
+    decided = {}
+    for line in (ROOT / "docs/decisions/0002-dependencies.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 4 and cells[0] != "Package" and not cells[0].startswith("-"):
+            decided[cells[0]] = cells
+    required = {
+        re.match(r"[\w-]+", line)[0]  # type: ignore[index]  (the line begins with a name)
+        for file in (ROOT / "requirements").glob("*.in")
+        for line in file.read_text().splitlines()
+        if line and not line.startswith(("#", "-r "))
+    }
+
+    assert set(decided) == required
+    assert [cells for cells in decided.values() if not all(cells)] == []
+
+
+def test_names_the_python_versions_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert project["requires-python"] == ">=3.11,<3.14"
+    for document in ("README.md", "CONTRIBUTING.md"):
+        assert "Python 3.11, 3.12 or 3.13" in (ROOT / document).read_text()
+
+
+def test_changelog_names_the_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_licence_is_the_one_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    licence = (ROOT / "LICENSE").read_text()
+
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License\n                           Version 2.0, January 2004" in licence
+    assert "END OF TERMS AND CONDITIONS" in licence
+    assert "Apache-2.0" in (ROOT / "README.md").read_text()
