@@ -1,0 +1,67 @@
+"""Who may call this runtime, as one value made from the configuration at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from authkeys import salt
+from authkeys.credentials import Credential, from_headers
+from authkeys.keys import KeySet
+from runtimeconf.model import RuntimeConfig
+from runtimeconf.statedir import prepare_state_dir
+
+REALM = "latchkey"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """`key_set` is None when authentication is off; `compatibility` is the version whose rules HTTP follows."""
+
+    key_set: KeySet | None
+    compatibility: Literal["2.0", "1.10"] = "2.0"
+
+    @property
+    def takes_bearer(self) -> bool:
+        """Whether HTTP takes `Authorization: Bearer`."""
+        return self.compatibility != "1.10"
+
+    def credential(self, x_api_key: str | None, authorization: str | None) -> Credential:
+        """Decide what an HTTP request presents."""
+        return from_headers(x_api_key, authorization, bearer=self.takes_bearer)
+
+    def challenge(self, *, presented: bool) -> str:
+        """Return the `WWW-Authenticate` of a 401; *presented* says whether there was a credential to be wrong."""
+        scheme = "Bearer" if self.takes_bearer else "ApiKey"
+        error = ', error="invalid_token"' if presented else ""
+        return f'{scheme} realm="{REALM}"{error}'
+
+
+def build(config: RuntimeConfig) -> Access:
+    """
+    Make the key set of *config*, and with it the state directory and the salt when there are none yet.
+
+    Raises:
+        SaltError: The salt can be neither read nor made.
+        StateDirError: The state directory can be neither used nor made.
+    """
+    if not config.auth.enabled:
+        return Access(key_set=None, compatibility=config.compatibility)
+    prepare_state_dir(config.state_dir)
+    key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir))
+    return Access(key_set=key_set, compatibility=config.compatibility)
+
+
+def build_from_what_is_there(config: RuntimeConfig) -> Access | None:
+    """
+    Make the key set of *config* without changing anything on disk; None when it takes a salt and there is none yet.
+
+    Raises:
+        SaltError: The salt is there and cannot be read.
+    """
+    if not config.auth.enabled:
+        return Access(key_set=None, compatibility=config.compatibility)
+    found = salt.load(config.state_dir)
+    if found is None:
+        return None
+    return Access(key_set=KeySet(config.auth.keys, found), compatibility=config.compatibility)

@@ -1,0 +1,94 @@
+"""
+The salt of the key digests: 32 random bytes in the state directory, made once.
+
+Every process of a runtime reads the same file, so that all of them give a key the same fingerprint. Losing it costs
+nothing but new fingerprints; it is secret because it would let a reader of a fingerprint test guesses.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from authkeys.errors import SaltError
+
+SALT_NAME = "key-salt"
+SALT_BYTES = 32
+_MODE = 0o600
+_OTHERS = 0o077
+
+logger = logging.getLogger(__name__)
+
+
+def load(state_dir: Path) -> bytes | None:
+    """
+    Read the salt of *state_dir*; None when there is none yet. Nothing is created.
+
+    Raises:
+        SaltError: The file is no regular file of this user with 32 bytes, or cannot be read.
+    """
+    try:
+        # O_NONBLOCK: a pipe under this name is refused below instead of waited for.
+        descriptor = os.open(state_dir / SALT_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise SaltError(f"The file {SALT_NAME} in the state directory cannot be opened: {error.strerror}.") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise SaltError(f"{SALT_NAME} in the state directory is not a regular file: remove it.")
+        salt = os.read(descriptor, SALT_BYTES + 1)
+        if len(salt) != SALT_BYTES:
+            raise SaltError(
+                f"The file {SALT_NAME} in the state directory is damaged: remove it, and a new one is made "
+                "(the fingerprints of the keys in the logs change)."
+            )
+        if found.st_mode & _OTHERS:
+            os.fchmod(descriptor, _MODE)
+            logger.warning("the file %s could be used by others: its mode is 0600 now", SALT_NAME)
+    except OSError as error:
+        raise SaltError(f"The file {SALT_NAME} in the state directory cannot be used: {error.strerror}.") from error
+    finally:
+        os.close(descriptor)
+    return salt
+
+
+def load_or_create(state_dir: Path) -> bytes:
+    """
+    Read the salt of *state_dir*, an existing directory, and make it when there is none yet.
+
+    Processes that start at the same moment get the same salt: the first to link its file into place wins.
+
+    Raises:
+        SaltError: The salt can be neither read nor made.
+    """
+    salt = load(state_dir)
+    if salt is None:
+        _create(state_dir)
+        salt = load(state_dir)
+    if salt is None:
+        raise SaltError(f"The file {SALT_NAME} in the state directory was removed while the runtime started.")
+    return salt
+
+
+def _create(state_dir: Path) -> None:
+    temporary = state_dir / f"{SALT_NAME}.{secrets.token_hex(8)}.tmp"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(SALT_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            # Unlike a rename, a link never replaces the salt that another process has just put there.
+            with suppress(FileExistsError):
+                os.link(temporary, state_dir / SALT_NAME)
+        finally:
+            temporary.unlink()
+    except OSError as error:
+        raise SaltError(f"The file {SALT_NAME} cannot be made in the state directory: {error.strerror}.") from error

@@ -1,0 +1,110 @@
+"""
+Noticing that a client has left while its statement still runs.
+
+A server that waits for the first bytes of an answer reads nothing from the connection and so sees nothing. One thread
+watches the sockets of all running statements instead.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+#: Seconds until a connection that was added is looked at, at most; the contract allows 2 in all.
+_INTERVAL_S = 0.25
+# The other side has closed, or (a difference that nothing shows before we write) will send no more.
+_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
+
+
+class HasFileno(Protocol):
+    """A socket."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor, -1 when closed."""
+
+
+class Watch:
+    """A watched connection. `gone` becomes true, once, when the client has left."""
+
+    __slots__ = ("_on_gone", "_watcher", "descriptor", "gone")
+
+    def __init__(self, watcher: DisconnectWatcher | None, descriptor: int, on_gone: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._on_gone = on_gone
+        self.descriptor = descriptor
+        self.gone = False
+
+    def report(self) -> None:
+        """Take note that the client has left."""
+        self.gone = True
+        self._on_gone()
+
+    def stop(self) -> None:
+        """Watch no longer. More than one call is harmless; no report begins once this has returned."""
+        if self._watcher is not None:
+            self._watcher.discard(self)
+
+
+class DisconnectWatcher:
+    """Watches any number of connections with one thread, which starts with the first and sleeps when none is left."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watches: dict[int, Watch] = {}
+        self._thread: threading.Thread | None = None
+
+    def watch(self, connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
+        """
+        Call *on_gone*, from another thread, when the client of *connection* leaves; the caller stops the watch.
+
+        Without a connection (a test client) the watch never reports.
+        """
+        descriptor = -1 if connection is None else connection.fileno()
+        if descriptor < 0:
+            return Watch(None, descriptor, on_gone)
+        watch = Watch(self, descriptor, on_gone)
+        with self._changed:
+            self._watches[descriptor] = watch
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="disconnects", daemon=True)
+                self._thread.start()
+            # The thread waits for the first connection only; later ones are seen at its next look, which spares
+            # every short statement a switch of threads.
+            self._changed.notify()
+        return watch
+
+    def discard(self, watch: Watch) -> None:
+        """Forget *watch*."""
+        with self._changed:
+            if self._watches.get(watch.descriptor) is watch:
+                del self._watches[watch.descriptor]
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._watches)
+                watched = dict(self._watches)
+            poll = select.poll()
+            for descriptor in watched:
+                poll.register(descriptor, _GONE)
+            for descriptor, _ in poll.poll(_INTERVAL_S * 1000):
+                self._report(watched[descriptor])
+
+    def _report(self, watch: Watch) -> None:
+        with self._changed:
+            # The statement may have ended meanwhile, and its descriptor may be another connection by now.
+            if self._watches.get(watch.descriptor) is watch:
+                del self._watches[watch.descriptor]
+                watch.report()
+
+
+def connection_of(environ: dict[str, Any]) -> HasFileno | None:
+    """Return the socket of a request, under the names that servers give it; None when there is none."""
+    found: HasFileno | None = environ.get("runtime.socket") or environ.get("gunicorn.socket")
+    return found
+
+
+#: The watcher of this process.
+watcher = DisconnectWatcher()

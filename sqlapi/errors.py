@@ -1,0 +1,157 @@
+"""
+What can be wrong with an HTTP request, before or after its statement runs.
+
+::
+
+    SqlApiError
+    ├── RouteNotFoundError              no route has that path
+    ├── MethodNotAllowedError           the route is there, for other methods
+    ├── InvalidHostError                the Host header is malformed or not allowed
+    ├── CrossSiteRequestError           a web page of another site sent the request
+    ├── NotAcceptableError              Accept names nothing that can be given
+    ├── InvalidParameterError           a parameter of the query string is wrong
+    ├── BodyError                       the body cannot be read, or is not what it should be
+    │   ├── LengthRequiredError         the server cannot tell where the body ends
+    │   ├── BodyTooLargeError           more than `runtime.http.max_body_bytes`
+    │   ├── ContentEncodingError        the body is compressed
+    │   ├── CharsetError                the body is declared as something other than UTF-8
+    │   └── InvalidJsonError            the body is not the JSON that the route takes
+    ├── ClientGoneError                 the client left before its answer began
+    └── AnswerCutError                  the answer broke off after it began
+
+`sqlapi.error_table` says which status each of them has. This module needs no framework: the HTTP server uses it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SqlApiError(Exception):
+    """Base of this room's errors. `str()` is a sentence for the caller; `code` is stable and public."""
+
+    code = "request_error"
+
+
+class RouteNotFoundError(SqlApiError):
+    """No route has that path."""
+
+    code = "not_found"
+
+    def __init__(self) -> None:
+        super().__init__("There is no such route.")
+
+
+class MethodNotAllowedError(SqlApiError):
+    """The route is there, for the methods `allowed`."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self.allowed = tuple(allowed)
+        super().__init__(f"This route takes {' and '.join(self.allowed)} only.")
+
+
+class InvalidHostError(SqlApiError):
+    """The Host header is malformed or not allowed."""
+
+    code = "invalid_host"
+
+    def __init__(self) -> None:
+        super().__init__("The Host header is missing, malformed, or not in runtime.http.allowed_hosts.")
+
+
+class CrossSiteRequestError(SqlApiError):
+    """A web page of another site sent the request while authentication is off."""
+
+    code = "cross_site_request"
+
+    def __init__(self) -> None:
+        super().__init__("A web page of another site may not call this runtime while authentication is off.")
+
+
+class NotAcceptableError(SqlApiError):
+    """Accept names nothing that can be given."""
+
+    code = "not_acceptable"
+
+    def __init__(self, offered: Sequence[str]) -> None:
+        super().__init__(f"Accept names no type that this route gives: {', '.join(offered)}.")
+
+
+class InvalidParameterError(SqlApiError):
+    """A parameter of the query string is wrong."""
+
+    code = "invalid_parameter"
+
+
+class BodyError(SqlApiError):
+    """The body cannot be read, or is not what it should be."""
+
+    code = "invalid_body"
+
+
+class LengthRequiredError(BodyError):
+    """The server cannot tell where the body ends."""
+
+    code = "length_required"
+
+    def __init__(self) -> None:
+        super().__init__("This server reads no chunked body: send Content-Length.")
+
+
+class BodyTooLargeError(BodyError):
+    """The body is larger than the limit."""
+
+    code = "body_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        super().__init__(f"The body is larger than {limit_bytes} bytes, the limit of runtime.http.max_body_bytes.")
+
+
+class ContentEncodingError(BodyError):
+    """The body is compressed."""
+
+    code = "unsupported_content_encoding"
+
+    def __init__(self) -> None:
+        super().__init__("A compressed body is not taken: send it as it is, without Content-Encoding.")
+
+
+class CharsetError(BodyError):
+    """The body is declared as something other than UTF-8."""
+
+    code = "unsupported_charset"
+
+    def __init__(self) -> None:
+        super().__init__("The body must be UTF-8: send it so, and leave charset out or say utf-8.")
+
+
+class InvalidJsonError(BodyError):
+    """The body is not the JSON that the route takes."""
+
+    code = "invalid_json"
+
+
+class ClientGoneError(SqlApiError):
+    """The client left before its answer began; the statement was stopped."""
+
+    code = "client_closed_request"
+
+    def __init__(self) -> None:
+        super().__init__("The client closed the connection, and the statement was stopped.")
+
+
+class AnswerCutError(SqlApiError):
+    """
+    The answer broke off after it began.
+
+    It comes out of the body's iterator. A server must end the connection so that the answer cannot look complete:
+    no last chunk, and a reset where the end of the connection is the end of the answer.
+    """
+
+    code = "answer_cut"
+
+    def __init__(self) -> None:
+        super().__init__("The answer was cut: its statement failed after the first bytes were sent.")

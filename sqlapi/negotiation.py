@@ -1,0 +1,86 @@
+"""Which form an answer takes, by `Accept` (RFC 9110, 12.5.1)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from queryengine.engine import Encoding
+from sqlapi.errors import NotAcceptableError
+from sqlapi.media_types import parse_media_type, split_list
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A form that an answer can take: `media_type` is what Accept names, `content_type` what the answer says."""
+
+    media_type: str
+    encoding: Encoding
+    content_type: str
+
+
+#: In order of preference. The first is what a client gets that does not say.
+OFFERS = (
+    Offer("text/plain", "json", "text/plain; charset=utf-8"),
+    Offer("application/json", "json", "application/json"),
+    Offer("text/csv", "csv", "text/csv; charset=utf-8"),
+    Offer("application/vnd.apache.arrow.stream", "arrow", "application/vnd.apache.arrow.stream"),
+    Offer("application/vnd.spiceai.sql.v1+json", "vnd", "application/vnd.spiceai.sql.v1+json"),
+)
+
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    media_type: str
+    specificity: int
+    quality: float
+    position: int
+
+    def covers(self, offer: Offer) -> bool:
+        if self.specificity == 0:
+            return True
+        if self.specificity == 1:
+            return offer.media_type.startswith(self.media_type.removesuffix("*"))
+        return offer.media_type == self.media_type
+
+
+def choose(accept: str | None) -> Offer:
+    """
+    Return the best offer for an Accept header; the first one when there is no header, or nothing legible in it.
+
+    The quality of an offer is that of the most specific range that covers it; parameters other than `q` are not
+    looked at. Among offers of one quality that named more exactly wins, then that named first, then our order.
+
+    Raises:
+        NotAcceptableError: Every offer is left out or has quality 0.
+    """
+    ranges = [found for position, item in enumerate(split_list(accept or "")) if (found := _range(item, position))]
+    if not ranges:
+        return OFFERS[0]
+    best: tuple[tuple[float, int, int], Offer] | None = None
+    for offer in OFFERS:
+        covering = [entry for entry in ranges if entry.covers(offer)]
+        if not covering:
+            continue
+        deciding = max(covering, key=lambda entry: (entry.specificity, -entry.position))
+        rank = (deciding.quality, deciding.specificity, -deciding.position)
+        if deciding.quality > 0 and (best is None or rank > best[0]):
+            best = (rank, offer)
+    if best is None:
+        raise NotAcceptableError([offer.media_type for offer in OFFERS])
+    return best[1]
+
+
+def _range(item: str, position: int) -> _Range | None:
+    parsed = parse_media_type(item)
+    if parsed is None:
+        return None
+    media_type, parameters = parsed
+    quality = parameters.get("q", "1")
+    kind, _, subtype = media_type.partition("/")
+    if not _QUALITY.fullmatch(quality) or (kind == "*" and subtype != "*"):
+        return None
+    specificity = 0 if kind == "*" else 1 if subtype == "*" else 2
+    return _Range(media_type, specificity, float(quality), position)

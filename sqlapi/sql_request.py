@@ -1,0 +1,49 @@
+"""What the body of `POST /v1/sql` asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queryengine.engine import Parameters
+from sqlapi.body import Environ, read_body
+from sqlapi.errors import CharsetError, InvalidJsonError
+from sqlapi.json_text import decode_utf8, parse_object
+from sqlapi.media_types import parse_media_type
+
+#: Key of the WSGI environ under which `sqlapi.apps` keeps the Content-Type away from Django.
+CONTENT_TYPE = "runtime.content_type"
+
+_FIELDS = frozenset({"sql", "parameters"})
+_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRequest:
+    """One statement and the values of its parameters."""
+
+    sql: str
+    parameters: Parameters | None = None
+
+
+def read_sql_request(environ: Environ, max_bytes: int) -> SqlRequest:
+    """
+    Read the statement: JSON under `application/json`, the SQL itself under any other Content-Type or none.
+
+    Raises:
+        BodyError: The body cannot be read, is too large, not UTF-8, or not the JSON that is taken.
+    """
+    media_type, parameters = parse_media_type(environ.get(CONTENT_TYPE, "")) or ("", {})
+    if parameters.get("charset", "utf-8").lower() not in _CHARSETS:
+        raise CharsetError
+    text = decode_utf8(read_body(environ, max_bytes))
+    return _from_json(text) if media_type == "application/json" else SqlRequest(text)
+
+
+def _from_json(text: str) -> SqlRequest:
+    value = parse_object(text, _FIELDS)
+    sql, parameters = value.get("sql"), value.get("parameters")
+    if not isinstance(sql, str):
+        raise InvalidJsonError('The JSON of the body needs "sql", a string.')
+    if parameters is not None and not isinstance(parameters, list | dict):
+        raise InvalidJsonError('"parameters" must be a list, an object or null.')
+    return SqlRequest(sql, parameters)
