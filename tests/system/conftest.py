@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.system.harness import MODES, Server
+from tests.system.harness import MODES, Server, example_config, free_port
 
 
 @pytest.fixture(scope="session", params=MODES)
@@ -36,3 +36,14 @@ def tls_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         pem.write_to_path(certificate, append=True)
     key.chmod(0o600)
     return certificate, key
+
+
+@pytest.fixture(scope="session")
+def tls_server(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[tuple[Server, Path]]:
+    """A runtime that speaks TLS, and the certificate to trust."""
+    certificate, key = tls_files
+    port = free_port()
+    tls = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
+    config = example_config(port, runtime={"tls": tls})
+    with Server(tmp_path_factory.mktemp("tls_server"), port=port, config=config, trust=certificate) as running:
+        yield running, certificate

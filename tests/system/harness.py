@@ -101,11 +101,13 @@ class Server:
     environ: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     wait_ready: bool = True
+    trust: Path | None = None  # a certificate: the runtime speaks TLS
 
     def __post_init__(self) -> None:
         self.file = self.directory / "runtime.yaml"
         self.log = self.directory / "server.log"
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"https://localhost:{self.port}" if self.trust else f"http://127.0.0.1:{self.port}"
+        self._verify = str(self.trust) if self.trust else True
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -176,7 +178,7 @@ class Server:
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET *path*."""
-        return httpx.get(self.url + path, timeout=PATIENCE_S, trust_env=False, **options)
+        return httpx.get(self.url + path, timeout=PATIENCE_S, trust_env=False, verify=self._verify, **options)
 
     def sql(self, statement: str | bytes, key: str | None = K1, **headers: str) -> httpx.Response:
         """POST a statement."""
@@ -184,7 +186,14 @@ class Server:
         if key is not None:
             sent["X-API-Key"] = key
         content = statement.encode() if isinstance(statement, str) else statement
-        return httpx.post(f"{self.url}/v1/sql", content=content, headers=sent, timeout=PATIENCE_S, trust_env=False)
+        return httpx.post(
+            f"{self.url}/v1/sql",
+            content=content,
+            headers=sent,
+            timeout=PATIENCE_S,
+            trust_env=False,
+            verify=self._verify,
+        )
 
     def rows(self, statement: str, key: str | None = K1) -> Any:
         """Return the rows of a statement that works."""

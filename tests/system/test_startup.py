@@ -238,31 +238,13 @@ def test_several_gunicorn_workers_share_one_state(tmp_path: Path) -> None:
             assert server.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]["status"] == "Ready"
 
 
-def test_tls_serves_https_only(tmp_path: Path, tls_files: tuple[Path, Path]) -> None:
-    certificate, key = tls_files
-    port = free_port()
-    tls = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
-    server = Server(tmp_path, port=port, config=example_config(port, runtime={"tls": tls}), wait_ready=False)
-    server.write()
-    server.launch()
-    try:
-        context_url = f"https://localhost:{port}"
+def test_tls_serves_https_only(tls_server: tuple[Server, Path]) -> None:
+    server, _ = tls_server
 
-        def ready() -> bool:
-            try:
-                return httpx.get(f"{context_url}/v1/ready", verify=str(certificate), trust_env=False).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        wait_for(ready, f"https: {server.output()}")
-        answer = httpx.post(
-            f"{context_url}/v1/sql", content=b"SELECT 1 AS a", headers={"X-API-Key": K1}, verify=str(certificate)
-        )
-        assert answer.json() == [{"a": 1}]
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://localhost:{port}/health", trust_env=False)
-    finally:
-        assert server.stop() == 0
+    assert server.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert server.sql("SELECT 1", None).status_code == 401
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://localhost:{server.port}/health", trust_env=False)
 
 
 def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> None:

@@ -1,0 +1,129 @@
+"""The client commands against a running runtime (checks X01 to X15 end to end)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import K1, PYTHON, REPOSITORY, WRONG, Server, free_port, write_orders
+
+
+def run(
+    server: Server | None, *arguments: str, key: str | None = K1, stdin: str | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run one client command in a folder where no YAML is, with the key in the environment."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
+    settings = dict(environ)
+    if server is not None:
+        settings["RUNTIME_HTTP_ENDPOINT"] = server.url
+    if key is not None:
+        settings["RUNTIME_API_KEY"] = key
+    return subprocess.run(
+        [PYTHON, str(REPOSITORY / "manage.py"), *arguments],
+        cwd="/",
+        env=inherited | settings,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_sql_prints_rows(server: Server) -> None:
+    done = run(server, "sql", "SELECT count(*) AS n FROM orders", "--format", "json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"n": 1000}]
+
+
+@pytest.mark.parametrize("output", ["table", "csv", "json", "ndjson"])
+def test_sql_formats(serve: Server, output: str) -> None:
+    done = run(serve, "sql", "SELECT id, name FROM orders ORDER BY id LIMIT 2", "--format", output)
+
+    assert done.returncode == 0, done.stderr
+    assert "name 1" in done.stdout
+
+
+def test_sql_runs_statements_from_standard_input_until_one_fails(serve: Server) -> None:
+    done = run(
+        serve, "sql", "--format", "csv", stdin="SELECT 1 AS a;\nSELECT ';' AS b;\nSELECT * FROM absent;\nSELECT 9 AS z;"
+    )
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["a", "1", "b", ";"]
+    assert "absent" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_x03_a_wrong_key_is_not_a_server_that_is_down(serve: Server) -> None:
+    refused = run(serve, "sql", "SELECT 1", key=WRONG)
+    anonymous = run(serve, "status", key=None)
+    down = run(None, "sql", "SELECT 1", RUNTIME_HTTP_ENDPOINT=f"http://127.0.0.1:{free_port()}")
+
+    assert (refused.returncode, anonymous.returncode, down.returncode) == (4, 4, 3)
+    for done in (refused, anonymous, down):
+        assert done.stdout == ""
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert WRONG not in done.stderr
+
+
+def test_x15_exit_codes(serve: Server, tmp_path: Path) -> None:
+    assert run(serve, "sql", "SELECT 1").returncode == 0
+    assert run(serve, "sql", "SELECT * FROM absent").returncode == 1
+    assert run(serve, "sql", "--api-key", "", "SELECT 1").returncode == 2
+    assert run(serve, "sql", "--no-such-option").returncode == 2
+    assert run(serve, "sql", "-f", str(tmp_path / "absent.sql")).returncode == 2
+    assert run(serve, "refresh", "absent").returncode == 1
+
+
+def test_status_datasets_and_refresh(serve: Server) -> None:
+    status = run(serve, "status")
+    datasets = run(serve, "datasets", "--format", "json")
+    refresh = run(serve, "refresh", "orders", "--wait")
+
+    assert status.returncode == 0, status.stderr
+    assert "engine" in status.stdout
+    assert json.loads(datasets.stdout)[0]["name"] == "orders"
+    assert refresh.returncode == 0, refresh.stderr
+    assert "1000" in refresh.stdout.replace(",", "")
+
+
+def test_refresh_wait_tells_a_failure(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        (tmp_path / "orders.parquet").write_bytes(b"broken")
+
+        done = run(server, "refresh", "orders", "--wait")
+
+        assert done.returncode == 1
+        assert done.stderr.strip()
+        write_orders(tmp_path / "orders.parquet")
+        assert run(server, "refresh", "orders", "--wait").returncode == 0
+
+
+def test_x12_cells_cannot_speak_to_the_terminal(serve: Server) -> None:
+    sql = "SELECT chr(27) || ']0;pwn' || chr(7) || chr(27) || '[2J' || chr(13) || chr(8238) AS evil"
+
+    table = run(serve, "sql", sql)
+    as_json = run(serve, "sql", sql, "--format", "json")
+
+    assert table.returncode == 0, table.stderr
+    assert not set(table.stdout) & {"\x1b", "\x07", "\r", "\u202e"}
+    assert json.loads(as_json.stdout)[0]["evil"].startswith("\x1b]0;pwn")
+
+
+def test_tls_is_verified(tmp_path: Path, tls_server: tuple[Server, Path]) -> None:
+    server, certificate = tls_server
+    endpoint = f"https://localhost:{server.port}"
+    trusted = run(
+        None, "sql", "SELECT 1 AS a", "--http-endpoint", endpoint, "--tls-root-certificate-file", str(certificate)
+    )
+    untrusted = run(None, "sql", "SELECT 1 AS a", "--http-endpoint", endpoint)
+
+    assert trusted.returncode == 0, trusted.stderr
+    assert untrusted.returncode == 3
+    assert "certificate" in untrusted.stderr.lower()

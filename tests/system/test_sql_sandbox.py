@@ -1,0 +1,362 @@
+"""Checks S01 to S33 over HTTP: refused with a reason, without effect, and without a word about this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import K1, K2, Server, raw_request, status_of
+
+CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
+UNCHANGED = [{"n": 1000, "s": 499500}]
+
+REFUSED = {
+    "S01": [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/hostname')",
+        "SELECT * FROM read_blob('/etc/passwd')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM read_csv('/proc/self/environ')",
+        "SELECT * FROM read_json('/etc/passwd')",
+        "SELECT * FROM read_parquet(['/tmp/a.parquet'])",
+        "SELECT * FROM sniff_csv('/etc/passwd')",
+        "SELECT * FROM parquet_metadata('/tmp/x')",
+        "SELECT (SELECT content FROM read_text('/etc/passwd'))",
+        "WITH x AS MATERIALIZED (FROM read_text('/etc/passwd')) FROM x",
+    ],
+    "S03": [
+        "FROM '/etc/passwd'",
+        'FROM "data.csv"',
+        "FROM 'orders.parquet'",
+        "SELECT * FROM 'https://example.org/x.csv'",
+        "SELECT * FROM 'orders*.parquet'",
+        "SELECT * FROM '/proc/self/maps'",
+        "DESCRIBE 'orders.parquet'",
+        "SUMMARIZE '/etc/passwd'",
+    ],
+    "S04": [
+        "COPY (SELECT 1) TO '{tmp}/x'",
+        "COPY orders FROM '{tmp}/x'",
+        "EXPORT DATABASE '{tmp}/x'",
+        "IMPORT DATABASE '{tmp}/x'",
+        "CREATE EXTERNAL TABLE x STORED AS CSV LOCATION '{tmp}/x'",
+        "COPY (SELECT 1) TO '{tmp}/x' (FORMAT parquet)",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{tmp}/x'",
+        "WITH x AS (COPY (SELECT 1) TO '{tmp}/x') SELECT 1",
+    ],
+    "S05": [
+        "ATTACH '{tmp}/x.db'",
+        "ATTACH ':memory:' AS m",
+        "DETACH runtime",
+        "USE memory",
+        "USE runtime.main",
+        "ATTACH '{tmp}/x.db' (READ_ONLY)",
+        "ATTACH OR REPLACE ':memory:' AS runtime",
+    ],
+    "S06": [
+        "INSTALL httpfs",
+        "LOAD '{tmp}/x.duckdb_extension'",
+        "INSTALL x FROM community",
+        "FORCE INSTALL httpfs",
+        "UPDATE EXTENSIONS",
+        "LOAD json",
+    ],
+    "S07": [
+        "SELECT * FROM read_csv('http://{trap}/x.csv')",
+        "SELECT * FROM 'http://{trap}/x.parquet'",
+        "ATTACH 'postgres:host={trap}'",
+        "SELECT * FROM read_parquet('s3://{trap}/x')",
+        "SELECT * FROM read_text('hf://{trap}/x')",
+        "COPY (SELECT 1) TO 'http://{trap}/x'",
+    ],
+    "S08": [
+        "SET memory_limit='100GB'",
+        "SET threads=64",
+        "SET enable_external_access=true",
+        "RESET threads",
+        "PRAGMA memory_limit='1GB'",
+        "SET lock_configuration=false",
+        "SET max_expression_depth=1000000",
+        "SET GLOBAL threads=1",
+        "PRAGMA database_list",
+        "SET VARIABLE x = 1",
+        "SET TimeZone='Asia/Tokyo'",
+        "SET schema='main'",
+    ],
+    "S10": [
+        "FROM duckdb_secrets()",
+        "CREATE SECRET s (TYPE s3)",
+        "SELECT * FROM which_secret('s3://x', 's3')",
+        "SELECT getenv('HOME')",
+        "SELECT current_setting('s3_secret_access_key')",
+        "SELECT current_setting('temp_directory')",
+        "FROM duckdb_settings()",
+        "SELECT * FROM duckdb_variables()",
+    ],
+    "S12": [
+        "SELECT * FROM df",
+        "SELECT * FROM secret_df",
+        "SELECT * FROM con",
+        "SELECT * FROM query_table('df')",
+        "SELECT * FROM config",
+        "SELECT * FROM os",
+    ],
+    "S13": [
+        "SELECT 1; SELECT 2",
+        "SELECT 1; DROP TABLE orders",
+        "; SELECT 1",
+        "SELECT 1;;SELECT 2;",
+        "SELECT 1/* ; */;--\nDELETE FROM orders",
+    ],
+    "S14": [
+        "INSERT INTO orders VALUES (1)",
+        "UPDATE orders SET id = 0",
+        "DELETE FROM orders",
+        "MERGE INTO orders USING orders o ON true WHEN MATCHED THEN DELETE",
+        "TRUNCATE orders",
+        "CREATE TABLE x AS SELECT 1",
+        "ALTER TABLE orders ADD COLUMN x INT",
+        "DROP TABLE orders",
+        "VACUUM",
+        "CHECKPOINT",
+        "COMMENT ON TABLE orders IS 'x'",
+        "CALL range(3)",
+        "BEGIN",
+        "COMMIT",
+        "CREATE INDEX i ON orders(id)",
+        "ANALYZE",
+        "CREATE SCHEMA s",
+        "CREATE SEQUENCE s",
+        "CREATE TYPE t AS ENUM ('a')",
+    ],
+    "S15": [
+        "WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x",
+        "WITH x AS (INSERT INTO orders SELECT * FROM orders RETURNING *) SELECT * FROM x",
+        "WITH x AS (UPDATE orders SET id = 0 RETURNING *) SELECT 1",
+        "WITH x AS (DELETE FROM orders) SELECT 1",
+        "SELECT * FROM (WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x)",
+        "WITH y AS (WITH x AS (DELETE FROM orders RETURNING *) FROM x) FROM y",
+    ],
+    "S17": [
+        "EXPLAIN ANALYZE DELETE FROM orders",
+        "EXPLAIN ANALYZE INSERT INTO orders SELECT * FROM orders",
+        "EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1",
+        "EXPLAIN (ANALYZE) DELETE FROM orders",
+        "EXPLAIN ANALYZE WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x",
+        "EXPLAIN DROP TABLE orders",
+        "EXPLAIN ANALYZE SELECT * FROM read_csv('/etc/passwd')",
+    ],
+    "S18": [
+        "PREPARE p AS DELETE FROM orders",
+        "EXECUTE p",
+        "DEALLOCATE p",
+        "PREPARE p AS SELECT 1",
+        "EXECUTE p(1)",
+    ],
+    "S20": [
+        "CREATE TEMP VIEW orders AS SELECT 666 AS id",
+        "CREATE MACRO abs(x) AS 42",
+        "CREATE TEMP TABLE orders AS SELECT 1 AS id",
+        "CREATE OR REPLACE VIEW orders AS SELECT 1 AS id",
+        "CREATE FUNCTION sum(x) AS 1",
+    ],
+    "S21 text as SQL": [
+        "SELECT * FROM query('SELECT 1')",
+        "SELECT * FROM query_table(['orders'])",
+        "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
+        "SELECT write_log('x')",
+        "SELECT * FROM orders WHERE id IN (SELECT * FROM query('SELECT 1'))",
+        "PRAGMA json_execute_serialized_sql('x')",
+        "SELECT list_transform([1], lambda x: write_log('x'))",
+    ],
+    "S24": [
+        "SELECT * FROM sqlite_master",
+        "SELECT * FROM pg_class",
+        "SELECT * FROM pg_catalog.pg_class",
+        "SELECT * FROM duckdb_tables()",
+        "SELECT * FROM duckdb_views",
+        "SELECT * FROM duckdb_databases()",
+        "SELECT * FROM _s0.main.orders",
+        "SELECT * FROM _s1.orders",
+        "SELECT * FROM _catalog.main.tables",
+        "SELECT * FROM memory.main.orders",
+        "SELECT * FROM system.main.duckdb_tables",
+        "SELECT * FROM temp.main.x",
+        "SELECT * FROM runtime.information_schema.views",
+        "SHOW TABLES FROM _s0",
+        "SHOW VARIABLES",
+        "DESCRIBE pg_class",
+        "WITH a AS (SELECT * FROM duckdb_settings), duckdb_settings AS (SELECT 1) SELECT * FROM a",
+    ],
+}
+REFUSALS = [
+    pytest.param(sql, id=f"{check} {number}") for check, sqls in REFUSED.items() for number, sql in enumerate(sqls, 1)
+]
+
+
+@pytest.fixture(scope="module")
+def trap() -> Iterator[socket.socket]:
+    """A listener that nobody may connect to."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        yield listener
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.parametrize("sql", REFUSALS)
+def test_refused_without_effect(serve: Server, trap: socket.socket, tmp_path: Path, sql: str) -> None:
+    filled = sql.replace("{tmp}", str(tmp_path)).replace("{trap}", f"127.0.0.1:{trap.getsockname()[1]}")
+
+    answer = serve.sql(filled, K1)
+
+    assert answer.status_code in {400, 403}, answer.text
+    body = answer.json()
+    assert body["detail"]
+    assert set(body) == {"type", "title", "status", "detail", "code", "request_id"}
+    for leak in (str(serve.directory), "site-packages", "Traceback", ".duckdb'", K1):
+        assert leak not in answer.text
+    assert list(tmp_path.iterdir()) == []
+    assert serve.rows(CHECKSUM, K2) == UNCHANGED
+    assert serve.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("body", ["", "   ", ";;;", "-- only comment", "/* only */", "/* a /* b */ c */ ;", "\ufeff"])
+def test_s23_nothing_to_run_is_400(serve: Server, body: str) -> None:
+    answer = serve.sql(body)
+
+    assert answer.status_code == 400
+    assert answer.json()["code"] in {"empty_statement", "sql_syntax_error"}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT ';' AS a", "SELECT 1 AS a;", "/* ; */ SELECT 1 AS a -- ;", "SELECT $$;$$ AS a", "\nSELECT 1 AS a ; ;\n"],
+)
+def test_s13_semicolons_that_separate_nothing_are_fine(serve: Server, sql: str) -> None:
+    assert len(serve.rows(sql)) == 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM ordres",
+        "SELECT 1 / 'a'",
+        "SELECT CAST('x' AS INTEGER)",
+        "SELECT nope FROM orders",
+        "SELECT error('mine')",
+        "SELECT nope(1)",
+        "SELEC 1",
+        "SELECT * FROM orders WHERE",
+        "SELECT 9223372036854775807 + 1",
+        "SELECT sum(name) FROM orders",
+    ],
+)
+def test_s27_errors_name_the_cause_and_nothing_of_the_machine(serve: Server, sql: str) -> None:
+    answer = serve.sql(sql)
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"]
+    for leak in (str(serve.directory), "site-packages", "Traceback", ".duckdb", "_s0", "_s1"):
+        assert leak not in answer.text
+
+
+def parameters(serve: Server, body: bytes) -> bytes:
+    lines: list[tuple[str, str | bytes]] = [("X-API-Key", K1), ("Content-Type", "application/json")]
+    return serve.raw(raw_request("POST", "/v1/sql", lines, body))
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (b'{"sql":"SELECT ? AS a","parameters":["\'; DROP TABLE orders"]}', b'[{"a":"\'; DROP TABLE orders"}]'),
+        (b'{"sql":"SELECT $1 AS a, $2 AS b","parameters":[1,null]}', b'[{"a":1,"b":null}]'),
+        (b'{"sql":"SELECT $x AS a","parameters":{"x":true}}', b'[{"a":true}]'),
+        (b'{"sql":"SELECT ? AS a","parameters":[170141183460469231731687303715884105727]}', b"170141183460469231731"),
+        (b'{"sql":"SELECT ? AS a","parameters":[1.5]}', b'[{"a":1.5}]'),
+        (b'{"sql":"SELECT 1 AS a","parameters":null}', b'[{"a":1}]'),
+        (b'{"sql":"SELECT 1 AS a","parameters":[]}', b'[{"a":1}]'),
+    ],
+)
+def test_s29_parameters_are_data(serve: Server, body: bytes, answer: bytes) -> None:
+    assert answer in parameters(serve, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"sql":"SELECT ?","parameters":[]}',
+        b'{"sql":"SELECT ?","parameters":[1,2]}',
+        b'{"sql":"SELECT $a","parameters":{"b":1}}',
+        b'{"sql":"SELECT $a","parameters":[1]}',
+        b'{"sql":"SELECT ?","parameters":"x"}',
+        b'{"sql":"SELECT 1","parameters":[1]}',
+    ],
+)
+def test_s29_parameters_that_do_not_fit_are_400(serve: Server, body: bytes) -> None:
+    assert status_of(parameters(serve, body)) == 400
+
+
+def test_s29_ten_thousand_parameters(serve: Server) -> None:
+    marks = ",".join("?" * 10_000)
+    values = ",".join(str(i) for i in range(10_000))
+    body = f'{{"sql":"SELECT len([{marks}]) AS n","parameters":[{values}]}}'.encode()
+
+    assert status_of(parameters(serve, body)) in {200, 400}
+
+
+@pytest.mark.parametrize("sql", [b"SELECT 'a\x00b' AS a", "SELECT 1".encode("utf-16-le"), b"\xff\xfeSELECT 1"])
+def test_s32_odd_bytes_never_fail_the_server(serve: Server, sql: bytes) -> None:
+    assert serve.sql(sql).status_code in {200, 400}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "WITH x AS (SELECT * FROM orders) SELECT count(*) FROM x",
+        "VALUES (1, 'a'), (2, NULL)",
+        "FROM orders LIMIT 3",
+        "EXPLAIN SELECT * FROM orders",
+        "EXPLAIN ANALYZE SELECT count(*) FROM orders",
+        "DESCRIBE orders",
+        "SHOW TABLES",
+        "SHOW ALL TABLES",
+        "SUMMARIZE orders",
+        "PIVOT orders ON (id % 2) USING count(*)",
+        "PIVOT orders ON name IN ('name 1', 'name 2') USING sum(amount)",
+        "SELECT * FROM runtime.main.orders LIMIT 1",
+        "SELECT * FROM main.big_orders LIMIT 1",
+        "SELECT table_name FROM information_schema.tables ORDER BY 1",
+        "SELECT column_name FROM information_schema.columns WHERE table_name = 'orders'",
+        "SELECT schema_name FROM information_schema.schemata",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
+        "SELECT list_transform([1, 2], lambda x: x + 1), [y * 2 FOR y IN [1, 2]]",
+        "SELECT row_number() OVER (PARTITION BY id % 3 ORDER BY at) FROM orders QUALIFY row_number() OVER () < 3",
+        "SELECT * FROM unnest([1, 2, 3]) t(x), range(x)",
+        "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b INTO NAME k VALUE v",
+    ],
+)
+def test_what_reads_is_allowed(serve: Server, sql: str) -> None:
+    answer = serve.sql(sql)
+
+    assert answer.status_code == 200, answer.text
+    assert isinstance(answer.json(), list)
+
+
+def test_s24_only_declared_names_are_listed(serve: Server) -> None:
+    declared = {"orders", "big_orders"}
+
+    assert {row["name"] for row in serve.rows("SHOW TABLES")} == declared
+    assert {row["table_name"] for row in serve.rows("SELECT * FROM information_schema.tables")} == declared
+    assert {row["table_name"] for row in serve.rows("SELECT * FROM information_schema.columns")} == declared
+    assert {row["schema_name"] for row in serve.rows("SELECT * FROM information_schema.schemata")} <= {
+        "main",
+        "information_schema",
+    }
+    assert str(serve.directory) not in serve.sql("SHOW ALL TABLES").text + serve.sql("EXPLAIN FROM orders").text
