@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -107,7 +108,7 @@ class Server:
         self.file = self.directory / "runtime.yaml"
         self.log = self.directory / "server.log"
         self.url = f"https://localhost:{self.port}" if self.trust else f"http://127.0.0.1:{self.port}"
-        self._verify = str(self.trust) if self.trust else True
+        self._verify = ssl.create_default_context(cafile=self.trust) if self.trust else True
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -44,13 +44,12 @@ def test_any_body_gives_an_answer(serve: Server, body: bytes) -> None:
     assert "Traceback" not in answer.text
 
 
-WORDS = st.sampled_from(
-    "SELECT FROM WHERE orders id name ( ) [ ] { } , . ; * + - / = 'x' \"y\" 1 2.5 NULL WITH AS x DELETE INSERT INTO VALUES "
-    "GROUP BY ORDER LIMIT UNION ALL PIVOT ON USING count sum read_csv query range CASE WHEN THEN END EXPLAIN ANALYZE "
-    "DESCRIBE SHOW TABLES SUMMARIZE information_schema.tables ? $1 $a :: INTEGER CAST lambda -> => /* */ -- \n $$ E'\\''".split(
-        " "
-    )
-)
+VOCABULARY = """
+SELECT FROM WHERE orders id name ( ) [ ] { } , . ; * + - / = 'x' "y" 1 2.5 NULL WITH AS x DELETE INSERT INTO VALUES
+GROUP BY ORDER LIMIT UNION ALL PIVOT ON USING count sum read_csv query range CASE WHEN THEN END EXPLAIN ANALYZE
+DESCRIBE SHOW TABLES SUMMARIZE information_schema.tables ? $1 $a :: INTEGER CAST lambda -> => /* */ -- $$ E'\'
+"""
+WORDS = st.sampled_from([*VOCABULARY.split(), "\n"])
 
 
 @FEW
