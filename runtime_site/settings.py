@@ -31,11 +31,19 @@ INSTALLED_APPS = [
     "sqlapi",
     "runtimeclient",
 ]
-MIDDLEWARE: list[str] = []
+MIDDLEWARE = [
+    "sqlapi.middleware.RequestIdMiddleware",
+    "sqlapi.middleware.AccessLogMiddleware",
+    "sqlapi.middleware.HostMiddleware",
+]
 
 REST_FRAMEWORK: dict[str, object] = {
-    "DEFAULT_AUTHENTICATION_CLASSES": [],
-    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["authkeys.authentication.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["authkeys.permissions.HasPrincipal"],
+    "DEFAULT_RENDERER_CLASSES": [],
+    "DEFAULT_PARSER_CLASSES": [],
+    "DEFAULT_METADATA_CLASS": None,
+    "EXCEPTION_HANDLER": "sqlapi.handlers.handle_view_exception",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
 }

@@ -49,7 +49,7 @@ class MethodNotAllowedError(SqlApiError):
 
     def __init__(self, allowed: Sequence[str]) -> None:
         self.allowed = tuple(allowed)
-        super().__init__(f"This route takes {' and '.join(self.allowed)} only.")
+        super().__init__(f"This route takes {', '.join(self.allowed)} only.")
 
 
 class InvalidHostError(SqlApiError):

@@ -1,0 +1,132 @@
+"""
+The answer to a statement: from the engine's chunks to the bytes of a response.
+
+A short answer is complete before its first byte leaves, so that whatever goes wrong with it has a status. A long one is
+streamed; what goes wrong then breaks it off, visibly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from queryengine.cancellation import CancelSource
+from queryengine.engine import Query, QueryEngine, QueryResult
+from queryengine.errors import QueryCancelledError
+from sqlapi.disconnects import HasFileno, Watch, watcher
+from sqlapi.error_table import code_of
+from sqlapi.errors import AnswerCutError, ClientGoneError
+
+logger = logging.getLogger("sqlapi.queries")
+
+#: An answer up to this size is computed whole before it is sent.
+READ_AHEAD_BYTES = 64 * 1024
+
+
+class Answer:
+    """
+    A statement that runs, as an iterator of bytes. Whoever holds it closes it, always.
+
+    Args:
+        engine: What runs the statement.
+        query: The statement.
+        request_id: The request it came with, for the log.
+        connection: The client's socket: when the client leaves, the statement is stopped.
+
+    Raises:
+        QueryError: The statement was refused or failed before its first bytes.
+        ClientGoneError: The client left before.
+    """
+
+    def __init__(self, engine: QueryEngine, query: Query, request_id: str, connection: HasFileno | None) -> None:
+        self._query = query
+        self._request_id = request_id
+        self._began = time.monotonic()
+        self._ahead: deque[bytes] = deque()
+        self._result: QueryResult | None = None
+        self._outcome = ""
+        self._cancel = CancelSource()
+        self._watch: Watch = watcher.watch(connection, self._stop_statement)
+        try:
+            self._result = engine.run(query, self._cancel)
+            if self._watch.gone:
+                # The client may have left after the engine last looked at the token, and before there was a result.
+                self._result.cancel()
+            self._chunks = iter(self._result)
+            self._read_ahead()
+        except Exception as error:
+            if self._watch.gone and isinstance(error, QueryCancelledError):
+                self._end(ClientGoneError.code)
+                raise ClientGoneError from error
+            self._end(code_of(error))
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._ahead:
+            return self._ahead.popleft()
+        if self._outcome:
+            raise StopIteration
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            self._end("ok")
+            raise
+        except Exception as error:
+            gone = self._watch.gone and isinstance(error, QueryCancelledError)
+            self._end(ClientGoneError.code if gone else code_of(error))
+            raise AnswerCutError from error
+
+    def whole(self) -> bytes | None:
+        """Return the answer if it is complete already, else None; it is then still to be iterated."""
+        return b"".join(self._ahead) if self._outcome else None
+
+    def close(self) -> None:
+        """Stop the statement if it still runs, give its place back, and write its log line."""
+        self._end(ClientGoneError.code)
+
+    def _read_ahead(self) -> None:
+        size = 0
+        while size < READ_AHEAD_BYTES:
+            try:
+                chunk = next(self._chunks)
+            except StopIteration:
+                self._end("ok")
+                return
+            self._ahead.append(chunk)
+            size += len(chunk)
+
+    def _stop_statement(self) -> None:
+        self._cancel.cancel()
+        if self._result is not None:
+            self._result.cancel()
+
+    def _end(self, outcome: str) -> None:
+        if self._outcome:
+            return
+        self._outcome = outcome
+        self._watch.stop()
+        fields: dict[str, Any] = {
+            "query_id": self._query.query_id,
+            "request_id": self._request_id,
+            "fingerprint": self._query.fingerprint,
+            "outcome": outcome,
+            "duration_ms": round((time.monotonic() - self._began) * 1000, 1),
+        }
+        if self._result is not None:
+            self._result.close()
+            timings = self._result.timings
+            fields |= {
+                "rows": timings.rows,
+                "bytes": timings.bytes,
+                "queued_ms": round(timings.queued_ms, 1),
+                "parse_ms": round(timings.parse_ms, 1),
+                "run_ms": round(timings.run_ms, 1),
+                "encode_ms": round(timings.encode_ms, 1),
+            }
+        logger.info("query", extra={"fields": fields})

@@ -1,0 +1,120 @@
+"""
+The one table from what can go wrong, in any room, to the HTTP status of the answer.
+
+A room raises its own errors and knows no HTTP. A test proves that every error class of every room has its own row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from authkeys import errors as auth
+from datasets import errors as data
+from queryengine import errors as query
+from runtimeconf import errors as conf
+from sqlapi import errors as api
+from sqlapi.problems import CLIENT_CLOSED_REQUEST
+
+#: What an error that is the runtime's own fault says; its sentence is for the log.
+HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
+INTERNAL_CODE = "internal_error"
+
+#: Seconds after which something unavailable is worth another try.
+RETRY_AFTER_S = 1
+
+#: The status of each class. A subclass without a row has that of its base.
+STATUSES: Mapping[type[Exception], int] = {
+    query.QueryError: 500,
+    query.StatementError: 400,
+    query.EmptyStatementError: 400,
+    query.SqlSyntaxError: 400,
+    query.SqlError: 400,
+    query.ParameterError: 400,
+    query.StatementNotAllowedError: 403,
+    query.QueryTimeoutError: 504,
+    query.QueryCancelledError: 503,
+    query.ResourceLimitError: 507,
+    query.EngineBusyError: 503,
+    query.EngineUnavailableError: 503,
+    data.DatasetError: 500,
+    data.UnknownDatasetError: 404,
+    data.AccelerationDisabledError: 400,
+    data.DatasetsUnavailableError: 503,
+    data.SourceError: 500,
+    data.SchemaChangedError: 500,
+    data.SnapshotError: 500,
+    data.StateDirectoryError: 500,
+    auth.AuthKeysError: 500,
+    auth.SaltError: 500,
+    auth.AccessNotBuiltError: 503,
+    conf.RuntimeConfError: 500,
+    conf.ConfigError: 500,
+    api.SqlApiError: 400,
+    api.RouteNotFoundError: 404,
+    api.MethodNotAllowedError: 405,
+    api.InvalidHostError: 400,
+    api.CrossSiteRequestError: 403,
+    api.NotAcceptableError: 406,
+    api.InvalidParameterError: 400,
+    api.BodyError: 400,
+    api.LengthRequiredError: 411,
+    api.BodyTooLargeError: 413,
+    api.ContentEncodingError: 415,
+    api.CharsetError: 415,
+    api.InvalidJsonError: 400,
+    api.ClientGoneError: CLIENT_CLOSED_REQUEST,
+    api.AnswerCutError: 500,
+}
+
+#: Errors of the runtime's own making, whose sentences may name what no caller wrote.
+_HIDDEN = (
+    data.SourceError,
+    data.SnapshotError,
+    data.StateDirectoryError,
+    auth.SaltError,
+    conf.RuntimeConfError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an error is for a caller."""
+
+    status: int
+    code: str
+    detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_internal: bool = False
+
+
+def answer_of(error: Exception) -> Answer:
+    """Return what *error* is for a caller; anything not in the table is an internal error and says nothing."""
+    for kind in type(error).__mro__:
+        status = STATUSES.get(kind)
+        if status is not None:
+            hidden = isinstance(error, _HIDDEN)
+            return Answer(
+                status=status,
+                code=code_of(error),
+                detail=HIDDEN_DETAIL if hidden else str(error),
+                headers=_headers(error, status),
+                is_internal=hidden,
+            )
+    return Answer(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL, is_internal=True)
+
+
+def code_of(error: BaseException) -> str:
+    """Return the stable code of *error*."""
+    return str(getattr(error, "code", INTERNAL_CODE)) if isinstance(error, tuple(STATUSES)) else INTERNAL_CODE
+
+
+def _headers(error: Exception, status: int) -> dict[str, str]:
+    match error:
+        case api.MethodNotAllowedError(allowed=allowed):
+            return {"Allow": ", ".join(allowed)}
+        case api.ContentEncodingError():
+            return {"Accept-Encoding": "identity"}
+        case query.EngineBusyError(retry_after_s=seconds):
+            return {"Retry-After": str(seconds)}
+    return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}

@@ -1,0 +1,140 @@
+"""What happens around every view, outermost first: the id and the common headers, the access log, the Host check."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, cast
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+
+from authkeys.state import get_access
+from runtimeconf.state import get_config
+from sqlapi import access_log
+from sqlapi.body import close_if_unread
+from sqlapi.handlers import respond
+from sqlapi.hosts import check_host, check_same_site
+from sqlapi.problems import COMMON_HEADERS
+from sqlapi.request_ids import QUERY_ID, REQUEST_ID, accepted_id, new_id
+from sqlapi.routes import is_open, route_name
+
+GetResponse = Callable[[HttpRequest], HttpResponseBase]
+
+
+class RequestIdMiddleware:
+    """Gives each request its id, and each response the headers that all of them carry."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Answer one request."""
+        environ = request.META
+        environ.setdefault(REQUEST_ID, accepted_id(environ.get("HTTP_X_REQUEST_ID")) or new_id())
+        response = self._get_response(request)
+        response["X-Request-Id"] = environ[REQUEST_ID]
+        if QUERY_ID in environ:
+            response["X-Query-Id"] = environ[QUERY_ID]
+        for name, value in COMMON_HEADERS.items():
+            response.setdefault(name, value)
+        if isinstance(response, HttpResponse):
+            response["Content-Length"] = str(len(response.content))
+            if request.method == "HEAD":
+                response.content = b""
+        close_if_unread(environ)
+        return response
+
+
+class AccessLogMiddleware:
+    """Writes one line for each request: at once, or when its streamed answer has ended."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Answer one request."""
+        began = time.monotonic()
+        response = self._get_response(request)
+
+        def log(sent_bytes: int, *, complete: bool) -> None:
+            environ = request.META
+            fields = {
+                "peer": environ.get("REMOTE_ADDR", ""),
+                "method": environ["REQUEST_METHOD"],
+                "route": route_name(request.resolver_match),
+                "status": response.status_code,
+                "duration_ms": round((time.monotonic() - began) * 1000, 1),
+                "bytes": sent_bytes,
+                "complete": complete,
+                "fingerprint": getattr(getattr(request, "user", None), "fingerprint", ""),
+                "request_id": environ.get(REQUEST_ID, ""),
+                "query_id": environ.get(QUERY_ID),
+            }
+            access_log.log_request(fields)
+
+        if isinstance(response, StreamingHttpResponse):
+            response.streaming_content = _Metered(cast("Iterable[bytes]", response.streaming_content), log)
+        else:
+            content = cast("HttpResponse", response).content
+            log(0 if request.method == "HEAD" else len(content), complete=True)
+        return response
+
+
+class _LogLine(Protocol):
+    def __call__(self, sent_bytes: int, *, complete: bool) -> None: ...
+
+
+class _Metered:
+    """Passes chunks on and counts them; the server closes it at the end, whatever the end is."""
+
+    def __init__(self, chunks: Iterable[bytes], log: _LogLine) -> None:
+        self._chunks = iter(chunks)
+        self._log: _LogLine | None = log
+        self._sent_bytes = 0
+        self._complete = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            chunk = next(self._chunks)
+        except StopIteration:
+            self._complete = True
+            raise
+        self._sent_bytes += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Write the log line, once."""
+        log, self._log = self._log, None
+        if log is not None:
+            log(self._sent_bytes, complete=self._complete)
+
+
+class HostMiddleware:
+    """Refuses a wrong Host everywhere but at the open routes and, while authentication is off, other sites' pages."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Leave it to `process_view`, which knows the route."""
+        return self._get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponseBase], args: Any, kwargs: Any
+    ) -> HttpResponseBase | None:
+        """Check the request, once its route is known and before its view runs."""
+        environ = request.META
+        if is_open(request.resolver_match, environ["REQUEST_METHOD"]):
+            return None
+        try:
+            auth_on = get_access().key_set is not None
+            host = check_host(environ.get("HTTP_HOST"), get_config().http.allowed_hosts, auth_on=auth_on)
+            if not auth_on:
+                check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the one table answers it)
+            return respond(error, request)
+        return None

@@ -1,0 +1,57 @@
+"""The routes: one table, from which the URL patterns, the access log and a test of the documents are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.urls import ResolverMatch
+
+READ_METHODS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """
+    A path and its methods. `pattern` is Django's; `template` is what people read, in the documents and the log.
+
+    `is_open`: GET and HEAD need no key and no particular Host.
+    """
+
+    name: str
+    pattern: str
+    template: str
+    methods: tuple[str, ...]
+    is_open: bool = False
+
+
+ROUTES = (
+    Route(name="health", pattern="health", template="/health", methods=READ_METHODS, is_open=True),
+    Route(name="ready", pattern="v1/ready", template="/v1/ready", methods=READ_METHODS, is_open=True),
+    Route(name="sql", pattern="v1/sql", template="/v1/sql", methods=("POST",)),
+    Route(name="status", pattern="v1/status", template="/v1/status", methods=READ_METHODS),
+    Route(name="datasets", pattern="v1/datasets", template="/v1/datasets", methods=READ_METHODS),
+    Route(
+        name="refresh",
+        pattern="v1/datasets/<str:name>/acceleration/refresh",
+        template="/v1/datasets/{name}/acceleration/refresh",
+        methods=("GET", "HEAD", "POST"),
+    ),
+    Route(name="catalogs", pattern="v1/catalogs", template="/v1/catalogs", methods=READ_METHODS),
+)
+
+#: Name of the pattern that takes every other path.
+UNKNOWN = "unknown"
+
+_BY_NAME = {route.name: route for route in ROUTES}
+
+
+def is_open(match: ResolverMatch | None, method: str) -> bool:
+    """Say whether a request needs no key: GET or HEAD, exactly so written, of an open route."""
+    route = _BY_NAME.get(match.url_name or "") if match else None
+    return route is not None and route.is_open and method in READ_METHODS
+
+
+def route_name(match: ResolverMatch | None) -> str:
+    """Return what the access log calls a request's route."""
+    route = _BY_NAME.get(match.url_name or "") if match else None
+    return route.template if route else UNKNOWN

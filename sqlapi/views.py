@@ -1,0 +1,278 @@
+"""The views: read the request, one call, answer. Errors reach the one exception handler."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import parse_qsl
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from authkeys.principal import Principal
+from datasets.control import DatasetControl, DatasetState
+from datasets.errors import AccelerationDisabledError, DatasetsUnavailableError, UnknownDatasetError
+from datasets.state import get_datasets
+from queryengine.engine import Query
+from queryengine.errors import EngineUnavailableError
+from queryengine.state import get_engine
+from runtimeconf.state import get_config
+from sqlapi import negotiation
+from sqlapi.answers import Answer
+from sqlapi.body import read_body
+from sqlapi.disconnects import connection_of
+from sqlapi.errors import InvalidJsonError, InvalidParameterError, MethodNotAllowedError, RouteNotFoundError
+from sqlapi.json_text import decode_utf8, parse_object
+from sqlapi.request_ids import QUERY_ID, REQUEST_ID, new_id
+from sqlapi.routes import is_open
+from sqlapi.sql_request import read_sql_request
+
+logger = logging.getLogger(__name__)
+
+CATALOG = {"from": "runtime", "name": "runtime"}
+
+_MAX_PARAMETERS = 100
+
+
+class ApiView(APIView):
+    """
+    The base of every view. Who calls is settled before anything else of the request is looked at.
+
+    DRF negotiates and parses nothing here: bodies and Accept are read by this room's own rules, after authentication.
+    """
+
+    http_method_names = ["get", "head", "post"]
+    renderer_classes = []
+    parser_classes = []
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """Ask nobody at an open route: it answers alike with a right key, a wrong one and none."""
+        return [] if self._is_open() else super().get_authenticators()
+
+    def get_permissions(self) -> Sequence[BasePermission]:  # type: ignore[override]
+        """Let everybody pass at an open route."""
+        return [] if self._is_open() else super().get_permissions()
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Authenticate first: DRF negotiates before, and would answer 406 where 401 is due."""
+        self.perform_authentication(request)
+        self.check_permissions(request)
+        # Methods are case-sensitive (RFC 9110, 9.1); Django upper-cases them.
+        if request.META["REQUEST_METHOD"] != request.method:
+            self.http_method_not_allowed(request)
+
+    @property
+    def default_response_headers(self) -> dict[str, str]:
+        """Nothing: `Allow` comes with a 405 only."""
+        return {}
+
+    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+        """
+        Refuse the method.
+
+        Raises:
+            MethodNotAllowedError: Always.
+        """
+        raise MethodNotAllowedError(sorted(self.allowed_methods))
+
+    def _is_open(self) -> bool:
+        request: HttpRequest | Request = self.request
+        return is_open(request.resolver_match, request.META["REQUEST_METHOD"])
+
+
+class UnknownView(ApiView):
+    """Every path that is no route, with any method."""
+
+    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+        """
+        Refuse the path.
+
+        Raises:
+            RouteNotFoundError: Always.
+        """
+        raise RouteNotFoundError
+
+
+class HealthView(ApiView):
+    """`/health`: the process answers. Nothing else is touched."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """Say so."""
+        return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
+
+
+class ReadyView(ApiView):
+    """`/v1/ready`: a statement would be taken, and every dataset was loaded at least once."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """Say yes or no, and nothing more: anybody may ask."""
+        ready = _is_ready()
+        return HttpResponse(
+            "ready" if ready else "not ready", status=200 if ready else 503, content_type="text/plain; charset=utf-8"
+        )
+
+
+class SqlView(ApiView):
+    """`/v1/sql`: run one statement."""
+
+    def post(self, request: Request) -> HttpResponseBase:
+        """Run the statement of the body and answer in the form that Accept asks for."""
+        environ = request.META
+        offer = negotiation.choose(environ.get("HTTP_ACCEPT"))
+        asked = read_sql_request(environ, get_config().http.max_body_bytes)
+        environ[QUERY_ID] = new_id()
+        query = Query(
+            sql=asked.sql,
+            encoding=offer.encoding,
+            parameters=asked.parameters,
+            query_id=environ[QUERY_ID],
+            fingerprint=_fingerprint(request),
+        )
+        answer = Answer(get_engine(), query, environ.get(REQUEST_ID, ""), connection_of(environ))
+        whole = answer.whole()
+        if whole is None:
+            return StreamingHttpResponse(answer, content_type=offer.content_type)
+        return HttpResponse(whole, content_type=offer.content_type)
+
+
+class StatusView(ApiView):
+    """`/v1/status`: the parts of the runtime."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List them."""
+        config = get_config()
+        parts = [
+            ("http", str(config.http.bind), "Ready"),
+            ("flight", "N/A", "Disabled"),
+            ("engine", "in-process", _engine_status()),
+            ("refresh", "in-process", _refresh_status()),
+        ]
+        rows = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
+        return _table(request, rows, ("name", "endpoint", "status"))
+
+
+class DatasetsView(ApiView):
+    """`/v1/datasets`: where the data comes from and how fresh it is."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List the datasets in the order of the YAML."""
+        columns = ("from", "name", "acceleration_enabled", "status", "rows", "refreshed_at", "snapshot", "error")
+        rows = []
+        for state in get_datasets().datasets():
+            values = asdict(state)
+            values["from"] = values.pop("from_")
+            rows.append({name: values[name] for name in columns})
+        return _table(request, rows, columns)
+
+
+class RefreshView(ApiView):
+    """`/v1/datasets/{name}/acceleration/refresh`: ask for a refresh, and see what came of the last ones."""
+
+    def get(self, request: Request, name: str) -> HttpResponse:
+        """List the last runs, newest first."""
+        control = get_datasets()
+        return _json([asdict(run) for run in control.history(_find(control, name).name)])
+
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Ask for a refresh; a statement to use for this one is judged before the answer."""
+        refresh_sql = _refresh_sql(decode_utf8(read_body(request.META, get_config().http.max_body_bytes)))
+        control = get_datasets()
+        dataset = _find(control, name)
+        if not dataset.acceleration_enabled:
+            raise AccelerationDisabledError(dataset.name)
+        if refresh_sql is not None:
+            get_engine().check(refresh_sql, frozenset({dataset.name.lower()}))
+        run = control.request_refresh(dataset.name, refresh_sql)
+        message = f"Dataset refresh triggered for {dataset.name}."
+        return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
+
+
+class CatalogsView(ApiView):
+    """`/v1/catalogs`: the one catalog that statements see."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List it."""
+        return _json([CATALOG])
+
+
+def _fingerprint(request: Request) -> str:
+    caller = request.user
+    return caller.fingerprint if isinstance(caller, Principal) else ""
+
+
+def _is_ready() -> bool:
+    try:
+        return get_engine().is_alive() and all(state.loaded_once for state in get_datasets().datasets())
+    except (EngineUnavailableError, DatasetsUnavailableError):
+        return False
+
+
+def _engine_status() -> str:
+    try:
+        return "Ready" if get_engine().is_alive() else "Error"
+    except EngineUnavailableError:
+        return "Initializing"
+
+
+def _refresh_status() -> str:
+    try:
+        states = get_datasets().datasets()
+    except DatasetsUnavailableError:
+        return "Error"
+    return "Ready" if all(state.loaded_once for state in states) else "Initializing"
+
+
+def _find(control: DatasetControl, name: str) -> DatasetState:
+    for state in control.datasets():
+        if state.name.lower() == name.lower():
+            return state
+    raise UnknownDatasetError(name)
+
+
+def _refresh_sql(text: str) -> str | None:
+    if not text.strip():
+        return None
+    value = parse_object(text, frozenset({"refresh_sql"})).get("refresh_sql")
+    if value is not None and not isinstance(value, str):
+        raise InvalidJsonError('"refresh_sql" must be a string or null.')
+    return value
+
+
+def _format(request: Request) -> str:
+    """Return what `?format=` asks for: json (also when it is left out) or csv."""
+    try:
+        parameters = parse_qsl(request.META.get("QUERY_STRING", ""), True, max_num_fields=_MAX_PARAMETERS)
+    except ValueError as error:
+        raise InvalidParameterError("The query string has too many parameters.") from error
+    asked = [value for name, value in parameters if name == "format"] or ["json"]
+    if len(asked) > 1 or asked[0] not in {"json", "csv"}:
+        raise InvalidParameterError("The parameter format is json or csv.")
+    return asked[0]
+
+
+def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> HttpResponse:
+    if _format(request) == "json":
+        return _json(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _csv_cell(value) for name, value in row.items()})
+    return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
+
+
+def _csv_cell(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _json(value: object, status: int = 200) -> HttpResponse:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return HttpResponse(text, status=status, content_type="application/json")
