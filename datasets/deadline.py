@@ -1,0 +1,79 @@
+"""What ends a load before it is done: its time is up, or the runtime stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import duckdb
+
+from datasets.errors import SnapshotError
+
+#: What a run that was cut off by the end of the runtime says, in the list of refreshes.
+INTERRUPTED = "interrupted"
+
+#: Seconds between two looks at the clock while the engine works: an interrupt sent between two statements is lost.
+_LOOK_S = 0.05
+
+
+class Deadline:
+    """
+    The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
+
+    Long work in Python calls `check`; work inside the engine runs under `guard`.
+    """
+
+    def __init__(self, limit_s: float, stop: threading.Event) -> None:
+        self._limit_s = limit_s
+        self._stop = stop
+        self._end = time.monotonic() + limit_s
+
+    @property
+    def passed(self) -> bool:
+        """Whether the load must end now."""
+        return self._stop.is_set() or time.monotonic() >= self._end
+
+    def check(self) -> None:
+        """
+        Raise when the load must end.
+
+        Raises:
+            SnapshotError: The time is up, or the runtime stops.
+        """
+        if self._stop.is_set():
+            raise SnapshotError(INTERRUPTED)
+        if time.monotonic() >= self._end:
+            raise SnapshotError(f"The load was stopped after {self._limit_s:g} s, the refresh_timeout of the dataset.")
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*, or until the runtime stops; then `check`."""
+        self._stop.wait(seconds)
+        self.check()
+
+    @contextmanager
+    def guard(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """
+        Interrupt what *connection* runs as soon as the load must end.
+
+        Raises:
+            SnapshotError: It was interrupted.
+        """
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(_LOOK_S):
+                if self.passed:
+                    connection.interrupt()
+
+        watcher = threading.Thread(target=watch, name="load-deadline", daemon=True)
+        watcher.start()
+        try:
+            yield
+        except duckdb.InterruptException:
+            self.check()
+            raise
+        finally:
+            done.set()
+            watcher.join()

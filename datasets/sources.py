@@ -1,0 +1,298 @@
+"""
+Where the data of a dataset comes from.
+
+A source is opened for the length of one load. A `file:` source pins its files first: each is opened here, known to be
+a regular file, and handed to the engine by its descriptor. So a FIFO cannot hang a load, a file that is renamed over
+or deleted meanwhile is read to its end, and the loading engine may be closed to every other path.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+import resource
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import duckdb
+
+from datasets.deadline import Deadline
+from datasets.errors import SourceError
+from datasets.formats import FORMATS, FileFormat, Identity, PinnedFile
+from runtimeconf.model import DatasetConfig
+
+#: A file written to this short a time ago (seconds) may be written to again under the same modification time, since
+#: the kernel stamps files by its tick. Waiting makes every later change visible.
+_SETTLED_S = 0.05
+
+#: Descriptors left to the rest of the process (sockets, snapshots, logs) when the files of a dataset are opened.
+_RESERVED_DESCRIPTORS = 128
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class Scan(Protocol):
+    """A source that is open for one load."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths that the loading engine must be able to open, and no others."""
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """
+        Look at what is there, and return the SQL of a table function that reads it.
+
+        Raises:
+            SourceError: It is not what it should be.
+            duckdb.Error: The engine cannot read it; `explain` says why.
+        """
+
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+        """
+        Judge the *names* of the columns that the engine found.
+
+        Raises:
+            SourceError: They are not those of the source.
+        """
+
+    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
+        """Turn the engine's error about this source into a sentence without paths or contents."""
+
+    def confirm(self) -> None:
+        """
+        Say that what was read is one version of the source.
+
+        Raises:
+            SourceError: It changed while it was read.
+        """
+
+
+class Source(Protocol):
+    """Where the data of one dataset comes from."""
+
+    def open(self, deadline: Deadline) -> AbstractContextManager[Scan]:
+        """
+        Open it for one load.
+
+        Raises:
+            SourceError: It is not there, or cannot be read.
+            SnapshotError: *deadline* passed.
+        """
+
+
+def source_of(dataset: DatasetConfig) -> Source:
+    """Return the source that `from:` names."""
+    return FileSource(dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file of a dataset: its absolute path, and the path as the YAML's author would write it."""
+
+    path: str
+    shown: str
+
+
+class FileSource:
+    """A file, the files in a directory and its subdirectories, or those that match a glob; all of one format."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        self._path = dataset.file
+        self._shown = re.sub(r"^file:(//)?", "", dataset.from_)
+        self._format = dataset.params.get("file_format")
+
+    @contextmanager
+    def open(self, deadline: Deadline) -> Iterator[Scan]:
+        """Pin the files, as `Source.open` promises."""
+        found = self._find(deadline)
+        format_name, gzipped = self._kind(found)
+        with ExitStack() as stack:
+            files = [_pin(file, stack, deadline) for file in found]
+            reader = FORMATS[format_name](files, gzipped=gzipped, deadline=deadline)
+            yield _FileScan(reader, self._shown, found, lambda: self._find(deadline))
+
+    def _find(self, deadline: Deadline) -> list[_Found]:
+        try:
+            mode = Path(self._path).stat().st_mode
+        except FileNotFoundError:
+            if glob.has_magic(self._path) and not os.path.lexists(self._path):
+                return self._all_of(self._matches(deadline), "matches no file")
+            raise SourceError(f"'{self._shown}' does not exist.") from None
+        except (OSError, ValueError) as exc:
+            raise SourceError(_unreadable(self._shown, exc)) from exc
+        if not stat.S_ISDIR(mode):
+            return [_Found(self._path, self._shown)]
+        if not self._shown.endswith("/") and _extension(self._shown)[0] in FORMATS:
+            raise SourceError(
+                f"'{self._shown}' is a directory; to read the files in it, write it with a slash at the end."
+            )
+        return self._all_of(self._walk(deadline), "has no file in it")
+
+    def _all_of(self, files: Iterator[_Found], none: str) -> list[_Found]:
+        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # One descriptor pins a file, another is the engine's own.
+        limit = max(1, (open_files - _RESERVED_DESCRIPTORS) // 2)
+        found = list(itertools.islice(files, limit + 1))
+        if len(found) > limit:
+            raise SourceError(
+                f"'{self._shown}' has more than {limit} files, which is what the limit of {open_files} open files "
+                "allows: raise it (ulimit -n), or write fewer, larger files."
+            )
+        if not found:
+            raise SourceError(f"'{self._shown}' {none}.")
+        return sorted(found, key=lambda file: file.path)
+
+    def _matches(self, deadline: Deadline) -> Iterator[_Found]:
+        # What comes before the first part with a wildcard may be written in another way in the two; the rest is equal.
+        parts = Path(self._shown).parts
+        plain = next(index for index, part in enumerate(parts) if glob.has_magic(part))
+        shown_root = Path(*parts[:plain])
+        root = Path(*Path(self._path).parts[: plain - len(parts)])
+        for path in map(Path, glob.iglob(self._path, recursive=True)):  # noqa: PTH207 - Path.glob takes hidden files
+            deadline.check()
+            if not path.is_dir():
+                yield _Found(str(path), str(shown_root / path.relative_to(root)))
+
+    def _walk(self, deadline: Deadline) -> Iterator[_Found]:
+        def fail(error: OSError) -> None:
+            raise SourceError(_unreadable(self._shown, error)) from error
+
+        for directory, subdirectories, names in os.walk(self._path, onerror=fail):
+            deadline.check()
+            # Marks and work in progress of other programs (_SUCCESS, .crc, _temporary) are not data.
+            subdirectories[:] = [name for name in subdirectories if name[0] not in "._"]
+            for name in names:
+                if name[0] not in "._":
+                    path = Path(directory, name)
+                    yield _Found(str(path), str(Path(self._shown) / path.relative_to(self._path)))
+
+    def _kind(self, found: list[_Found]) -> tuple[str, bool]:
+        """Return the name of the format of all files, and whether they are gzipped."""
+        kinds: dict[tuple[type[FileFormat], bool], _Found] = {}
+        name = ""
+        for file in found:
+            name, gzipped = _extension(file.shown)
+            if self._format is not None and (len(found) == 1 or name not in FORMATS):
+                name = self._format
+            if name not in FORMATS:
+                raise SourceError(
+                    f"The format of '{file.shown}' cannot be told from its name: set params.file_format "
+                    "to parquet, csv or json."
+                )
+            kinds.setdefault((FORMATS[name], gzipped), file)
+        if self._format is not None:
+            name = self._format
+            wanted = FORMATS[self._format]
+            for (kind, _), file in kinds.items():
+                if kind is not wanted:
+                    raise SourceError(f"'{self._shown}' mixes kinds: '{file.shown}' is not {wanted.name}.")
+        if len(kinds) > 1:
+            one, other, *_ = kinds.values()
+            raise SourceError(
+                f"'{self._shown}' mixes kinds, such as '{one.shown}' and '{other.shown}': a dataset has files of one."
+            )
+        ((kind, gzipped),) = kinds
+        if gzipped and kind is FORMATS["parquet"]:
+            raise SourceError(f"'{found[0].shown}' is compressed twice: Parquet is not to be gzipped.")
+        return name, gzipped
+
+
+class _FileScan:
+    """The pinned files of a `FileSource`; `Scan` says what the methods promise."""
+
+    def __init__(
+        self, reader: FileFormat, shown: str, found: list[_Found], find_again: Callable[[], list[_Found]]
+    ) -> None:
+        self._reader = reader
+        self._shown = shown
+        self._found = found
+        self._find_again = find_again
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the pinned files."""
+        return tuple(file.path for file in self._reader.files)
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Leave it to the format."""
+        return self._reader.bind(connection)
+
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+        """Leave it to the format."""
+        self._reader.accept(connection, names)
+
+    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
+        """Leave it to the format."""
+        return self._reader.explain(connection, error, self._shown)
+
+    def confirm(self) -> None:
+        """Compare each file, and the list of files when there may be several, with what they were."""
+        for file in self._reader.files:
+            if file.identity != Identity.of(os.fstat(file.descriptor)):
+                raise SourceError(f"'{file.shown}' changed while it was read; the next refresh reads it again.")
+        if self._found[0].shown == self._shown:
+            # One pinned file is one version, whatever its name stands for by now.
+            return
+        pinned = [file.identity[:2] for file in self._reader.files]
+        if [_inode(file) for file in self._find_again()] != pinned:
+            raise SourceError(
+                f"The files of '{self._shown}' changed while they were read; the next refresh reads them again."
+            )
+
+
+def _pin(file: _Found, stack: ExitStack, deadline: Deadline) -> PinnedFile:
+    deadline.check()
+    try:
+        # Before it is opened: opening alone can act on a device.
+        _refuse_irregular(file, Path(file.path).stat().st_mode)
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        info = os.fstat(descriptor)
+        _refuse_irregular(file, info.st_mode)
+        if 0 <= time.time() - info.st_mtime < _SETTLED_S:
+            deadline.sleep(_SETTLED_S)
+            info = os.fstat(descriptor)
+    except OSError as exc:
+        raise SourceError(_unreadable(file.shown, exc)) from exc
+    if info.st_size == 0:
+        raise SourceError(f"'{file.shown}' is empty (0 bytes).")
+    return PinnedFile(descriptor, file.shown, Identity.of(info))
+
+
+def _refuse_irregular(file: _Found, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((kind for test, kind in _KINDS if test(mode)), "something else")
+        raise SourceError(f"'{file.shown}' is {kind}, not a regular file.")
+
+
+def _inode(file: _Found) -> tuple[int, int] | None:
+    try:
+        info = Path(file.path).stat()
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
+def _extension(shown: str) -> tuple[str, bool]:
+    """Return the extension in small letters without its dot, and whether `.gz` follows it."""
+    name = shown.lower()
+    gzipped = name.endswith(".gz")
+    return Path(name.removesuffix(".gz")).suffix.removeprefix("."), gzipped
+
+
+def _unreadable(shown: str, error: OSError | ValueError) -> str:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"'{shown}' cannot be read: {reason or 'it is not a path'}."
