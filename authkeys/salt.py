@@ -67,12 +67,8 @@ def load_or_create(state_dir: Path) -> bytes:
     Raises:
         SaltError: The salt can be neither read nor made.
     """
-    salt = load(state_dir)
-    if salt is None:
+    while (salt := load(state_dir)) is None:
         _create(state_dir)
-        salt = load(state_dir)
-    if salt is None:
-        raise SaltError(f"The file {SALT_NAME} in the state directory was removed while the runtime started.")
     return salt
 
 

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from authkeys.keys import FINGERPRINT_DIGITS, AccessLevel, ApiKey, KeySet
+from runtimeconf.secret import Secret
+
+SALT = bytes(range(32))
+K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
+
+
+def key_set(*texts: str, salt: bytes = SALT) -> KeySet:
+    return KeySet([Secret(text) for text in texts], salt)
+
+
+def test_a02_any_configured_key_is_found() -> None:
+    keys = key_set(K1, K2)
+
+    assert keys.find(K1) == ApiKey(keys.fingerprints()[0], AccessLevel.READ)
+    assert keys.find(K2) == ApiKey(keys.fingerprints()[1], AccessLevel.READ)
+
+
+@pytest.mark.parametrize(
+    "presented",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(K1[:-1], id="prefix"),
+        pytest.param(K1 + "E", id="longer"),
+        pytest.param(K1[:-1] + "F", id="A05 last character changed"),
+        pytest.param(K1.lower(), id="lower case"),
+        pytest.param(f" {K1}", id="space before"),
+        pytest.param(f"{K1} ", id="space after"),
+        pytest.param("\xe9", id="A10 Latin-1"),
+        pytest.param("kéy🔑", id="A10 beyond Latin-1"),
+        pytest.param("\ud800", id="A10 lone surrogate"),
+        pytest.param("\x00", id="NUL"),
+        pytest.param("x" * 1_000_000, id="A12 a megabyte"),
+    ],
+)
+def test_anything_else_is_not_found(presented: str) -> None:
+    assert key_set(K1, K2).find(presented) is None
+
+
+@given(st.text(alphabet=st.characters(codec=None, exclude_categories=())))
+def test_only_configured_texts_are_found(presented: str) -> None:
+    assert key_set(K1).find(presented) is None
+
+
+@given(st.lists(st.text(min_size=1), min_size=1), st.text())
+def test_found_if_and_only_if_configured(texts: list[str], presented: str) -> None:
+    keys = key_set(*texts)
+
+    assert (keys.find(presented) is not None) is (presented in texts)
+    assert all(keys.find(text) is not None for text in texts)
+
+
+@pytest.mark.parametrize("keys", [(), ("",), (K1, "")])
+def test_the_empty_key_never_matches(keys: tuple[str, ...]) -> None:
+    assert key_set(*keys).find("") is None
+
+
+def test_a_key_that_is_there_twice_counts_once() -> None:
+    keys = key_set(K1, K2, K1)
+
+    assert len(keys) == 2
+    assert keys.find(K1) is not None
+
+
+def test_fingerprints_are_short_stable_and_distinct() -> None:
+    first, second = key_set(K1, K2), key_set(K2, K1)
+
+    assert set(first.fingerprints()) == set(second.fingerprints())
+    assert len(set(first.fingerprints())) == 2
+    assert all(len(text) == FINGERPRINT_DIGITS for text in first.fingerprints())
+    assert all(int(text, 16) >= 0 for text in first.fingerprints())
+
+
+def test_fingerprints_depend_on_the_salt() -> None:
+    assert key_set(K1).fingerprints() != key_set(K1, salt=SALT[::-1]).fingerprints()
+
+
+def test_a_fingerprint_is_not_the_start_of_a_lookup_digest() -> None:
+    keys = key_set(K1)
+
+    assert not any(digest.hex().startswith(keys.fingerprints()[0]) for digest in keys._keys)
+
+
+def test_nothing_of_a_key_is_kept_or_printed() -> None:
+    keys = key_set(K1)
+
+    assert repr(keys) == "<KeySet of 1>"
+    assert K1 not in f"{keys._keys!r} {keys.find(K1)!r}"
+
+
+def test_ten_thousand_keys_build_within_a_second_and_are_found_at_once() -> None:
+    texts = [f"key-{number:032d}" for number in range(10_000)]
+
+    began = time.process_time()
+    keys = key_set(*texts)
+    built = time.process_time() - began
+    began = time.process_time()
+    found = [keys.find(texts[-1]) for _ in range(1_000)]
+
+    assert built < 1
+    assert time.process_time() - began < 1
+    assert all(found)
+    assert len(set(keys.fingerprints())) == 10_000

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from authkeys import salt
+from authkeys.errors import SaltError
+from authkeys.salt import SALT_BYTES, SALT_NAME
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_the_salt_is_made_once_and_read_after_that(tmp_path: Path) -> None:
+    first = salt.load_or_create(tmp_path)
+
+    assert len(first) == SALT_BYTES
+    assert salt.load_or_create(tmp_path) == salt.load(tmp_path) == first
+    assert mode(tmp_path / SALT_NAME) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [SALT_NAME]
+
+
+def test_two_state_directories_have_two_salts(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    assert salt.load_or_create(tmp_path / "a") != salt.load_or_create(tmp_path / "b")
+
+
+@pytest.mark.parametrize("directory", [".", "absent", "absent/below"])
+def test_loading_makes_nothing(tmp_path: Path, directory: str) -> None:
+    assert salt.load(tmp_path / directory) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_the_directory_holds_no_salt(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert salt.load(tmp_path / "file") is None
+    with pytest.raises(SaltError, match="cannot be made in the state directory: Not a directory"):
+        salt.load_or_create(tmp_path / "file")
+
+
+@pytest.mark.parametrize("size", [0, 1, SALT_BYTES - 1, SALT_BYTES + 1, 1000])
+def test_a_salt_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
+    (tmp_path / SALT_NAME).write_bytes(b"x" * size)
+
+    with pytest.raises(SaltError, match="is damaged: remove it"):
+        salt.load_or_create(tmp_path)
+
+
+def test_a_salt_that_others_may_read_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = salt.load_or_create(tmp_path)
+    (tmp_path / SALT_NAME).chmod(0o644)
+
+    with caplog.at_level(logging.WARNING):
+        assert salt.load_or_create(tmp_path) == first
+
+    assert mode(tmp_path / SALT_NAME) == 0o600
+    assert "its mode is 0600 now" in caplog.text
+    assert first.hex() not in caplog.text
+
+
+def test_a_tighter_mode_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    salt.load_or_create(tmp_path)
+    (tmp_path / SALT_NAME).chmod(0o400)
+
+    salt.load_or_create(tmp_path)
+
+    assert mode(tmp_path / SALT_NAME) == 0o400
+    assert caplog.text == ""
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"x" * SALT_BYTES)
+    (tmp_path / SALT_NAME).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(SaltError, match="cannot be opened"):
+        salt.load_or_create(tmp_path)
+
+
+def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / SALT_NAME).symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(SaltError, match="cannot be opened"):
+        salt.load_or_create(tmp_path)
+
+
+def test_a_directory_is_no_salt(tmp_path: Path) -> None:
+    (tmp_path / SALT_NAME).mkdir()
+
+    with pytest.raises(SaltError, match="is not a regular file"):
+        salt.load_or_create(tmp_path)
+
+
+def test_a_pipe_is_no_salt_and_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / SALT_NAME)
+
+    with pytest.raises(SaltError, match="is not a regular file"):
+        salt.load_or_create(tmp_path)
+
+
+def test_a_salt_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SaltError, match="cannot be made in the state directory: No such file or directory"):
+        salt.load_or_create(tmp_path / "absent")
+
+
+def make(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:
+    start.wait()
+    found.put(salt.load_or_create(Path(directory)))
+
+
+def test_processes_that_start_together_agree(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, found = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=make, args=(str(tmp_path), start, found)) for _ in range(4)]
+
+    for process in processes:
+        process.start()
+    salts = {found.get(timeout=60) for _ in processes}
+    for process in processes:
+        process.join()
+
+    assert salts == {salt.load(tmp_path)}
+    assert [path.name for path in tmp_path.iterdir()] == [SALT_NAME]
