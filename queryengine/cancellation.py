@@ -1,0 +1,182 @@
+"""
+Stopping a statement: who asks, why, and how the request reaches a statement that is deep inside the engine.
+
+`CancelSource` belongs to the caller. `Interruption` belongs to one statement: the first reason to stop it wins, and
+is what its caller is told. `Watchdog` is the one clock of an engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from queryengine.errors import QueryError, QueryTimeoutError
+
+#: How often the watchdog looks, and repeats an interrupt. DuckDB forgets one that comes between two of its steps.
+TICK_S = 0.05
+
+Reason = Callable[[], QueryError]
+
+
+def _nothing() -> None:
+    """Stand for the end of a subscription that has nothing left to end."""
+
+
+class CancelSource:
+    """A `CancelToken`: one-shot, from any thread, before or during the statement."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Call every subscriber, once; a second call does nothing."""
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled = True
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            callback()
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* on cancellation, or now when that was earlier. The answer ends the subscription."""
+        with self._lock:
+            if not self._cancelled:
+                token = object()
+                self._callbacks[token] = callback
+                return partial(self._unsubscribe, token)
+        callback()
+        return _nothing
+
+    def _unsubscribe(self, token: object) -> None:
+        with self._lock:
+            self._callbacks.pop(token, None)
+
+
+class Interruption:
+    """
+    Why and how one statement is stopped. Safe from any thread.
+
+    While the statement waits or runs, the function that stops it there is attached; it is called under the lock of
+    this object, so that after `detach` it is never called again and what it refers to may be closed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reason: Reason | None = None
+        self._interrupt: Callable[[], None] | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether there is a reason to stop."""
+        return self._reason is not None
+
+    def stop(self, reason: Reason) -> None:
+        """Stop the statement because of *reason*, which makes the error; an earlier reason stands."""
+        with self._lock:
+            if self._reason is None:
+                self._reason = reason
+            self._call()
+
+    def repeat(self) -> None:
+        """Interrupt once more, if the statement has been stopped."""
+        with self._lock:
+            if self._reason is not None:
+                self._call()
+
+    def check(self) -> None:
+        """
+        Do nothing as long as there is no reason to stop.
+
+        Raises:
+            QueryError: The reason.
+        """
+        if self._reason is not None:
+            raise self._reason()
+
+    def attach(self, interrupt: Callable[[], None]) -> None:
+        """Let *interrupt* be what stops the statement from now on; it is called at once when that is due already."""
+        with self._lock:
+            self._interrupt = interrupt
+            if self._reason is not None:
+                self._call()
+
+    def detach(self) -> None:
+        """Forget what `attach` was given. More than one call is harmless."""
+        with self._lock:
+            self._interrupt = None
+
+    def _call(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt()
+
+
+class Watchdog:
+    """
+    Stops statements whose time is up, and repeats the interrupt of every stopped one until it has ended.
+
+    One daemon thread, which sleeps while nothing is watched.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._watched: dict[Interruption, tuple[float, Reason]] = {}
+        self._asleep = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="engine-watchdog", daemon=True)
+        self._thread.start()
+
+    def watch(self, interruption: Interruption, limit_s: float) -> None:
+        """Stop *interruption* with a `QueryTimeoutError` in *limit_s* seconds, unless it is forgotten before."""
+        entry = (time.monotonic() + limit_s, partial(QueryTimeoutError, limit_s))
+        with self._condition:
+            self._watched[interruption] = entry
+            if self._asleep:  # Else its next look is at most a tick away: no switch of threads for a short statement.
+                self._condition.notify()
+
+    def forget(self, interruption: Interruption) -> None:
+        """End the watch over a statement that has ended. More than one call is harmless."""
+        with self._condition:
+            self._watched.pop(interruption, None)
+
+    def stop_all(self, reason: Reason) -> None:
+        """Stop every statement that is watched."""
+        with self._condition:
+            watched = list(self._watched)
+        for interruption in watched:
+            interruption.stop(reason)
+
+    def close(self) -> None:
+        """End the thread. What is still watched is no longer stopped."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._condition:
+            while not self._closed:
+                self._asleep = not self._watched
+                self._condition.wait(self._look(time.monotonic()))
+
+    def _look(self, now: float) -> float | None:
+        """Stop what is due at *now*; seconds until the next look, None when nothing is watched."""
+        wait_s = TICK_S if self._watched else None
+        for interruption, (deadline, reason) in self._watched.items():
+            if interruption.stopped:
+                interruption.repeat()
+            elif deadline <= now:
+                interruption.stop(reason)
+            else:
+                wait_s = min(TICK_S, deadline - now, wait_s or TICK_S)
+        return wait_s

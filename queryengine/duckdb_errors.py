@@ -1,0 +1,182 @@
+"""
+What DuckDB raises, as this room's errors: one table, used for exceptions and for text.
+
+An error before the first rows is an exception of DuckDB. A later one comes out of the Arrow stream as an `OSError`
+that holds only DuckDB's text, which begins with the kind: `Conversion Error: ...`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+from pathlib import Path
+from types import MappingProxyType
+
+import duckdb
+import pyarrow as pa
+
+from queryengine.errors import (
+    EngineUnavailableError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    SqlSyntaxError,
+    StatementNotAllowedError,
+)
+from runtimeconf.model import QueryConfig
+
+logger = logging.getLogger(__name__)
+
+#: What a statement under way in DuckDB can raise.
+ENGINE_ERRORS = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
+
+
+class Fault(Enum):
+    """What a failure means for the caller and for the engine."""
+
+    SYNTAX = auto()
+    SQL = auto()
+    NOT_ALLOWED = auto()
+    RESOURCES = auto()
+    INTERRUPTED = auto()
+    DATA = auto()  # the snapshot could not be read
+    BROKEN = auto()  # the instance can no longer be trusted
+    OTHER = auto()
+
+
+#: By exception class; the nearest base class decides for one that is not here.
+BY_CLASS: Mapping[type[BaseException], Fault] = MappingProxyType(
+    {
+        duckdb.BinderException: Fault.SQL,
+        duckdb.CatalogException: Fault.SQL,
+        duckdb.ConnectionException: Fault.OTHER,
+        duckdb.ConstraintException: Fault.SQL,
+        duckdb.ConversionException: Fault.SQL,
+        duckdb.DataError: Fault.SQL,
+        duckdb.DatabaseError: Fault.OTHER,
+        duckdb.DependencyException: Fault.SQL,
+        duckdb.Error: Fault.OTHER,
+        duckdb.FatalException: Fault.BROKEN,
+        duckdb.HTTPException: Fault.NOT_ALLOWED,
+        duckdb.IntegrityError: Fault.SQL,
+        duckdb.InternalError: Fault.BROKEN,
+        duckdb.InternalException: Fault.BROKEN,
+        duckdb.InterruptException: Fault.INTERRUPTED,
+        duckdb.InvalidInputException: Fault.SQL,
+        duckdb.InvalidTypeException: Fault.SQL,
+        duckdb.IOException: Fault.DATA,
+        duckdb.NotImplementedException: Fault.SQL,
+        duckdb.NotSupportedError: Fault.SQL,
+        duckdb.OperationalError: Fault.OTHER,
+        duckdb.OutOfMemoryException: Fault.RESOURCES,
+        duckdb.OutOfRangeException: Fault.SQL,
+        duckdb.ParserException: Fault.SYNTAX,
+        duckdb.PermissionException: Fault.NOT_ALLOWED,
+        duckdb.ProgrammingError: Fault.SQL,
+        duckdb.ResourceInUseException: Fault.OTHER,
+        duckdb.SequenceException: Fault.SQL,
+        duckdb.SerializationException: Fault.OTHER,
+        duckdb.SyntaxException: Fault.SYNTAX,
+        duckdb.TransactionException: Fault.OTHER,
+        duckdb.TypeMismatchException: Fault.SQL,
+        MemoryError: Fault.RESOURCES,
+    }
+)
+
+#: By the kind that DuckDB's text begins with, in lower case.
+BY_KIND: Mapping[str, Fault] = MappingProxyType(
+    {
+        "binder": Fault.SQL,
+        "catalog": Fault.SQL,
+        "constraint": Fault.SQL,
+        "conversion": Fault.SQL,
+        "decimal": Fault.SQL,
+        "divide by zero": Fault.SQL,
+        "executor": Fault.SQL,
+        "expression": Fault.SQL,
+        "fatal": Fault.BROKEN,
+        "internal": Fault.BROKEN,
+        "interrupt": Fault.INTERRUPTED,
+        "invalid input": Fault.SQL,
+        "invalid type": Fault.SQL,
+        "io": Fault.DATA,
+        "mismatch type": Fault.SQL,
+        "not implemented": Fault.SQL,
+        "out of memory": Fault.RESOURCES,
+        "out of range": Fault.SQL,
+        "parameter not allowed": Fault.SQL,
+        "parser": Fault.SYNTAX,
+        "permission": Fault.NOT_ALLOWED,
+        "syntax": Fault.SYNTAX,
+    }
+)
+
+_KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
+#: Our attachments, which the caller never named.
+_ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
+_CATALOG_VIEW = re.compile(r"\b_catalog\.main\.(?=tables\b|columns\b|schemata\b)")
+#: Advice that nobody can follow here: extensions are not installed, settings are locked.
+_ADVICE = re.compile(r"\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*", re.DOTALL)
+_NO_SPACE = re.compile(
+    r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
+)
+
+
+def fault_of(exc: BaseException) -> Fault:
+    """Classify what DuckDB, or its Arrow stream, raised."""
+    if isinstance(exc, OSError | pa.ArrowException) and not isinstance(exc, MemoryError):
+        match = _KIND.match(str(exc))
+        fault = BY_KIND.get(match["kind"].lower(), Fault.OTHER) if match else Fault.OTHER
+    else:
+        fault = next((BY_CLASS[base] for base in type(exc).__mro__ if base in BY_CLASS), Fault.OTHER)
+    if fault is Fault.DATA and _NO_SPACE.search(str(exc)):
+        return Fault.RESOURCES
+    return fault
+
+
+def translate(exc: BaseException, limits: QueryConfig, state_dir: Path) -> QueryError:
+    """Make of *exc* the error for the caller. What is not the caller's doing is logged here, with its text."""
+    fault = fault_of(exc)
+    if fault is Fault.SYNTAX:
+        return SqlSyntaxError(sentence(exc, state_dir))
+    if fault is Fault.SQL:
+        return SqlError(sentence(exc, state_dir))
+    if fault is Fault.NOT_ALLOWED:
+        return StatementNotAllowedError(sentence(exc, state_dir))
+    if fault is Fault.RESOURCES:
+        return ResourceLimitError(_used_up(str(exc), limits))
+    if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: whoever else interrupts has left a reason
+        return QueryTimeoutError(limits.timeout_s)
+    logger.error("engine failure", exc_info=exc, extra={"fields": {"fault": fault.name.lower()}})
+    if fault is Fault.DATA:
+        return EngineUnavailableError("The data could not be read: try again.")
+    if fault is Fault.BROKEN:
+        return EngineUnavailableError("The engine failed on this statement and starts anew; other statements work.")
+    return QueryError("The engine could not run this statement.")
+
+
+def sentence(exc: BaseException, state_dir: Path) -> str:
+    """Keep of DuckDB's text what concerns the caller: no kind, no path of ours, no name of an attachment."""
+    text = _KIND.sub("", str(exc), count=1)
+    text = _ADVICE.sub("", text)
+    text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
+    return _CATALOG_VIEW.sub("information_schema.", _ATTACHMENT.sub("", text)).strip()
+
+
+def _used_up(text: str, limits: QueryConfig) -> str:
+    if _NO_SPACE.search(text):
+        size = _size(limits.temp_directory_limit_bytes)
+        return f"The statement needs more temporary space than there is ({size} at most): ask for less at once."
+    size = _size(limits.memory_limit_bytes)
+    return f"The statement needs more memory than there is ({size} at most): ask for less at once."
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024 or count % 1024:
+            return f"{count} {unit}"
+        count //= 1024
+    return f"{count} GiB"

@@ -1,0 +1,87 @@
+"""The values of a statement's parameters, checked against what the statement takes before the engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from queryengine.engine import Parameters
+from queryengine.errors import ParameterError
+
+MAX_PARAMETERS = 10_000
+
+#: Levels of lists and mappings in one value; DuckDB converts them by recursion.
+MAX_DEPTH = 64
+
+#: The name shown for a value is cut here: it comes from the caller.
+_SHOWN_CHARACTERS = 40
+
+
+def bind(taken: Iterable[str], given: Parameters | None) -> list[Any] | dict[str, Any] | None:
+    """
+    Return *given* as DuckDB takes it, None when the statement has no parameters.
+
+    *taken* are the names in the statement: "1", "2" for `?` and `$1`, else the word after `$`, in any case.
+
+    Raises:
+        ParameterError: The count or a name differs, there are too many, or a value is nested too deep.
+    """
+    names = {name.casefold(): name for name in taken}
+    if isinstance(given, Mapping):
+        return _bind_mapping(names, given)
+    return _bind_sequence(names, list(given or ()))
+
+
+def _bind_sequence(names: dict[str, str], values: list[Any]) -> list[Any] | None:
+    _check_count(len(values))
+    if not all(name.isdecimal() for name in names):
+        raise ParameterError(
+            f"The statement names its parameters ({_shown(names.values())}): give an object of values."
+        )
+    highest = max((int(name) for name in names), default=0)
+    if len(values) != highest or len(names) != highest:
+        taken = f"{len(names)} parameter{'' if len(names) == 1 else 's'}"
+        raise ParameterError(
+            f"The statement takes {taken}, and {len(values)} {'is' if len(values) == 1 else 'are'} given."
+        )
+    for name, value in enumerate(values, start=1):
+        _check_depth(f"${name}", value)
+    return values or None
+
+
+def _bind_mapping(names: dict[str, str], values: Mapping[str, Any]) -> dict[str, Any] | None:
+    _check_count(len(values))
+    given = {str(name).casefold(): value for name, value in values.items()}
+    if len(given) != len(values):
+        raise ParameterError("A parameter is given twice: names do not differ by case alone.")
+    if missing := [name for key, name in names.items() if key not in given]:
+        raise ParameterError(f"The statement takes {_shown(missing)}, and no value is given for it.")
+    if unknown := [name for name in values if str(name).casefold() not in names]:
+        raise ParameterError(f"The statement has no parameter {_shown(map(str, unknown))}.")
+    for name, value in given.items():
+        _check_depth(f"${name}", value)
+    return given or None
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_PARAMETERS:
+        raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, and {count:,} are given.")
+
+
+def _check_depth(name: str, value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise ParameterError(f"The value of {name[:_SHOWN_CHARACTERS]} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(f"${name[:_SHOWN_CHARACTERS]}" for name in list(names)[:5])

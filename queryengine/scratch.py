@@ -1,0 +1,72 @@
+"""
+Directories for what the engine spills to disk: private to one engine, gone when it closes.
+
+What a killed process left behind is removed by the next one that starts. A directory in use is one whose lock is
+held, so that neither a reused process id nor a container's namespaces mislead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+#: Below the state directory.
+SCRATCH_DIRECTORY = "tmp"
+
+
+class ScratchDirectory:
+    """One engine's own directory under `state_dir/tmp`, 0700, locked as long as this object is open."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """
+        Make it, and remove those that nobody holds any more.
+
+        Raises:
+            OSError: The state directory cannot be written.
+        """
+        parent = state_dir / SCRATCH_DIRECTORY
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Another process that starts now must not find the directory between its making and its locking.
+        guard = _lock(parent, wait=True)
+        try:
+            for leftover in parent.iterdir():
+                _remove_unheld(leftover)
+            self.path = parent / uuid.uuid4().hex
+            self.path.mkdir(mode=0o700)
+            self._lock: int | None = _lock(self.path)
+        finally:
+            os.close(guard)
+
+    def subdirectory(self, name: str) -> Path:
+        """Make and return a directory inside this one."""
+        path = self.path / name
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def close(self) -> None:
+        """Remove it with all that is in it. More than one call is harmless."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock(directory: Path, *, wait: bool = False) -> int:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_unheld(directory: Path) -> None:
+    with suppress(OSError):  # held, or not one of ours: it stays
+        descriptor = _lock(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(descriptor)
