@@ -6,6 +6,7 @@ A field that a user may write is named as in the YAML, with its unit added where
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from runtimeconf.secret import Secret
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+#: Beside the YAML.
+DEFAULT_STATE_DIR = ".runtime"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -24,13 +28,23 @@ class Address:
     host: str
     port: int
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it; a host name other than `localhost` counts as reachable."""
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            return self.host.removesuffix(".") == "localhost"
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
-    """`runtime.auth.api-key`: `keys` are the accepted keys, resolved, in the order of the YAML."""
+    """`runtime.auth.api-key`: `keys` are the accepted keys, resolved, in the order of the YAML; none when off."""
 
     enabled: bool = False
     keys: tuple[Secret, ...] = ()
@@ -38,7 +52,11 @@ class AuthConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """`runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `authkeys` for what then holds)."""
+    """
+    `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `authkeys` for what then holds).
+
+    They are as a `Host` header has them without its port: lower case, an IPv6 address in brackets.
+    """
 
     bind: Address = Address("127.0.0.1", 8090)
     max_body_bytes: int = 1 * MIB
@@ -97,7 +115,7 @@ class DatasetConfig:
     One entry of `datasets`.
 
     `from_` is the text of `from:`; `file` is the absolute path or glob of a `file:` source; `params` are its
-    parameters with secret references resolved. `line` counts from 1 in the YAML.
+    parameters with secret references resolved. `line` counts from 1 in the YAML; `yaml_path` like `datasets[0]`.
     """
 
     name: str
@@ -107,6 +125,7 @@ class DatasetConfig:
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
     line: int = 0
+    yaml_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,186 @@
+"""
+Where secrets come from: the environment, a directory of files, the keyring of the operating system.
+
+A store answers with the value, with None when it has no such secret, or with an error when it has one that cannot be
+used: then no other store is asked, because the operator meant that one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dotenv import dotenv_values
+
+from runtimeconf.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
+from runtimeconf.references import ALL_STORES, Reference
+
+MAX_SECRET_BYTES = 64 * 1024
+MAX_DOTENV_BYTES = 1024 * 1024
+#: Asked in this order after the process environment; both lie beside the YAML.
+DOTENV_NAMES = (".env.local", ".env")
+DEFAULT_KEYRING_SERVICE = "runtime"
+
+
+class SecretError(Exception):
+    """A secret cannot be used. `str()` names the secret and the stores asked, never a value."""
+
+
+class SecretStore(Protocol):
+    """One configured store."""
+
+    @property
+    def name(self) -> str:
+        """The name by which references call it."""
+
+    def get(self, name: str) -> str | None:
+        """
+        Give the value of a secret, or None when this store does not have it.
+
+        Raises:
+            SecretError: The store has it, or may have it, and cannot give it. The message fits after "in store X: ".
+        """
+
+
+class EnvStore:
+    """
+    Environment variables: of the process, then of `.env.local`, then of `.env`.
+
+    Each is asked for the name as written, then for the name in upper case. *warn* takes a file and a sentence about it.
+    """
+
+    def __init__(
+        self, name: str, environ: Mapping[str, str], directory: Path, warn: Callable[[Path, str], None]
+    ) -> None:
+        self.name = name
+        self._environ = environ
+        self._directory = directory
+        self._warn = warn
+        self._files: dict[str, tuple[Mapping[str, str | None], bool]] = {}
+
+    def get(self, name: str) -> str | None:
+        """Give the first value found; an empty one counts as found."""
+        if (value := _variable(self._environ, name)) is not None:
+            return value
+        for file_name in DOTENV_NAMES:
+            variables, others_may_read = self._read(file_name)
+            if (value := _variable(variables, name)) is not None:
+                if others_may_read:
+                    self._warn(self._directory / file_name, "holds a secret in use and other users can read it")
+                return value
+        return None
+
+    def _read(self, file_name: str) -> tuple[Mapping[str, str | None], bool]:
+        if file_name not in self._files:
+            try:
+                content = read_regular_file(self._directory / file_name, MAX_DOTENV_BYTES)
+                text = _decode(content)
+            except MissingFileError:
+                self._files[file_name] = ({}, False)
+            except UnreadableFileError as exc:
+                raise SecretError(f"{file_name} cannot be read: {exc}") from None
+            else:
+                # Without interpolation: a value is what is written, never put together from others.
+                variables = dotenv_values(stream=io.StringIO(text), interpolate=False)
+                self._files[file_name] = (variables, content.others_may_read)
+        return self._files[file_name]
+
+
+def _variable(variables: Mapping[str, str | None] | Mapping[str, str], name: str) -> str | None:
+    value = variables.get(name)
+    return variables.get(name.upper()) if value is None else value
+
+
+class FileStore:
+    """One file per secret in one directory, as Docker, Kubernetes and systemd mount them."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self._directory = directory
+
+    def get(self, name: str) -> str | None:
+        """Give the file's text without one newline at its end."""
+        try:
+            text = _decode(read_regular_file(self._directory / name, MAX_SECRET_BYTES))
+        except MissingFileError:
+            return None
+        except UnreadableFileError as exc:
+            raise SecretError(f"its file cannot be read: {exc}") from None
+        return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
+
+
+def _decode(content: FileContent) -> str:
+    try:
+        text = content.data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        # Raised here, outside the handler: a UnicodeDecodeError carries the bytes, and a context would keep it.
+        raise UnreadableFileError("it is binary, not UTF-8 text")
+    return text
+
+
+class KeyringStore:
+    """The keyring of the operating system, by way of the optional `keyring` package."""
+
+    def __init__(self, name: str, service: str) -> None:
+        self.name = name
+        self._service = service
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Say whether the `keyring` package can be imported."""
+        return importlib.util.find_spec("keyring") is not None
+
+    def get(self, name: str) -> str | None:
+        """Give the password that the keyring holds for the service and *name*."""
+        try:
+            keyring = importlib.import_module("keyring")
+            value: str | None = keyring.get_password(self._service, name)
+        except Exception as exc:  # noqa: BLE001 (each platform's backend raises its own errors)
+            problem = type(exc).__name__
+        else:
+            return value
+        raise SecretError(f"the keyring does not answer ({problem}); is a backend installed and unlocked?")
+
+
+class SecretStores:
+    """All configured stores, in the order of the YAML."""
+
+    def __init__(self, stores: Sequence[SecretStore]) -> None:
+        self._stores = tuple(stores)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stores, in the order of the YAML."""
+        return tuple(store.name for store in self._stores)
+
+    def resolve(self, reference: Reference) -> str:
+        """
+        Give the value of *reference*, which is never empty.
+
+        Raises:
+            SecretError: The store is unknown, or the secret is missing, empty or unusable.
+        """
+        if reference.store == ALL_STORES:
+            asked = self._stores[::-1]  # the last defined wins
+        else:
+            asked = tuple(store for store in self._stores if store.name == reference.store)
+            if not asked:
+                known = ", ".join((ALL_STORES, *self.names))
+                raise SecretError(f"refers to a secret store that is not configured; the stores are: {known}")
+        for store in asked:
+            try:
+                value = store.get(reference.name)
+            except SecretError as exc:
+                raise SecretError(f"secret {reference.name} in store {store.name}: {exc}") from None
+            if value == "":
+                raise SecretError(f"secret {reference.name} in store {store.name} is empty")
+            if value is not None:
+                return value
+        names = ", ".join(store.name for store in asked) or "none"
+        raise SecretError(f"secret {reference.name} was not found; stores asked: {names}")

@@ -1,0 +1,339 @@
+"""
+YAML as source text: a tree of nodes that keep what was written, and where.
+
+PyYAML scans and parses; nothing is resolved or constructed, so `0123` stays `0123` and no tag runs code. A document
+that could mean two things (duplicate fields, merge keys, tags) is refused. The tree is built from parse events on a
+stack of its own: depth costs no Python stack, and every limit is checked before the next event is asked for.
+
+No message holds text of the file, PyYAML's snippets included: a key or a password may stand on any line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from runtimeconf.errors import ConfigFault
+from runtimeconf.files import MissingFileError, UnreadableFileError, read_regular_file
+
+MAX_FILE_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+#: Nodes of the tree with every alias written out; 10,000 API keys are 10,000 nodes.
+MAX_NODES = 100_000
+MAX_ALIASES = 100
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+# What YAML does not take, and the line breaks that YAML 1.1 sees and no editor shows (NEL, LS, PS).
+_FORBIDDEN_CHARACTER = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+_QUOTE_REFERENCE = (
+    'a secret reference inside [...] or {...}, or with ": " in it, must be quoted, as in "${ secrets:name }"'
+)
+# The beginning of PyYAML's `problem` and the sentence for it. The problem itself may quote the file.
+_SYNTAX_PROBLEMS = (
+    ("found character '\\t'", "a tab stands where YAML takes only spaces: indent with spaces"),
+    ("found character", "a text cannot begin with this character: put the text in quotes"),
+    ("mapping values are not allowed", "a colon stands where no value can follow: quote the text or mend the indent"),
+    ("could not find expected ':'", "a field name has no colon, or a text over several lines is not indented"),
+    ("expected ',' or", "a list or mapping in brackets lacks a comma or its closing bracket"),
+    ("expected <block end>", "the indentation does not fit the lines before it"),
+    ("found unexpected end of stream", "a quoted text that begins here is never closed"),
+    ("found unknown escape character", "a double-quoted text holds an unknown escape: write \\\\ for a backslash"),
+    ("found unexpected ':'", "a colon inside [...] or {...} needs a space after it, or quotes around the text"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """
+    One value as it was written, quotes and escapes resolved, nothing else.
+
+    `line` counts from 1. `is_plain` tells `true` from `"true"`. `may_be_shown` is false for a value with an anchor:
+    it may stand below `auth` too, so that no fault shows it anywhere.
+    """
+
+    line: int
+    text: str = field(repr=False)
+    is_plain: bool
+    may_be_shown: bool = True
+
+    @property
+    def is_null(self) -> bool:
+        """Whether nothing is written, or one of YAML's words for it (`~`, `null`)."""
+        return self.is_plain and self.text in _NULLS
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A list; `line` counts from 1."""
+
+    line: int
+    items: tuple[Node, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One field of a mapping; `line` is the line of its name."""
+
+    line: int
+    name: str = field(repr=False)
+    value: Node = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A mapping whose names are different texts, in the order of the file; `line` counts from 1."""
+
+    line: int
+    entries: tuple[Entry, ...] = field(repr=False)
+
+
+Node = Scalar | Sequence | Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """
+    What one file holds. `root` is None when there is no tree to look at; `faults` then says why.
+
+    There may be a tree and faults: what can still be checked is checked, so that all faults come at once.
+    """
+
+    root: Mapping | None
+    faults: tuple[ConfigFault, ...]
+    others_may_read: bool = False
+
+
+def read_document(file: Path, known_names: frozenset[str]) -> Document:
+    """
+    Read the one YAML document of *file*; what is wrong with it is in the answer, nothing is raised.
+
+    Args:
+        file: A regular file of MAX_FILE_BYTES at most, in UTF-8.
+        known_names: Field names that a fault may show. Any other name may be a key in the wrong place.
+    """
+    try:
+        content = read_regular_file(file, MAX_FILE_BYTES)
+    except MissingFileError:
+        return _refused(file, 0, "there is no such file: name the configuration with RUNTIME_CONFIG or --config")
+    except UnreadableFileError as exc:
+        return _refused(file, 0, f"cannot be read: {exc}")
+    if content.data.startswith(_UTF16_MARKS):
+        return _refused(file, 1, "is UTF-16, not UTF-8: save it as UTF-8")
+    try:
+        text = content.data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = content.data.count(b"\n", 0, exc.start) + 1
+        return _refused(file, line, "is not UTF-8: save it as UTF-8")
+    if (forbidden := _FORBIDDEN_CHARACTER.search(text)) is not None:
+        line = text.count("\n", 0, forbidden.start()) + 1
+        character = "a NUL" if forbidden.group() == "\0" else f"the control character U+{ord(forbidden.group()):04X}"
+        return _refused(file, line, f"holds {character}, which YAML does not take: remove it")
+    builder = _TreeBuilder(file, text, known_names)
+    root = builder.build()
+    return Document(root=root, faults=tuple(builder.faults), others_may_read=content.others_may_read)
+
+
+def _refused(file: Path, line: int, message: str) -> Document:
+    return Document(root=None, faults=(ConfigFault(file=file, line=line, yaml_path="", message=message),))
+
+
+class _StopReading(Exception):  # noqa: N818 (not an error: the fault is recorded already)
+    """The rest of the file is not looked at."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A list or mapping that is still open."""
+
+    line: int
+    is_mapping: bool
+    anchor: str | None
+    size_before: int
+    is_anchored: bool
+    children: list[Node] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    name: Scalar | None = None  # the field whose value comes next
+    has_bad_name: bool = False  # a value comes next that belongs to no field
+
+
+class _TreeBuilder:
+    """Builds the tree of one text and collects what is wrong with it."""
+
+    def __init__(self, file: Path, text: str, known_names: frozenset[str]) -> None:
+        self._file = file
+        self._text = text
+        self._known_names = known_names
+        self._stack: list[_Frame] = []
+        self._anchors: dict[str, tuple[Node, int]] = {}
+        self._aliases = 0
+        self._size = 0
+        self._root: Node | None = None
+        self.faults: list[ConfigFault] = []
+
+    def build(self) -> Mapping | None:
+        """Parse everything; give the root when it is a mapping and the text could be read to its end."""
+        try:
+            self._read_events()
+        except _StopReading:
+            return None
+        except yaml.MarkedYAMLError as exc:
+            self._add_syntax_fault(exc)
+            return None
+        except (ValueError, OverflowError):
+            # PyYAML converts the number of an escape or a %YAML directive without looking at its size.
+            self._fault(0, "is not valid YAML: an escape or a directive holds a number out of range")
+            return None
+        if isinstance(self._root, Mapping):
+            return self._root
+        if self._root is None or (isinstance(self._root, Scalar) and self._root.is_null):
+            self._fault(0, "is empty: nothing but comments or white space")
+        else:
+            kind = "a list" if isinstance(self._root, Sequence) else "a single value"
+            self._fault(self._root.line, f"must be a mapping such as `version: v1`; found {kind}")
+        return None
+
+    def _read_events(self) -> None:
+        documents = 0
+        for event in yaml.parse(self._text, Loader=yaml.SafeLoader):
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._stop(line, "a second document begins here: one file holds one document")
+            elif isinstance(event, yaml.ScalarEvent):
+                self._add_scalar(event, line)
+            elif isinstance(event, yaml.AliasEvent):
+                self._add_alias(event, line)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._open(event, line)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._close()
+
+    def _add_scalar(self, event: yaml.ScalarEvent, line: int) -> None:
+        self._refuse_tag(event, line)
+        if "\0" in event.value or any("\ud800" <= character <= "\udfff" for character in event.value):
+            self._fault(line, "a quoted text holds an escape for a NUL or for half a character: remove it")
+        is_anchored = event.anchor is not None or self._is_anchored()
+        node = Scalar(line, event.value, is_plain=event.style is None, may_be_shown=not is_anchored)
+        self._grow(1, line)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (node, 1)
+        self._attach(node)
+
+    def _add_alias(self, event: yaml.AliasEvent, line: int) -> None:
+        self._aliases += 1
+        if self._aliases > MAX_ALIASES:
+            self._stop(line, f"there are more than {MAX_ALIASES} aliases (*name): write the values out")
+        if event.anchor not in self._anchors:
+            self._stop(line, "an alias (*name) refers to an anchor (&name) that is not complete before it")
+        node, size = self._anchors[event.anchor]
+        self._grow(size, line)
+        self._attach(node)
+
+    def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
+        self._refuse_tag(event, line)
+        if len(self._stack) == MAX_DEPTH:
+            self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
+        self._grow(1, line)
+        self._stack.append(
+            _Frame(
+                line=line,
+                is_mapping=isinstance(event, yaml.MappingStartEvent),
+                anchor=event.anchor,
+                size_before=self._size - 1,
+                is_anchored=event.anchor is not None or self._is_anchored(),
+            )
+        )
+
+    def _close(self) -> None:
+        frame = self._stack.pop()
+        node: Node
+        if frame.is_mapping:
+            node = Mapping(frame.line, tuple(frame.entries.values()))
+        else:
+            node = Sequence(frame.line, tuple(frame.children))
+        if frame.anchor is not None:
+            self._anchors[frame.anchor] = (node, self._size - frame.size_before)
+        self._attach(node)
+
+    def _attach(self, node: Node) -> None:
+        if not self._stack:
+            self._root = node
+            return
+        frame = self._stack[-1]
+        if not frame.is_mapping:
+            frame.children.append(node)
+        elif frame.has_bad_name:
+            frame.has_bad_name = False
+        elif frame.name is None:
+            self._take_name(frame, node)
+        else:
+            frame.entries[frame.name.text] = Entry(frame.name.line, frame.name.text, node)
+            frame.name = None
+
+    def _take_name(self, frame: _Frame, node: Node) -> None:
+        frame.has_bad_name = True
+        if not isinstance(node, Scalar):
+            self._fault(node.line, "a field name must be a text, not a list or mapping; quote a text with brackets")
+        elif node.is_plain and node.text == "<<":
+            self._fault(node.line, "merge keys (<<) are not taken: write the fields out")
+        elif (first := frame.entries.get(node.text)) is not None:
+            shown = node.text in self._known_names
+            path = self._path(node.text) if shown else self._path()
+            self._fault(node.line, f"duplicate field: it stands on line {first.line} and on line {node.line}", path)
+        else:
+            frame.has_bad_name = False
+            frame.name = node
+
+    def _refuse_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, line: int) -> None:
+        if event.tag is not None:
+            self._fault(line, "YAML tags (! or !!) are not taken: remove the tag, or quote a text that begins with !")
+
+    def _is_anchored(self) -> bool:
+        return bool(self._stack) and self._stack[-1].is_anchored
+
+    def _grow(self, size: int, line: int) -> None:
+        self._size += size
+        if self._size > MAX_NODES:
+            self._stop(line, f"there are more than {MAX_NODES:,} values, aliases written out")
+
+    def _path(self, *last: str) -> str:
+        """The path of the value being read, with `?` for names that may not be shown."""
+        path = ""
+        for frame in self._stack:
+            if not frame.is_mapping:
+                path += f"[{len(frame.children)}]"
+            elif frame.name is not None:
+                name = frame.name.text if frame.name.text in self._known_names else "?"
+                path += f".{name}" if path else name
+        return ".".join([*filter(None, [path]), *last])
+
+    def _fault(self, line: int, message: str, path: str | None = None) -> None:
+        yaml_path = self._path() if path is None else path
+        self.faults.append(ConfigFault(file=self._file, line=line, yaml_path=yaml_path, message=message))
+
+    def _stop(self, line: int, message: str) -> None:
+        self._fault(line, message)
+        raise _StopReading
+
+    def _add_syntax_fault(self, error: yaml.MarkedYAMLError) -> None:
+        problem = error.problem or ""
+        mark = error.problem_mark
+        if problem.startswith("found unexpected end of stream"):
+            mark = error.context_mark or mark  # where the text begins; the problem is at the end of the file
+        message = next((text for start, text in _SYNTAX_PROBLEMS if problem.startswith(start)), "it cannot be parsed")
+        if mark is not None and self._breaks_reference(mark.index):
+            message = _QUOTE_REFERENCE
+        # The parser is ahead of the tree here: a path would name the wrong field.
+        self._fault(mark.line + 1 if mark is not None else 0, f"is not valid YAML: {message}", path="")
+
+    def _breaks_reference(self, index: int) -> bool:
+        """Say whether the syntax error at *index* is inside a `${ ... }` on that line."""
+        before = self._text[self._text.rfind("\n", 0, index) + 1 : index]
+        at_brace = self._text[index : index + 1] == "{" and before.rstrip().endswith("$")
+        return at_brace or before.rfind("${") > before.rfind("}")
