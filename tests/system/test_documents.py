@@ -126,7 +126,7 @@ def test_only_make_targets_that_exist_are_named() -> None:
     named = {
         (document_id(document), target)
         for document, line in code_lines()
-        for target in re.findall(r"\bmake (?:PYTHON=\S+ )?([a-z]+)", line)
+        for target in re.findall(r"^make (?:PYTHON=\S+ )?([a-z]+)", line)
     }
 
     assert sorted((document, target) for document, target in named if target not in make_targets()) == []
