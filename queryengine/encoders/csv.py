@@ -1,0 +1,38 @@
+"""CSV: a header, then one line a row, quoted as RFC 4180 says and where needed only; lines end with a newline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queryengine.catalog import Column
+from queryengine.encoders.plan import column_names, renderers, text_pieces
+from queryengine.encoders.rendering import join, specials, value_bytes
+
+#: A field that holds one of these is quoted; a carriage return alone ends a line for many readers.
+_QUOTED = frozenset(b'",\r\n')
+_PLAIN = bytes(set(range(256)) - _QUOTED)
+
+
+def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Give the header and the rows. A null is an empty field, an empty string is `""`."""
+    plan = renderers(columns, schema)
+    yield ",".join(quoted(pa.array(column_names(columns), pa.string())).to_pylist()).encode() + b"\n"
+    for piece in text_pieces(batches, plan, row_overhead=len(columns)):
+        fields = [quoted(renderer.plain(array)) for renderer, array in zip(plan, piece.columns, strict=True)]
+        separated = [part for field in fields for part in (",", field)][1:]
+        yield bytes(value_bytes(join(*separated, "\n", null="")))
+
+
+def quoted(texts: pa.StringArray) -> pa.StringArray:
+    """Quote the texts that need it: those that are empty, or hold a quote, a comma or the end of a line."""
+    needed = pc.equal(pc.binary_length(texts), 0)
+    found = specials(texts, _PLAIN)
+    for byte in found:
+        needed = pc.or_(needed, pc.match_substring(texts, chr(byte)))
+    if not pc.any(needed).as_py():
+        return texts
+    doubled = pc.replace_substring(texts, '"', '""') if ord('"') in found else texts
+    return pc.if_else(needed, join('"', doubled, '"'), texts)

@@ -1,0 +1,149 @@
+"""Renderers of lists, structs, tuples, maps and unions: the members are rendered as columns, then joined row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, where
+from queryengine.values import unique_names
+
+
+class ListRenderer(Renderer):
+    """A JSON array for a list of any length."""
+
+    def __init__(self, element: Renderer) -> None:
+        self._element = element
+
+    def json(self, array: pa.Array) -> Fragment:
+        tokens = self._element.json(array.flatten()).tokens()
+        return Fragment(_joined_by_row(array, tokens), "[", "]")
+
+    def size(self, array: pa.Array) -> int:
+        return 8 * len(array) + self._element.size(array.flatten())
+
+
+class StructRenderer(Renderer):
+    """A JSON object keyed by member."""
+
+    def __init__(self, names: Sequence[str], members: Sequence[Renderer]) -> None:
+        self._members = members
+        self._keys = [json.dumps(name, ensure_ascii=False) + ":" for name in unique_names(names)]
+        self._overhead = sum(len(key.encode()) for key in self._keys) + 2 * len(self._keys) + 8
+
+    def json(self, array: pa.Array) -> Fragment:
+        text = object_text([member.json(child) for member, child in self._children(array)], self._keys, len(array))
+        return Fragment(where(array.is_valid(), text) if array.null_count else text)
+
+    def size(self, array: pa.Array) -> int:
+        return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
+
+    def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
+        return list(zip(self._members, array.flatten(), strict=True))
+
+
+class TupleRenderer(StructRenderer):
+    """A JSON array for a struct whose members have no names."""
+
+    def __init__(self, members: Sequence[Renderer]) -> None:
+        super().__init__([str(position) for position in range(len(members))], members)
+
+    def json(self, array: pa.Array) -> Fragment:
+        columns = [member.json(child).tokens() for member, child in self._children(array)]
+        separated = [part for column in columns for part in (",", column)][1:]
+        text = join("[", *separated, "]")
+        return Fragment(where(array.is_valid(), text) if array.null_count else text)
+
+
+class MapRenderer(Renderer):
+    """A JSON object keyed by the plain text of each key; keys with the same text become `k`, `k_1`."""
+
+    def __init__(self, key: Renderer, value: Renderer) -> None:
+        self._key = key
+        self._value = value
+
+    def json(self, array: pa.Array) -> Fragment:
+        rows, keys, values = self._entries(array)
+        names = self._names(rows, self._key.plain(keys))
+        members = join('"', json_escaped(names), '":', self._value.json(values).tokens())
+        return Fragment(_joined_by_row(rows, members), "{", "}")
+
+    def size(self, array: pa.Array) -> int:
+        _, keys, values = self._entries(array)
+        return 8 * len(array) + self._key.size(keys) + self._value.size(values)
+
+    @staticmethod
+    def _entries(array: pa.MapArray) -> tuple[pa.ListArray, pa.Array, pa.Array]:
+        """Return the map as a list of entries, with the keys and the values of all of them."""
+        rows = array.cast(pa.list_(pa.struct([array.type.key_field.with_nullable(True), array.type.item_field])))
+        keys, values = rows.flatten().flatten()
+        return rows, keys, values
+
+    @staticmethod
+    def _names(rows: pa.ListArray, names: pa.StringArray) -> pa.StringArray:
+        """Make the texts of keys unique within each map: a file may repeat a key, and keys of a union may look alike."""
+        names = names.fill_null("null")
+        entries = pa.table({"row": pc.list_parent_indices(rows), "name": names})
+        if entries.group_by(["row", "name"]).aggregate([]).num_rows == len(names):
+            return names
+        by_row: dict[int, list[str]] = {}
+        for entry in entries.to_pylist():
+            by_row.setdefault(entry["row"], []).append(entry["name"])
+        return pa.array([name for row in by_row.values() for name in unique_names(row)], pa.string())
+
+
+class UnionRenderer(Renderer):
+    """The value of whichever member is set."""
+
+    def __init__(self, type_codes: Sequence[int], members: Sequence[Renderer]) -> None:
+        self._positions = {code: position for position, code in enumerate(type_codes)}
+        self._members = members
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(self._chosen(array, [member.json(child).whole() for member, child in self._children(array)]))
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        return self._chosen(array, [member.plain(child) for member, child in self._children(array)])
+
+    def size(self, array: pa.Array) -> int:
+        return sum(member.size(child) for member, child in self._children(array))
+
+    def _chosen(self, array: pa.UnionArray, texts: Sequence[pa.StringArray]) -> pa.StringArray:
+        return pc.choose(pc.cast(array.type_codes, pa.int64()), *texts)
+
+    def _children(self, array: pa.UnionArray) -> list[tuple[Renderer, pa.Array]]:
+        return [(member, array.field(position)) for position, member in enumerate(self._members)]
+
+
+def object_text(fragments: Sequence[Fragment], keys: Sequence[str], length: int, start: str = "{") -> pa.StringArray:
+    """
+    Join columns to one JSON object a row.
+
+    Args:
+        fragments: The columns.
+        keys: The key of each column as JSON with its colon.
+        length: How many rows, for objects without members.
+        start: What each object begins with.
+    """
+    parts: list[pa.Array | str] = []
+    literal = start
+    for key, fragment in zip(keys, fragments, strict=True):
+        bare = fragment.values.null_count == 0 or not (fragment.before or fragment.after)
+        column = fragment if bare else Fragment(fragment.tokens())
+        parts += [literal + key + column.before, column.values]
+        literal = column.after + ","
+    if not parts:
+        return pa.array([start + "}"] * length, pa.string())
+    return join(*parts, literal[:-1] + "}", null="null")
+
+
+def _joined_by_row(lists: pa.Array, tokens: pa.StringArray) -> pa.StringArray:
+    """Join the tokens of each list with commas; a list that is null stays null."""
+    lengths = pc.list_value_length(lists)
+    ends = pc.cumulative_sum(pc.cast(lengths.fill_null(0), pa.int32()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    text = pc.binary_join(pa.ListArray.from_arrays(offsets, tokens), ",")
+    return where(lists.is_valid(), text) if lists.null_count else text

@@ -1,0 +1,174 @@
+"""Which renderer writes which column, decided once a result, and how a result is cut into pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from queryengine.catalog import Column
+from queryengine.encoders.nested import ListRenderer, MapRenderer, StructRenderer, TupleRenderer, UnionRenderer
+from queryengine.encoders.rendering import Renderer
+from queryengine.encoders.scalars import (
+    BytesRenderer,
+    CastRenderer,
+    DecimalRenderer,
+    DictionaryRenderer,
+    DigitsRenderer,
+    FloatRenderer,
+    JsonRenderer,
+    NullRenderer,
+    StringRenderer,
+)
+from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
+from queryengine.errors import ResourceLimitError, SqlError
+from queryengine.values import Carrier, ValueType, parse_type, unique_names
+
+#: A piece of this many bytes keeps a stream's memory small and the processor's caches warm.
+PIECE_BYTES = 2 * 1024 * 1024
+
+#: A row is made into text as a whole, in several copies, so it has a limit.
+MAX_ROW_BYTES = 128 * 1024 * 1024
+
+
+def column_names(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the names that an answer gives its columns: unique."""
+    return unique_names(column.name for column in columns)
+
+
+def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, ...]:
+    """
+    Choose the renderer of each column.
+
+    Raises:
+        SqlError: A column has a type that cannot be given exactly.
+    """
+    chosen = []
+    for column, field in zip(columns, schema, strict=True):
+        renderer = _renderer(parse_type(column.type), field.type)
+        if renderer is None:
+            raise SqlError(f'Column "{column.name}" has the type {column.type}, which has no text: cast it to VARCHAR.')
+        chosen.append(renderer)
+    return tuple(chosen)
+
+
+def text_pieces(
+    batches: Iterable[pa.RecordBatch], plan: Sequence[Renderer], row_overhead: int
+) -> Iterator[pa.RecordBatch]:
+    """
+    Cut batches into pieces that are small as text.
+
+    Args:
+        batches: Pulled one at a time, when the pieces of the one before are used up.
+        plan: The renderers of the columns.
+        row_overhead: Bytes that each row takes besides its values.
+
+    Raises:
+        ResourceLimitError: A single row takes more than `MAX_ROW_BYTES`.
+    """
+
+    def size(batch: pa.RecordBatch) -> int:
+        columns = zip(plan, batch.columns, strict=True)
+        return row_overhead * batch.num_rows + sum(renderer.size(array) for renderer, array in columns)
+
+    for piece, piece_bytes in pieces(batches, size):
+        if piece_bytes > MAX_ROW_BYTES:
+            raise ResourceLimitError(
+                f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select less of it, or ask for Arrow."
+            )
+        yield piece
+
+
+def pieces(
+    batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Cut batches in halves until each piece has one row or at most `PIECE_BYTES` by *size*, and give that size."""
+    for batch in batches:
+        waiting = [batch] if batch.num_rows else []
+        while waiting:
+            piece = waiting.pop()
+            piece_bytes = size(piece)
+            if piece.num_rows > 1 and piece_bytes > PIECE_BYTES:
+                middle = piece.num_rows // 2
+                waiting += [piece.slice(middle), piece.slice(0, middle)]
+            else:
+                yield piece, piece_bytes
+
+
+def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
+    """Return the renderer of a DuckDB type that comes as an Arrow type; None when there is none."""
+    if arrow.id in _TEXT_TYPES:
+        return _TEXT_RENDERERS[kind.carrier]()
+    if kind.carrier is not Carrier.ARROW:
+        return None  # It should have come as text: Arrow has damaged it.
+    if arrow.id in _NESTED_RENDERERS:
+        arrow_members = [arrow.field(position).type for position in range(arrow.num_fields)]
+        if pa.types.is_map(arrow):
+            arrow_members = [arrow.key_type, arrow.item_type]
+        if len(arrow_members) != len(kind.children):
+            return None
+        members = [_renderer(child, member) for child, member in zip(kind.children, arrow_members, strict=True)]
+        known = [member for member in members if member is not None]
+        return _NESTED_RENDERERS[arrow.id](kind, arrow, known) if len(known) == len(members) else None
+    make = _LEAF_RENDERERS.get(arrow.id)
+    return make(arrow) if make else None
+
+
+def _struct(kind: ValueType, arrow: pa.StructType, members: Sequence[Renderer]) -> Renderer:
+    if kind.name == "TUPLE":
+        return TupleRenderer(members)
+    return StructRenderer([field.name for field in arrow], members)
+
+
+_TEXT_TYPES = frozenset({pa.lib.Type_STRING, pa.lib.Type_LARGE_STRING, pa.lib.Type_STRING_VIEW})
+
+_TEXT_RENDERERS: Mapping[Carrier, Callable[[], Renderer]] = MappingProxyType(
+    {
+        Carrier.ARROW: StringRenderer,
+        Carrier.TEXT: StringRenderer,
+        Carrier.NUMBER: DigitsRenderer,
+        Carrier.JSON: JsonRenderer,
+    }
+)
+
+_LEAF_RENDERERS: Mapping[int, Callable[[pa.DataType], Renderer]] = MappingProxyType(
+    {
+        pa.lib.Type_NA: lambda _: NullRenderer(),
+        pa.lib.Type_BOOL: lambda _: CastRenderer(),
+        **dict.fromkeys(
+            (
+                pa.lib.Type_INT8,
+                pa.lib.Type_INT16,
+                pa.lib.Type_INT32,
+                pa.lib.Type_INT64,
+                pa.lib.Type_UINT8,
+                pa.lib.Type_UINT16,
+                pa.lib.Type_UINT32,
+                pa.lib.Type_UINT64,
+            ),
+            lambda _: CastRenderer(),
+        ),
+        pa.lib.Type_FLOAT: lambda _: FloatRenderer(),
+        pa.lib.Type_DOUBLE: lambda _: FloatRenderer(),
+        pa.lib.Type_DECIMAL128: lambda arrow: DecimalRenderer(arrow.scale),
+        pa.lib.Type_DATE32: lambda _: DateRenderer(),
+        pa.lib.Type_TIME64: lambda arrow: TimeRenderer(arrow.unit),
+        pa.lib.Type_TIMESTAMP: lambda arrow: TimestampRenderer(arrow.unit, zoned=arrow.tz is not None),
+        pa.lib.Type_BINARY: lambda _: BytesRenderer(),
+        pa.lib.Type_LARGE_BINARY: lambda _: BytesRenderer(),
+        pa.lib.Type_DICTIONARY: lambda _: DictionaryRenderer(StringRenderer()),
+    }
+)
+
+_NESTED_RENDERERS: Mapping[int, Callable[[ValueType, Any, Sequence[Renderer]], Renderer]] = MappingProxyType(
+    {
+        pa.lib.Type_LIST: lambda _kind, _arrow, members: ListRenderer(members[0]),
+        pa.lib.Type_LARGE_LIST: lambda _kind, _arrow, members: ListRenderer(members[0]),
+        pa.lib.Type_FIXED_SIZE_LIST: lambda _kind, _arrow, members: ListRenderer(members[0]),
+        pa.lib.Type_STRUCT: _struct,
+        pa.lib.Type_MAP: lambda _kind, _arrow, members: MapRenderer(*members),
+        pa.lib.Type_SPARSE_UNION: lambda _kind, arrow, members: UnionRenderer(arrow.type_codes, members),
+    }
+)

@@ -1,0 +1,104 @@
+"""
+The ground that all renderers stand on: columns of Arrow values become columns of text, in C++, without Python objects.
+
+A renderer knows one type. `json` gives the text of each value as JSON, `plain` as bare text for CSV and for keys of
+JSON objects; both keep a null as null. Kernels of pyarrow do the work and release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: The bytes that JSON does not allow bare in a string.
+_JSON_SPECIAL = frozenset([*range(32), ord('"'), ord("\\")])
+_JSON_PLAIN = bytes(set(range(256)) - _JSON_SPECIAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """
+    A column of text; every value that is not null stands between `before` and `after`.
+
+    The three are kept apart because rows are joined from many columns and literals in one pass: quotes then cost
+    nothing.
+    """
+
+    values: pa.StringArray
+    before: str = ""
+    after: str = ""
+
+    def whole(self) -> pa.StringArray:
+        """Return the texts with what stands before and after; a null stays null."""
+        if not self.before and not self.after:
+            return self.values
+        return join(self.before, self.values, self.after)
+
+    def tokens(self) -> pa.StringArray:
+        """Return the texts with what stands before and after, and `null` for a null."""
+        whole = self.whole()
+        return whole.fill_null("null") if whole.null_count else whole
+
+
+class Renderer(ABC):
+    """Turns a column of one type into text."""
+
+    @abstractmethod
+    def json(self, array: pa.Array) -> Fragment:
+        """Return each value as JSON (RFC 8259)."""
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        """Return each value as bare text: a string as it is, a nested value as JSON."""
+        return self.json(array).whole()
+
+    def size(self, array: pa.Array) -> int:
+        """Estimate from above how many bytes the text will take, escapes apart."""
+        return 24 * len(array) + 2 * int(array.nbytes)
+
+
+def join(*parts: pa.Array | str, null: str | None = None) -> pa.StringArray:
+    """
+    Join columns and literals, row by row. At least one part is a column.
+
+    Args:
+        parts: Columns of equal length, and literals.
+        null: What a null becomes; when None, a row with a null is null.
+    """
+    arguments = [pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in parts]
+    handling = (
+        {"null_handling": "emit_null"} if null is None else {"null_handling": "replace", "null_replacement": null}
+    )
+    return pc.binary_join_element_wise(*arguments, pa.scalar(""), **handling)
+
+
+def where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
+    """Keep the values where *mask* is true; the others become null."""
+    return pc.if_else(mask, array, pa.scalar(None, array.type))
+
+
+def value_bytes(array: pa.StringArray | pa.BinaryArray) -> memoryview:
+    """Return the bytes of all values, one after another, without a copy."""
+    if len(array) == 0:
+        return memoryview(b"")
+    _, offsets, data = array.buffers()
+    bounds = memoryview(offsets).cast("i")
+    first, last = bounds[array.offset], bounds[array.offset + len(array)]
+    return memoryview(data)[first:last] if first != last else memoryview(b"")
+
+
+def specials(array: pa.StringArray, plain: bytes) -> set[int]:
+    """Return which bytes other than *plain* ones the values hold; one pass, and nothing is kept of plain text."""
+    return set(bytes(value_bytes(array)).translate(None, plain))
+
+
+def json_escaped(array: pa.StringArray) -> pa.StringArray:
+    """Escape what JSON does not allow inside a string; most columns hold none of it and come back as they are."""
+    found = specials(array, _JSON_PLAIN)
+    for byte in sorted(found, key=lambda byte: byte != ord("\\")):  # the backslash first: the others bring new ones
+        character = chr(byte)
+        array = pc.replace_substring(array, pattern=character, replacement=json.dumps(character)[1:-1])
+    return array

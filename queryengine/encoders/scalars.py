@@ -1,0 +1,160 @@
+"""Renderers of numbers, strings and bytes."""
+
+from __future__ import annotations
+
+import re
+from binascii import hexlify
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, value_bytes, where
+
+#: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`: beyond this scale digits are placed here.
+_LARGEST_SCALE_WITHOUT_EXPONENT = 6
+
+#: Arrow writes a double from here on with an exponent, whole numbers below 2^53 included.
+_EXPONENT_FROM = 1e10
+_WHOLE_UNTIL = 2.0**53
+
+#: A string literal, or one of the three words that are not JSON.
+_STRING_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
+
+
+class NullRenderer(Renderer):
+    """A column without a type: every value is null."""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(pa.nulls(len(array), pa.string()))
+
+
+class CastRenderer(Renderer):
+    """What Arrow's own cast to text writes as JSON does: integers and booleans."""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(pc.cast(array, pa.string()))
+
+
+class FloatRenderer(Renderer):
+    """
+    Floating point numbers by their shortest digits that read back the same, whole numbers with `.0`.
+
+    JSON has no NaN and no infinities: they are null there, and words in plain text.
+    """
+
+    def json(self, array: pa.Array) -> Fragment:
+        finite = pc.is_finite(array)
+        return Fragment(self._digits(array if _all(finite) else where(finite, array)))
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        finite = pc.is_finite(array)
+        if _all(finite):
+            return self._digits(array)
+        words = pc.if_else(pc.is_nan(array), "NaN", pc.if_else(pc.greater(array, 0), "Infinity", "-Infinity"))
+        return pc.if_else(finite, self._digits(where(finite, array)), words)
+
+    @staticmethod
+    def _digits(array: pa.Array) -> pa.StringArray:
+        text = pc.cast(array, pa.string())
+        whole = pc.equal(pc.trunc(array), array)
+        magnitude = pc.abs(array)
+        whole = pc.and_(whole, pc.less(magnitude, _WHOLE_UNTIL))
+        if not pc.any(whole).as_py():
+            return text
+        large = pc.and_(whole, pc.greater_equal(magnitude, _EXPONENT_FROM))
+        if pc.any(large).as_py():
+            text = pc.if_else(large, pc.cast(pc.cast(where(large, array), pa.int64()), pa.string()), text)
+        return pc.if_else(whole, join(text, ".0"), text)
+
+
+class DecimalRenderer(Renderer):
+    """Decimals with all the digits of their scale."""
+
+    def __init__(self, scale: int) -> None:
+        self._scale = scale
+
+    def json(self, array: pa.Array) -> Fragment:
+        if self._scale <= _LARGEST_SCALE_WITHOUT_EXPONENT:
+            return Fragment(pc.cast(array, pa.string()))
+        unscaled = pa.Array.from_buffers(
+            pa.decimal128(38, 0), len(array), array.buffers(), array.null_count, array.offset
+        )
+        signed = pc.cast(unscaled, pa.string())
+        digits = pc.utf8_lpad(pc.utf8_ltrim(signed, "-"), self._scale + 1, "0")
+        placed = pc.utf8_replace_slice(digits, -self._scale, -self._scale, ".")
+        return Fragment(pc.if_else(pc.starts_with(signed, "-"), join("-", placed), placed))
+
+
+class StringRenderer(Renderer):
+    """Text."""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(json_escaped(self.plain(array)), '"', '"')
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        return array if array.type == pa.string() else pc.cast(array, pa.string())
+
+
+class DigitsRenderer(StringRenderer):
+    """Integers beyond Arrow's, carried as the engine's text: bare in JSON."""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(self.plain(array))
+
+
+class JsonRenderer(StringRenderer):
+    """A VARIANT, carried as the engine's JSON: embedded, with null for the NaN and Infinity that the engine writes."""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(self.plain(array))
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        text = super().plain(array)
+        if pc.any(pc.match_substring_regex(text, "NaN|Infinity")).as_py():
+            text = pa.array([value and _STRING_OR_WORD.sub(_strict, value) for value in text.to_pylist()], pa.string())
+        return text
+
+
+class BytesRenderer(Renderer):
+    """Bytes as lower-case hexadecimal digits."""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(self.plain(array), '"', '"')
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        binary = array if array.type == pa.binary() else pc.cast(array, pa.binary())
+        if len(binary) == 0:
+            return pa.array([], pa.string())
+        offsets = pa.Array.from_buffers(pa.int32(), len(binary) + 1, [None, binary.buffers()[1]], offset=binary.offset)
+        doubled = pc.multiply(pc.subtract(offsets, offsets[0]), pa.scalar(2, pa.int32()))
+        digits = pa.StringArray.from_buffers(
+            len(binary), doubled.buffers()[1], pa.py_buffer(hexlify(value_bytes(binary)))
+        )
+        return where(pc.is_valid(binary), digits) if binary.null_count else digits
+
+
+class DictionaryRenderer(Renderer):
+    """Values that are stored once and referred to by index: an ENUM."""
+
+    def __init__(self, values: Renderer) -> None:
+        self._values = values
+
+    def json(self, array: pa.Array) -> Fragment:
+        fragment = self._values.json(array.dictionary)
+        return Fragment(pc.take(fragment.values, array.indices), fragment.before, fragment.after)
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        return pc.take(self._values.plain(array.dictionary), array.indices)
+
+    def size(self, array: pa.Array) -> int:
+        longest = pc.max(pc.binary_length(array.dictionary)).as_py() or 0
+        return len(array) * (int(longest) + 8)
+
+
+def _all(mask: pa.BooleanArray) -> bool:
+    """Say whether *mask* is nowhere false; nulls do not count."""
+    return bool(pc.all(mask, min_count=0).as_py())
+
+
+def _strict(match: re.Match[str]) -> str:
+    return match.group() if match.group().startswith('"') else "null"

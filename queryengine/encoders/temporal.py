@@ -1,0 +1,207 @@
+"""
+Renderers of dates, times and timestamps: ISO 8601, a `T`, a fraction of 3, 6 or 9 digits and only where it is not zero.
+
+Years 0000 to 9999 have four digits (0000 is 1 BC); any other year has a sign and at least six, as ECMAScript writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queryengine.encoders.rendering import Fragment, Renderer, where
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS_A_DAY = 86_400
+
+#: Days since 1970 that have a year of four digits: 0000-01-01 and the last before 10000-01-01.
+_FIRST_DAY = -719_528
+_LAST_DAY = 2_932_896
+
+_INT64_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+
+#: What the engine writes into the largest integer of the type, and its negative.
+_INFINITIES = ("infinity", "-infinity")
+
+
+class _TemporalRenderer(Renderer):
+    """The common course: infinities aside, Arrow's cast for what it can write, Python for the rest."""
+
+    infinity: int | None = None
+    first: int
+    last: int
+    after = ""
+
+    def json(self, array: pa.Array) -> Fragment:
+        return Fragment(self._finite(self._integers(array)), '"', self.after + '"')
+
+    def plain(self, array: pa.Array) -> pa.StringArray:
+        integers = self._integers(array)
+        text = Fragment(self._finite(integers), "", self.after).whole()
+        if self.infinity is not None and text.null_count > array.null_count:
+            for infinity, word in zip((self.infinity, -self.infinity), _INFINITIES, strict=True):
+                text = pc.if_else(pc.equal(integers, infinity), word, text)
+        return text
+
+    def _finite(self, integers: pa.Array) -> pa.StringArray:
+        """Render integers of the type's unit; infinities become null."""
+        if self.infinity is not None:
+            # The negative infinity is the negative of the largest integer; nothing is below it.
+            infinite = pc.or_(pc.equal(integers, self.infinity), pc.equal(integers, -self.infinity))
+            if pc.any(infinite).as_py():
+                integers = where(pc.invert(infinite), integers)
+        bounds = pc.min_max(integers).as_py()
+        if bounds["min"] is None or (self.first <= bounds["min"] and bounds["max"] <= self.last):
+            return self._usual(integers)
+        usual = pc.and_(pc.greater_equal(integers, self.first), pc.less_equal(integers, self.last))
+        unusual = where(pc.invert(usual), integers).to_pylist()
+        rare = pa.array([None if value is None else self._rare(value) for value in unusual], pa.string())
+        return pc.coalesce(self._usual(where(usual, integers)), rare)
+
+    def _integers(self, array: pa.Array) -> pa.Array:
+        """Return the values as Arrow stores them."""
+        raise NotImplementedError
+
+    def _usual(self, integers: pa.Array) -> pa.StringArray:
+        """Render integers between `first` and `last`."""
+        raise NotImplementedError
+
+    def _rare(self, value: int) -> str:
+        """Render one integer outside of `first` to `last`."""
+        raise NotImplementedError
+
+
+class DateRenderer(_TemporalRenderer):
+    """A day."""
+
+    infinity = _INT32_MAX
+    first = _FIRST_DAY
+    last = _LAST_DAY
+
+    def _integers(self, array: pa.Array) -> pa.Array:
+        return array.view(pa.int32())
+
+    def _usual(self, integers: pa.Array) -> pa.StringArray:
+        return pc.cast(integers.view(pa.date32()), pa.string())
+
+    def _rare(self, value: int) -> str:
+        return _iso_date(value)
+
+
+class TimestampRenderer(_TemporalRenderer):
+    """A point in time in `s`, `ms`, `us` or `ns`: local when the type has no zone, else in UTC with a `Z`."""
+
+    infinity = _INT64_MAX
+
+    def __init__(self, unit: str, *, zoned: bool) -> None:
+        self._unit = unit
+        self._per_second = _PER_SECOND[unit]
+        self.first = max(_FIRST_DAY * _SECONDS_A_DAY * self._per_second, -_INT64_MAX)
+        self.last = min((_LAST_DAY + 1) * _SECONDS_A_DAY * self._per_second - 1, _INT64_MAX)
+        self.after = "Z" if zoned else ""
+
+    def _integers(self, array: pa.Array) -> pa.Array:
+        return array.view(pa.int64())
+
+    def _usual(self, integers: pa.Array) -> pa.StringArray:
+        return _shortest(integers, self._unit, _timestamp_text)
+
+    def _rare(self, value: int) -> str:
+        seconds, fraction = divmod(value, self._per_second)
+        days, seconds = divmod(seconds, _SECONDS_A_DAY)
+        return f"{_iso_date(days)}T{_iso_time(seconds, fraction, self._unit)}"
+
+
+class TimeRenderer(_TemporalRenderer):
+    """A time of day; `24:00:00` is one too."""
+
+    first = 0
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self.last = _SECONDS_A_DAY * _PER_SECOND[unit] - 1
+
+    def _integers(self, array: pa.Array) -> pa.Array:
+        return array.view(pa.int64())
+
+    def _usual(self, integers: pa.Array) -> pa.StringArray:
+        return _shortest(integers, self._unit, _time_text)
+
+    def _rare(self, value: int) -> str:
+        return _iso_time(*divmod(value, _PER_SECOND[self._unit]), self._unit)
+
+
+def _shortest(
+    integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray]
+) -> pa.StringArray:
+    """Render integers of *unit*, each with the shortest fraction that holds it; *text* renders one length of fraction."""
+    parts = []
+    rest = integers
+    for coarser, per_second in _PER_SECOND.items():
+        if coarser == unit:
+            parts.append(text(rest, unit))
+            break
+        step = _PER_SECOND[unit] // per_second
+        quotients = pc.divide(rest, step)
+        fits = pc.equal(pc.multiply(quotients, step), rest)
+        if not pc.any(fits).as_py():
+            continue
+        if pc.all(fits).as_py():
+            parts.append(text(quotients, coarser))
+            break
+        parts.append(text(where(fits, quotients), coarser))
+        rest = where(pc.invert(fits), rest)
+    return pc.coalesce(*parts)
+
+
+def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:
+    text = pc.cast(integers.view(pa.timestamp(unit)), pa.string())
+    # All values are equally long, so the space between date and time stands at every so many bytes.
+    _, offsets, data = text.buffers()
+    width = len("2024-01-31T12:34:56") + _fraction_width(unit)
+    separated = bytearray(data)
+    positions = range(len("2024-01-31"), (len(text) - text.null_count) * width, width)
+    separated[positions.start : positions.stop : width] = b"T" * len(positions)
+    return pa.Array.from_buffers(
+        pa.string(), len(text), [text.buffers()[0], offsets, pa.py_buffer(separated)], text.null_count
+    )
+
+
+def _time_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:
+    times = (
+        integers.view(pa.time64(unit)) if unit in {"us", "ns"} else pc.cast(integers, pa.int32()).view(pa.time32(unit))
+    )
+    return pc.cast(times, pa.string())
+
+
+def _fraction_width(unit: str) -> int:
+    digits = len(str(_PER_SECOND[unit])) - 1
+    return digits and 1 + digits
+
+
+def _iso_time(seconds: int, fraction: int, unit: str) -> str:
+    """Write a time of day; *fraction* counts *unit*."""
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    if not fraction:
+        return clock
+    digits = f"{fraction:0{_fraction_width(unit) - 1}}"
+    while digits.endswith("000"):
+        digits = digits[:-3]
+    return f"{clock}.{digits}"
+
+
+def _iso_date(days: int) -> str:
+    """Write a day of the proleptic Gregorian calendar, given in days since 1970."""
+    # Counted from 0000-03-01 in eras of 400 years, so that a leap day is the last day of its year.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
+    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
+    year = era * 400 + year_of_era + (month <= 2)
+    years = f"{year:04}" if 0 <= year <= 9999 else f"{'+' if year > 0 else '-'}{abs(year):06}"
+    return f"{years}-{month:02}-{day:02}"

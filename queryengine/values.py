@@ -1,0 +1,272 @@
+"""
+The value table: how each DuckDB type leaves the engine, and how names are made unique.
+
+Results leave DuckDB as Arrow record batches. Most types fit Arrow exactly; some do not (a UHUGEINT over 2^127 comes out
+negative, a TIME WITH TIME ZONE loses its zone, the time part of an INTERVAL wraps at 292 years), and those are cast
+to text inside the engine. `TABLE` says which; `docs/values.md` says it to users.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+
+#: Levels of nesting that leave as Arrow; pyarrow refuses more than 64, and a MAP takes two. Deeper values are text.
+MAX_NESTING = 30
+
+
+class Carrier(Enum):
+    """What carries a value from the engine to the encoders."""
+
+    ARROW = "the Arrow type that the engine exports"
+    TEXT = "the engine's text of the value"
+    NUMBER = "the digits of an integer, as text"
+    JSON = "the engine's JSON of the value, in which NaN and Infinity may stand"
+
+
+#: The rule for every type that DuckDB knows. A type that is not here is carried by its text, which is always right.
+TABLE: Mapping[str, Carrier] = MappingProxyType(
+    {
+        "BOOLEAN": Carrier.ARROW,
+        "TINYINT": Carrier.ARROW,
+        "SMALLINT": Carrier.ARROW,
+        "INTEGER": Carrier.ARROW,
+        "BIGINT": Carrier.ARROW,
+        "HUGEINT": Carrier.ARROW,  # decimal128(38,0): 39 digits exceed the declared precision, but the bits are exact
+        "UTINYINT": Carrier.ARROW,
+        "USMALLINT": Carrier.ARROW,
+        "UINTEGER": Carrier.ARROW,
+        "UBIGINT": Carrier.ARROW,
+        "UHUGEINT": Carrier.NUMBER,  # exported as signed: 2^128 - 1 becomes -1
+        "BIGNUM": Carrier.NUMBER,  # exported as opaque bytes
+        "FLOAT": Carrier.ARROW,
+        "DOUBLE": Carrier.ARROW,
+        "DECIMAL": Carrier.ARROW,
+        "VARCHAR": Carrier.ARROW,
+        "JSON": Carrier.ARROW,
+        "UUID": Carrier.ARROW,
+        "ENUM": Carrier.ARROW,
+        "BLOB": Carrier.ARROW,
+        "BIT": Carrier.TEXT,  # exported as the engine's own packing
+        "DATE": Carrier.ARROW,
+        "TIME": Carrier.ARROW,
+        "TIME_NS": Carrier.ARROW,
+        "TIME WITH TIME ZONE": Carrier.TEXT,  # exported without its zone
+        "TIMESTAMP": Carrier.ARROW,
+        "TIMESTAMP_S": Carrier.ARROW,
+        "TIMESTAMP_MS": Carrier.ARROW,
+        "TIMESTAMP_NS": Carrier.ARROW,
+        "TIMESTAMP WITH TIME ZONE": Carrier.ARROW,
+        "TIMESTAMPTZ_NS": Carrier.ARROW,
+        "INTERVAL": Carrier.TEXT,  # exported in nanoseconds, which wrap beyond 292 years
+        "GEOMETRY": Carrier.TEXT,  # well-known text instead of well-known binary
+        "VARIANT": Carrier.JSON,  # exported as two opaque byte columns
+        "TYPE": Carrier.TEXT,  # not exported at all
+        "NULL": Carrier.ARROW,
+        "LIST": Carrier.ARROW,
+        "ARRAY": Carrier.ARROW,
+        "STRUCT": Carrier.ARROW,
+        "TUPLE": Carrier.ARROW,
+        "MAP": Carrier.ARROW,
+        "UNION": Carrier.ARROW,
+    }
+)
+
+_CAST_TARGETS = {Carrier.TEXT: "VARCHAR", Carrier.NUMBER: "VARCHAR", Carrier.JSON: "JSON"}
+
+# A whole ENUM is one token: it may list a hundred thousand values.
+_TOKEN = re.compile(
+    r"""ENUM\((?:'(?:[^']|'')*'(?:,\ )?)*\) | "(?:[^"]|"")*" | '(?:[^']|'')*' | [^\s"'(),\[\]]+ | [(),\[\]]""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """
+    A DuckDB type as a tree.
+
+    `name` is a key of `TABLE` (or an unknown type's name), `sql` its text. The children of a LIST or ARRAY are its
+    element, of a MAP its key and value, of a STRUCT, TUPLE or UNION its members, whose names are in `fields` (a
+    TUPLE has none).
+    """
+
+    name: str
+    sql: str
+    children: tuple[ValueType, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    @property
+    def carrier(self) -> Carrier:
+        """What carries a value of this type, apart from its children."""
+        return TABLE.get(self.name, Carrier.TEXT)
+
+
+def arrow_projection(duckdb_type: str) -> str | None:
+    """
+    Say how to select a column of *duckdb_type* so that its Arrow export is exact.
+
+    Returns:
+        A template for `str.format` with one `{}` for the column (a brace in a name is doubled), or None when the
+        column is exact as it is.
+    """
+    target = _exact(parse_type(duckdb_type))
+    return None if target is None else "CAST({} AS " + target.replace("{", "{{").replace("}", "}}") + ")"
+
+
+@lru_cache(maxsize=512)
+def parse_type(duckdb_type: str) -> ValueType:
+    """
+    Read a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
+
+    A text that is no type, or one nested deeper than `MAX_NESTING`, becomes an unknown type: its values are text.
+    """
+    unknown = ValueType("", duckdb_type)
+    try:
+        parser = _TypeParser(duckdb_type)
+        parsed = parser.type()
+    except _NotATypeError:
+        return unknown
+    return parsed if parser.at_end() else unknown
+
+
+def unique_names(names: Iterable[str]) -> tuple[str, ...]:
+    """
+    Make names unique: the first `a` stays, the next becomes `a_1`, then `a_2`, passing over names that are taken.
+
+    Names are compared exactly: `a` and `A` differ.
+    """
+    names = tuple(names)
+    taken = set(names)
+    if len(taken) == len(names):
+        return names
+    seen: set[str] = set()
+    suffixes: dict[str, int] = {}
+    unique = []
+    for name in names:
+        candidate = name
+        if name in seen:
+            suffix = suffixes.get(name, 0)
+            while candidate in taken:
+                suffix += 1
+                candidate = f"{name}_{suffix}"
+            suffixes[name] = suffix
+            taken.add(candidate)
+        seen.add(candidate)
+        unique.append(candidate)
+    return tuple(unique)
+
+
+def _exact(kind: ValueType) -> str | None:
+    """Return the SQL type to cast *kind* to so that Arrow holds it exactly; None when it does already."""
+    if kind.carrier is not Carrier.ARROW:
+        return _CAST_TARGETS[kind.carrier]
+    targets = [_exact(child) for child in kind.children]
+    if all(target is None for target in targets):
+        return None
+    members = [_sql_inside(child, target) for child, target in zip(kind.children, targets, strict=True)]
+    if kind.name in {"LIST", "ARRAY"}:
+        return members[0] + kind.sql[kind.sql.rindex("[") :]
+    if kind.name in {"MAP", "TUPLE"}:
+        return f"{kind.name}({', '.join(members)})"
+    if not all(kind.fields):
+        return "VARCHAR"  # A Parquet file may have a member without a name, which SQL cannot write.
+    named = [f"{_quoted(field)} {member}" for field, member in zip(kind.fields, members, strict=True)]
+    return f"{kind.name}({', '.join(named)})"
+
+
+def _sql_inside(child: ValueType, target: str | None) -> str:
+    """Return the SQL type of a child of a type that is cast; an ENUM becomes text, for it may list very many values."""
+    if target is not None:
+        return target
+    return "VARCHAR" if child.name == "ENUM" else child.sql
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class _NotATypeError(Exception):
+    """The text is not a type that can be read."""
+
+
+class _TypeParser:
+    """A recursive descent over the tokens of one type."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(_TOKEN.finditer(text))
+        self._next = 0
+
+    def at_end(self) -> bool:
+        return self._peek() == ""
+
+    def type(self, depth: int = 0) -> ValueType:
+        """Read one type with its `[]` and `[3]` suffixes, at *depth* levels inside others."""
+        if depth > MAX_NESTING:
+            raise _NotATypeError
+        start = self._next
+        kind = self._base(depth)
+        while self._peek() == "[":
+            self._take("[")
+            name = "LIST" if self._peek() == "]" else "ARRAY"
+            if name == "ARRAY":
+                self._word()
+            self._take("]")
+            kind = ValueType(name, self._source(start), (kind,))
+            depth += 1
+            if depth > MAX_NESTING:
+                raise _NotATypeError
+        return kind
+
+    def _base(self, depth: int) -> ValueType:
+        start = self._next
+        first = self._word()
+        if first.startswith("ENUM("):
+            return ValueType("ENUM", first)
+        words = [_unquoted(first)]
+        while self._peek() not in {"", "(", ")", ",", "[", "]"}:
+            words.append(self._word())
+        name = " ".join(words)
+        fields: list[str] = []
+        children: list[ValueType] = []
+        if self._peek() == "(":
+            self._take("(")
+            while True:
+                if name in {"STRUCT", "UNION"}:
+                    fields.append(_unquoted(self._word()))
+                if name in {"STRUCT", "UNION", "TUPLE", "MAP"}:
+                    children.append(self.type(depth + 1))
+                else:
+                    self._word()  # DECIMAL(18,3), GEOMETRY('OGC:CRS84')
+                if self._peek() != ",":
+                    break
+                self._take(",")
+            self._take(")")
+        return ValueType(name, self._source(start), tuple(children), tuple(fields))
+
+    def _peek(self) -> str:
+        return self._tokens[self._next].group() if self._next < len(self._tokens) else ""
+
+    def _take(self, token: str) -> None:
+        if self._peek() != token:
+            raise _NotATypeError
+        self._next += 1
+
+    def _word(self) -> str:
+        word = self._peek()
+        if word in {"", "(", ")", ",", "[", "]"}:
+            raise _NotATypeError
+        self._next += 1
+        return word
+
+    def _source(self, start: int) -> str:
+        return self._text[self._tokens[start].start() : self._tokens[self._next - 1].end()]
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1].replace('""', '"') if word.startswith('"') else word
