@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from authkeys.access import Access, build
 from authkeys.errors import AccessNotBuiltError
 from runtimeconf.model import RuntimeConfig
 
-_lock = threading.Lock()
 _access: Access | None = None
 
 
@@ -33,15 +30,15 @@ def set_access(access: Access | None) -> None:
 
 def ensure_built(config: RuntimeConfig) -> Access:
     """
-    Build the access object of this process from *config*, unless it was built already.
+    Build the access object of this process from *config*.
 
-    Servers call it before they bind a port.
+    Servers call it before they bind a port, whatever is there: Django's start may have read another YAML than the one
+    that the server was told to use.
 
     Raises:
         SaltError: The salt can be neither read nor made.
         StateDirError: The state directory can be neither used nor made.
     """
-    with _lock:
-        if _access is None:
-            set_access(build(config))
-        return get_access()
+    access = build(config)
+    set_access(access)
+    return access

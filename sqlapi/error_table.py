@@ -50,6 +50,7 @@ STATUSES: Mapping[type[Exception], int] = {
     auth.AccessNotBuiltError: 503,
     conf.RuntimeConfError: 500,
     conf.ConfigError: 500,
+    conf.StateDirError: 500,
     api.SqlApiError: 400,
     api.RouteNotFoundError: 404,
     api.MethodNotAllowedError: 405,

@@ -16,8 +16,6 @@ from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 
 #: Taken while authentication is off and the YAML says nothing.
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-#: In the YAML's list: any well-formed host.
-ANY_HOST = "*"
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::([0-9]{1,5}))?")
 _MAX_LENGTH = 261
@@ -52,8 +50,8 @@ def check_host(host: str | None, allowed_hosts: tuple[str, ...] | None, *, auth_
     """
     Return the well-formed and allowed host of a request.
 
-    *allowed_hosts* is the YAML's list, which always counts. None means: any host while authentication is on, the
-    names of loopback while it is off. An item without a port allows every port.
+    *allowed_hosts* is the YAML's list, names as `Authority` holds them; it always counts, with any port. None means:
+    any host while authentication is on, the names of loopback while it is off.
 
     Raises:
         InvalidHostError: It is missing, malformed or not allowed.
@@ -61,17 +59,11 @@ def check_host(host: str | None, allowed_hosts: tuple[str, ...] | None, *, auth_
     authority = parse_authority(host or "")
     if authority is None:
         raise InvalidHostError
-    if allowed_hosts is None:
-        if auth_on:
-            return authority
-        allowed_hosts = LOOPBACK_HOSTS
-    for item in allowed_hosts:
-        allowed = parse_authority(item)
-        if item == ANY_HOST or (
-            allowed is not None and allowed.host == authority.host and allowed.port in {None, authority.port}
-        ):
-            return authority
-    raise InvalidHostError
+    if allowed_hosts is None and auth_on:
+        return authority
+    if authority.host not in (LOOPBACK_HOSTS if allowed_hosts is None else allowed_hosts):
+        raise InvalidHostError
+    return authority
 
 
 def check_same_site(host: Authority, origin: str | None, fetch_site: str | None) -> None:

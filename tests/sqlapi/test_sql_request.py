@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlapi.errors import BodyError, BodyTooLargeError, CharsetError, InvalidJsonError
+from sqlapi.sql_request import CONTENT_TYPE, SqlRequest, read_sql_request
+
+LIMIT = 1024 * 1024
+
+
+def read(body: bytes, content_type: str = "") -> SqlRequest:
+    environ: dict[str, Any] = {
+        "wsgi.input": io.BytesIO(body),
+        "CONTENT_LENGTH": str(len(body)),
+        CONTENT_TYPE: content_type,
+    }
+    return read_sql_request(environ, LIMIT)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "",
+        "text/plain",
+        "text/plain; charset=utf-8",
+        'text/plain; charset="UTF-8"',
+        "text/plain;charset=us-ascii",
+        "application/sql",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/octet-stream",
+        "application/json-patch+json",
+        "text/json",
+        "application/jsonx",
+        "nonsense",
+        "text/plain; charset",
+        ";;;",
+    ],
+)
+def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
+    assert read("SELECT 'é'".encode(), content_type) == SqlRequest("SELECT 'é'")
+
+
+def test_a_body_without_a_content_type_is_sql_text() -> None:
+    environ: dict[str, Any] = {"wsgi.input": io.BytesIO(b"FROM t"), "CONTENT_LENGTH": "6"}
+
+    assert read_sql_request(environ, LIMIT) == SqlRequest("FROM t")
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json",
+        "Application/JSON",
+        "application/json; charset=utf-8",
+        "application/json;charset=UTF8",
+        'application/json; charset="us-ascii"',
+        "application/json; profile=x",
+        "application/json ;",
+    ],
+)
+def test_h17_json_with_or_without_parameters(content_type: str) -> None:
+    assert read(b'{"sql":"SELECT 1"}', content_type) == SqlRequest("SELECT 1")
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-99", "iso-8859-1", "latin1", "utf-7", "x" * 1000, '"\x00"', ".."])
+@pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
+def test_a41_h17_other_charsets(charset: str, media_type: str) -> None:
+    with pytest.raises(CharsetError):
+        read(
+            b'{"sql":"SELECT 1"}', f"{media_type}; charset={charset}" if charset[0] != '"' else "a/b;charset=" + charset
+        )
+
+
+@pytest.mark.parametrize("content_type", ["", "application/json"])
+@pytest.mark.parametrize(
+    "body", ["SELECT 1".encode("utf-16"), b"SELECT '\xe9'", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"]
+)
+def test_s32_not_utf8(body: bytes, content_type: str) -> None:
+    with pytest.raises(BodyError, match=r"not UTF-8: byte \d+"):
+        read(body, content_type)
+
+
+def test_a_byte_order_mark_is_dropped() -> None:
+    assert read(b"\xef\xbb\xbfSELECT 1") == SqlRequest("SELECT 1")
+    assert read(b'\xef\xbb\xbf{"sql":"SELECT 1"}', "application/json") == SqlRequest("SELECT 1")
+
+
+def test_too_large() -> None:
+    with pytest.raises(BodyTooLargeError):
+        read(b" " * (LIMIT + 1))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("null", None),
+        ("[]", []),
+        ("{}", {}),
+        ('[1, 2.5, "x", null, true]', [1, 2.5, "x", None, True]),
+        ('{"a": 1}', {"a": 1}),
+        ("[[1]]", [[1]]),
+        (f"[{10**38}]", [10**38]),
+        ('["\\ud83d\\ude00"]', ["😀"]),
+        ("[-0.0, 1e-400]", [-0.0, 0.0]),
+    ],
+)
+def test_parameters(parameters: str, expected: object) -> None:
+    body = f'{{"sql":"SELECT ?","parameters":{parameters}}}'
+
+    assert read(body.encode(), "application/json") == SqlRequest("SELECT ?", expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param(b"", "not valid JSON", id="A41 empty"),
+        pytest.param(b"SELECT 1", "not valid JSON: .* at line 1 column 1", id="A41 SQL"),
+        pytest.param(b"[" * 100_000, "nested too deep", id="A41 100,000 brackets"),
+        pytest.param(b'{"a":' * 100_000, "nested too deep", id="A41 100,000 braces"),
+        pytest.param(
+            b'{"sql":"SELECT ?","parameters":[' + b"[" * 50_000 + b"]" * 50_000 + b"]}",
+            "nested too deep",
+            id="A41 balanced",
+        ),
+        pytest.param(b'{"sql":"SELECT ?","parameters":[' + b"9" * 5000 + b"]}", "too many digits", id="A41 long int"),
+        pytest.param(b'{"sql":"SELECT ?","parameters":[NaN]}', "NaN is not a JSON number", id="A41 NaN"),
+        pytest.param(b'{"sql":"SELECT ?","parameters":[-Infinity]}', "-Infinity is not", id="A41 infinity"),
+        pytest.param(b'{"sql":"SELECT ?","parameters":[1e999]}', "number that is too large", id="A41 overflow"),
+        pytest.param(b'{"sql":"SELECT \\ud800"}', "lone surrogate", id="A41 lone surrogate"),
+        pytest.param(b'{"sql":"SELECT 1","\\udfff":1}', "lone surrogate", id="A41 lone surrogate in a name"),
+        pytest.param(b'{"sql":"?","parameters":{"a":["\\udc00x"]}}', "lone surrogate", id="A41 lone surrogate below"),
+        pytest.param(b'{"sql":"SELECT 1","sql":"SELECT 2"}', "one name twice", id="A41 duplicate name"),
+        pytest.param(b'{"sql":"?","parameters":{"a":1,"a":2}}', "one name twice", id="A41 duplicate name below"),
+        pytest.param(
+            b'{"sql":"SELECT 1","x":1}', 'Unknown field "x": the fields are "sql" and "parameters"', id="field"
+        ),
+        pytest.param(b'{"sql":1}', 'needs "sql", a string', id="sql is no string"),
+        pytest.param(b"{}", 'needs "sql", a string', id="no sql"),
+        pytest.param(b'{"sql":null}', 'needs "sql", a string', id="sql is null"),
+        pytest.param(b'"SELECT 1"', "must be an object", id="a string"),
+        pytest.param(b"[]", "must be an object", id="a list"),
+        pytest.param(b'{"sql":"?","parameters":1}', '"parameters" must be a list', id="parameters is a number"),
+        pytest.param(b'{"sql":"?","parameters":"x"}', '"parameters" must be a list', id="parameters is a string"),
+        pytest.param(b'{"sql":"SELECT 1"} x', "Extra data", id="text behind"),
+        pytest.param(b'{"sql":"SELECT\n1"}', "control character", id="a bare line feed"),
+        pytest.param(b"{'sql':'SELECT 1'}", "not valid JSON", id="apostrophes"),
+        pytest.param(b'{"sql":"SELECT 1",}', "not valid JSON", id="a trailing comma"),
+    ],
+)
+def test_a41_json_that_is_not_taken(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidJsonError, match=message):
+        read(body, "application/json")
+
+
+def test_a_long_name_is_not_repeated_whole() -> None:
+    with pytest.raises(InvalidJsonError) as raised:
+        read(json.dumps({"sql": "", "x" * 100_000: 1}).encode(), "application/json")
+
+    assert len(str(raised.value)) < 200
+
+
+@given(st.binary())
+def test_any_bytes_are_sql_json_or_refused(body: bytes) -> None:
+    for content_type in ("", "application/json"):
+        try:
+            asked = read(body, content_type)
+        except BodyError:
+            continue
+        asked.sql.encode()
+
+
+@given(st.text())
+def test_any_content_type_is_sql_json_or_refused(content_type: str) -> None:
+    try:
+        read(b'{"sql":"SELECT 1"}', content_type)
+    except BodyError:
+        return
