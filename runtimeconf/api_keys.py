@@ -82,11 +82,11 @@ def _build(values: dict[str, Any], node: Mapping, place: Place) -> AuthConfig:
     if not values["enabled"]:
         return AuthConfig(enabled=False)
     listed = next((entry.value for entry in node.entries if entry.name == "keys"), None)
+    line = node.line if listed is None else listed.line
     if listed is None or (isinstance(listed, Sequence) and not listed.items):
-        line = node.line if listed is None else listed.line
         place.field("keys").fault(line, "has no key, and enabled is true: list at least one")
     keys = [(key, text) for key in declared if (text := _resolve(key)) is not None]
-    _warn(keys, place)
+    _warn(keys, line, place)
     return AuthConfig(enabled=True, keys=tuple(Secret(text) for _, text in keys))
 
 
@@ -134,7 +134,7 @@ def _transport_problem(text: str) -> str:
     return f"{problem}: such a key cannot be sent in a header as one value"
 
 
-def _warn(keys: list[tuple[DeclaredKey, str]], place: Place) -> None:
+def _warn(keys: list[tuple[DeclaredKey, str]], line: int, place: Place) -> None:
     """Warn about keys that work and should not be used, by index, never by value."""
     first_of: dict[str, str] = {}
     for key, text in keys:
@@ -148,8 +148,8 @@ def _warn(keys: list[tuple[DeclaredKey, str]], place: Place) -> None:
             key.place.warn(key.line, f"is the same key as {first_of[text]}")
         first_of.setdefault(text, key.place.path.removeprefix(f"{place.path}."))
     if place.reading.others_may_read and any(not key.template.references for key, _ in keys):
-        keys_place = place.field("keys")
-        keys_place.warn(0, "holds a literal key and other users can read the file: chmod 600 it or use secrets")
+        sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
+        place.field("keys").warn(line, sentence)
 
 
 def is_trivial(text: str) -> bool:

@@ -55,7 +55,8 @@ class HttpConfig:
     """
     `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `authkeys` for what then holds).
 
-    They are as a `Host` header has them without its port: lower case, an IPv6 address in brackets.
+    They are as a `Host` header has them: lower case, an IPv6 address in brackets, a port only where it must match.
+    `*` is every host.
     """
 
     bind: Address = Address("127.0.0.1", 8090)

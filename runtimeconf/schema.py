@@ -189,7 +189,7 @@ def _build_auth(values: dict[str, Any], node: Mapping, place: Place) -> AuthConf
 def _build_tls(values: dict[str, Any], node: Mapping, place: Place) -> TlsConfig:
     directory = place.reading.directory
     files = {name: directory / values[name] for name in ("certificate_file", "key_file") if name in values}
-    tls = TlsConfig(enabled=values.get("enabled", TlsConfig.enabled), **files)
+    tls = TlsConfig(**(values | files))
     if not tls.enabled:
         return tls
     named = {entry.name for entry in node.entries}
@@ -212,7 +212,8 @@ def _build_runtime(values: dict[str, Any], node: Mapping, place: Place) -> dict[
     if flight.enabled and http.bind.port == flight.bind.port != 0:
         hosts = {http.bind.host, flight.bind.host}
         if len(hosts) == 1 or hosts & _WILDCARD_HOSTS:
-            place.field("flight").field("bind").fault(_line(node, "flight"), f"is the address of http: {http.bind}")
+            message = f"has the port of runtime.http.bind ({http.bind}): each listener needs its own"
+            place.field("flight").field("bind").fault(_line(node, "flight"), message)
     auth: AuthConfig = values.get("auth", AuthConfig())
     if not auth.enabled:
         for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):

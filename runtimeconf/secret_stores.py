@@ -177,10 +177,10 @@ class SecretStores:
             try:
                 value = store.get(reference.name)
             except SecretError as exc:
-                raise SecretError(f"secret {reference.name} in store {store.name}: {exc}") from None
+                raise SecretError(f"secret '{reference.name}' in store {store.name}: {exc}") from None
             if value == "":
-                raise SecretError(f"secret {reference.name} in store {store.name} is empty")
+                raise SecretError(f"secret '{reference.name}' in store {store.name} is empty")
             if value is not None:
                 return value
         names = ", ".join(store.name for store in asked) or "none"
-        raise SecretError(f"secret {reference.name} was not found; stores asked: {names}")
+        raise SecretError(f"secret '{reference.name}' was not found; stores asked: {names}")

@@ -284,14 +284,26 @@ class HostPort(ScalarShape[Address]):
 
 
 class HostName(ScalarShape[str]):
-    """A host as a `Host` header names it, without a port: lower case, an IPv6 address in brackets."""
+    """
+    A host as a `Host` header names it: lower case, an IPv6 address in brackets.
 
-    expected = "a host name or IP address without a port"
+    With a port it stands for that port only; `*` stands for every host.
+    """
+
+    expected = "a host name or IP address, with or without a port, or *"
 
     def convert(self, node: Scalar) -> str:
         """Give the host as it is compared."""
-        host = parse_host(node.text[1:-1] if node.text[:1] == "[" and node.text[-1:] == "]" else node.text)
-        return f"[{host}]" if ":" in host else host.removesuffix(".")
+        if node.text == "*":
+            return node.text
+        match = re.fullmatch(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", node.text, re.ASCII)
+        if match is None:
+            return str(Address(parse_host(node.text), 0)).removesuffix(":0")  # perhaps IPv6 without brackets
+        port = f":{int(match[3])}" if match[3] else ""
+        if port and not 0 < int(match[3]) <= 65535:
+            raise UnfitError("a port is from 1 to 65535")
+        host = parse_host(match[1] or match[2]).removesuffix(".")
+        return (f"[{host}]" if ":" in host else host) + port
 
 
 class ListOf(Shape[tuple[T, ...]]):
@@ -409,6 +421,7 @@ class Section(Shape[T]):
         elif meant:
             hint = f"did you mean {meant}?"
         else:
-            hint = f"known here are: {', '.join(field.name for field in self.fields)}"
+            known = ", ".join(field.name for field in self.fields)
+            hint = f"this runtime has no such part, known here are: {known}"
         where = place.field(shown_name(entry.name)) if is_named else place
         where.fault(entry.line, f"unknown field; {hint}")

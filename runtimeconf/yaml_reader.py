@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 
@@ -200,7 +201,7 @@ class _TreeBuilder:
     def _read_events(self) -> None:
         documents = 0
         for event in yaml.parse(self._text, Loader=yaml.SafeLoader):
-            line = event.start_mark.line + 1
+            line = event.start_mark.line + 1 if event.start_mark is not None else 0
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
@@ -229,15 +230,17 @@ class _TreeBuilder:
         self._aliases += 1
         if self._aliases > MAX_ALIASES:
             self._stop(line, f"there are more than {MAX_ALIASES} aliases (*name): write the values out")
-        if event.anchor not in self._anchors:
+        target = self._anchors.get(event.anchor or "")
+        if target is None:
             self._stop(line, "an alias (*name) refers to an anchor (&name) that is not complete before it")
-        node, size = self._anchors[event.anchor]
+        node, size = target
         self._grow(size, line)
         self._attach(node)
 
     def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
         self._refuse_tag(event, line)
         if len(self._stack) == MAX_DEPTH:
+            self._stack.clear()  # a path of that length helps nobody
             self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
         self._grow(1, line)
         self._stack.append(
@@ -317,7 +320,7 @@ class _TreeBuilder:
         yaml_path = self._path() if path is None else path
         self.faults.append(ConfigFault(file=self._file, line=line, yaml_path=yaml_path, message=message))
 
-    def _stop(self, line: int, message: str) -> None:
+    def _stop(self, line: int, message: str) -> NoReturn:
         self._fault(line, message)
         raise _StopReading
 
