@@ -5,14 +5,22 @@ import os
 import sys
 
 from runtimeclient import CLIENT_COMMANDS
+from runtimeclient.argv import hide_api_keys
 
 
 def main() -> None:
     """Run one management command."""
+    if not hide_api_keys():
+        sys.stderr.write(
+            "Warning: other users of this machine can see the API key in the list of processes:"
+            " use --api-key-file or RUNTIME_API_KEY.\n"
+        )
     # A client command needs no YAML, no engine and no web framework's set-up: its own small settings start fast.
-    is_client = len(sys.argv) > 1 and sys.argv[1] in CLIENT_COMMANDS
-    settings = "runtimeclient.settings" if is_client else "runtime_site.settings"
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", settings)
+    words = [word for word in sys.argv[1:3] if word != "help"]
+    if words and words[0] in CLIENT_COMMANDS:
+        os.environ["DJANGO_SETTINGS_MODULE"] = "runtimeclient.settings"
+    else:
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
 
     from django.core.management import execute_from_command_line  # noqa: PLC0415 (after the settings are chosen)
 
@@ -20,4 +28,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,73 @@
+"""
+Hide API keys in the command line of this process.
+
+Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`). Linux shows there the memory into which
+it copied the arguments at the start. A process may overwrite that memory; Python took its own copy, `sys.argv`, before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_PROC = Path("/proc/self")
+# proc(5): the address where the arguments begin is field 48 of stat, and the name, field 2, may hold spaces.
+_ARG_START = 48 - 3
+
+
+def hide_api_keys() -> bool:
+    """
+    Overwrite the value of every `--api-key` of this process, misspelt forms included, with asterisks.
+
+    Returns:
+        False when a key is on the command line and other users of the machine can still see it there.
+    """
+    if not _key_spans([os.fsencode(argument) for argument in sys.argv]):
+        return True
+    try:
+        shown = _PROC.joinpath("cmdline").read_bytes()
+        start = int(_PROC.joinpath("stat").read_text("latin-1").rpartition(")")[2].split()[_ARG_START])
+        arguments = shown.split(b"\0")
+        spans = _key_spans(arguments)
+        memory = os.open(_PROC / "mem", os.O_RDWR)
+        try:
+            # Only where the arguments really are: a kernel may hide the address as 0.
+            if os.pread(memory, len(shown), start) != shown:
+                return False
+            for offset, length in spans:
+                os.pwrite(memory, b"*" * length, start + offset)
+        finally:
+            os.close(memory)
+        hidden = _PROC.joinpath("cmdline").read_bytes()
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(spans) and all(hidden[offset : offset + length] == b"*" * length for offset, length in spans)
+
+
+def _key_spans(arguments: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Offset and length of each key in *arguments* joined by NUL bytes."""
+    spans = []
+    offset = 0
+    is_value = False
+    for argument in arguments:
+        option, equals, value = argument.partition(b"=")
+        if is_value:
+            spans.append((offset, len(argument)))
+            is_value = False
+        elif _names_a_key(option):
+            if equals:
+                spans.append((offset + len(option) + 1, len(value)))
+            else:
+                is_value = True
+        offset += len(argument) + 1
+    return [span for span in spans if span[1]]
+
+
+def _names_a_key(option: bytes) -> bool:
+    """Tell `--api-key`, and what somebody types who means it: `--api_key`, `-api-key`, `--apikey`, `--api-ke`."""
+    if not option.startswith(b"-"):
+        return False
+    letters = option.lower().translate(None, b"-_")
+    return letters.startswith(b"apik") and not letters.startswith(b"apikeyf")

@@ -1,0 +1,135 @@
+"""Read JSON as it arrives: one value at a time out of a text that may be far larger than memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import NoReturn, TypeAlias
+
+from runtimeclient.errors import AnswerCutError
+
+
+class Number(str):
+    """A JSON number exactly as it was written; `int`, `float` and `Decimal` take it."""
+
+    __slots__ = ()
+
+
+JsonValue: TypeAlias = "bool | str | Number | list[JsonValue] | dict[str, JsonValue] | None"
+
+_SPACE = " \t\r\n"
+# An error this close to the end of what has arrived may only mean that the rest of a token is still to come.
+_LONGEST_TOKEN_PIECE = 16
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{name} is no JSON", name, 0)
+
+
+_decode = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse_constant).raw_decode
+
+
+class JsonStream:
+    """
+    A cursor in a JSON text that arrives in pieces. It holds the value being read and the piece it ends in, no more.
+
+    Every method raises AnswerCutError when the text ends too early or is not JSON.
+    """
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = iter(pieces)
+        self._text = ""
+        self._at = 0
+
+    def peek(self) -> str:
+        """Give the next character that is not white space, and stay before it."""
+        if not self._skip_space():
+            raise AnswerCutError("The answer was cut off: its JSON ends too early.")
+        return self._text[self._at]
+
+    def take(self, character: str) -> None:
+        """Step over *character*, which must be next."""
+        if self.peek() != character:
+            raise self._malformed()
+        self._at += 1
+
+    def value(self) -> tuple[str, JsonValue]:
+        """Read one value; give its text and what it means."""
+        self.peek()
+        while True:
+            try:
+                value, end = _decode(self._text, self._at)
+            except json.JSONDecodeError as exc:
+                is_unfinished = exc.msg.startswith("Unterminated") or exc.pos + _LONGEST_TOKEN_PIECE > len(self._text)
+                if not is_unfinished:
+                    raise self._malformed() from exc
+            except RecursionError as exc:
+                raise self._malformed() from exc
+            else:
+                # The digits of a number may go on in the next piece; every other value shows its end.
+                if end < len(self._text) or not isinstance(value, Number) or not self._read(1):
+                    text = self._text[self._at : end]
+                    self._at = end
+                    return text, value
+                continue
+            # Twice as much each time: the work stays linear however long one value is.
+            if not self._read(len(self._text) - self._at):
+                raise AnswerCutError("The answer was cut off: its JSON ends too early.")
+
+    def items(self) -> Iterator[tuple[str, JsonValue]]:
+        """Read an array value by value."""
+        self.take("[")
+        if self.peek() != "]":
+            yield self.value()
+            while self.peek() == ",":
+                self._at += 1
+                yield self.value()
+        self.take("]")
+
+    def members(self) -> Iterator[str]:
+        """Read an object name by name; the caller reads the value of each before it asks for the next name."""
+        self.take("{")
+        if self.peek() != "}":
+            yield self._member()
+            while self.peek() == ",":
+                self._at += 1
+                yield self._member()
+        self.take("}")
+
+    def end(self) -> None:
+        """Make sure that nothing but white space follows."""
+        if self._skip_space():
+            raise self._malformed()
+
+    def _member(self) -> str:
+        if self.peek() != '"':
+            raise self._malformed()
+        name = self.value()[1]
+        self.take(":")
+        return str(name)
+
+    def _skip_space(self) -> bool:
+        """Go to the next character that is not white space; False when there is none."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in _SPACE:
+                    return True
+                self._at += 1
+            if not self._read(1):
+                return False
+
+    def _read(self, at_least: int) -> bool:
+        """Take in that many more characters; False when there are none."""
+        pieces = [self._text[self._at :]]
+        missing = max(at_least, 1)
+        for piece in self._pieces:
+            pieces.append(piece)
+            missing -= len(piece)
+            if missing <= 0:
+                break
+        has_more = len(pieces) > 1 and any(pieces[1:])
+        self._text, self._at = "".join(pieces), 0
+        return has_more
+
+    def _malformed(self) -> AnswerCutError:
+        return AnswerCutError("The answer is not valid JSON: it was damaged on the way, or another program gave it.")

@@ -1,0 +1,113 @@
+"""Ask one statement after the other at a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+from runtimeclient.client import RuntimeClient
+from runtimeclient.errors import ClientError
+from runtimeclient.formats import MEDIA_TYPES, write_answer
+from runtimeclient.output import Output
+from runtimeclient.screen import one_line
+from runtimeclient.statements import StatementSplitter
+
+with contextlib.suppress(ImportError):  # Some Pythons are built without it; then lines cannot be edited.
+    import readline  # noqa: F401 (input() uses it once it is there; it remembers lines for this session only)
+
+PROMPT = "sql> "
+CONTINUATION = "  -> "
+HELP = """\
+A statement ends with ; and may go over several lines.
+  .tables        list the datasets and views
+  .help          show this
+  .quit          leave, as .exit, quit, exit and Ctrl-D do
+Ctrl-C abandons what is typed and cancels a query that runs; twice in a row it leaves.
+"""
+_QUIT = {".quit", ".exit", "quit", "exit"}
+_TABLES = "SHOW TABLES"
+
+
+class Repl:
+    """
+    Reads statements at a terminal, runs each as soon as its semicolon is there, and goes on after errors.
+
+    Args:
+        client: Whom to ask.
+        output: Where answers go.
+        tell: Takes a line that is no answer: an error or a hint.
+        format_: How answers are shown.
+        read_line: Asks for a line, like `input`.
+    """
+
+    def __init__(
+        self,
+        client: RuntimeClient,
+        output: Output,
+        tell: Callable[[str], None],
+        format_: str,
+        read_line: Callable[[str], str] = input,
+    ) -> None:
+        self._client = client
+        self._output = output
+        self._tell = tell
+        self._format = format_
+        self._read_line = read_line
+        self._splitter = StatementSplitter()
+        self._was_interrupted = False
+
+    def run(self) -> None:
+        """
+        Talk until the user leaves.
+
+        Raises:
+            ClientError: The runtime cannot be reached or refuses the key, found out before the first prompt.
+            KeyboardInterrupt: The user pressed Ctrl-C twice in a row.
+        """
+        self._client.status()
+        self._tell(f"Connected to {self._client.endpoint.url}. End a statement with a semicolon; .help shows more.")
+        while True:
+            try:
+                line = self._read_line(CONTINUATION if self._splitter.is_waiting else PROMPT)
+            except EOFError:
+                self._show("\n")
+                return
+            except KeyboardInterrupt:
+                if self._was_interrupted:
+                    raise
+                self._abandon("")
+                continue
+            self._was_interrupted = False
+            command = line.strip().lower().rstrip("; ")
+            if self._splitter.is_waiting or not (command.startswith(".") or command in _QUIT):
+                self._ask_all(self._splitter.feed(line + "\n"))
+            elif command in _QUIT:
+                return
+            elif command == ".help":
+                self._show(HELP)
+            elif command == ".tables":
+                self._ask_all([_TABLES])
+            else:
+                self._tell(f"There is no {one_line(command)}: see .help.")
+
+    def _ask_all(self, statements: Iterable[str]) -> None:
+        """Run statements in order, up to the first that fails or is cancelled."""
+        try:
+            for statement in statements:
+                with self._client.sql(statement, MEDIA_TYPES[self._format]) as answer:
+                    write_answer(answer, self._format, self._output)
+        except ClientError as exc:
+            self._abandon(f"Error: {one_line(str(exc))}", is_interrupt=False)
+        except KeyboardInterrupt:
+            self._abandon("Cancelled.")
+
+    def _abandon(self, message: str, *, is_interrupt: bool = True) -> None:
+        """Forget what waits to be run, and say why."""
+        self._splitter = StatementSplitter()
+        self._was_interrupted = is_interrupt
+        self._output.flush()
+        self._tell(message)
+
+    def _show(self, text: str) -> None:
+        self._output.write(text)
+        self._output.flush()

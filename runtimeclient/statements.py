@@ -1,0 +1,114 @@
+"""Split text into SQL statements, at the semicolons outside literals, quoted names and comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# The engine takes every character beyond ASCII for a letter.
+_LETTER = r"[\w\x80-\U0010ffff]"
+_NOT_IN_A_WORD = r"(?<![\w$\x80-\U0010ffff])"
+_STOP = re.compile(
+    rf"""
+      --[^\r\n]*                                  # a comment up to the end of the line
+    | /\*                                         # a comment, which may hold others
+    | ['"`]                                       # a string or a quoted name
+    | {_NOT_IN_A_WORD}[eE]'                       # a string with backslash escapes
+    | {_NOT_IN_A_WORD}\$(?![0-9]){_LETTER}*\$     # $$ or $tag$; $1 is a parameter
+    | ;
+    """,
+    re.VERBOSE,
+)
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
+
+
+class StatementSplitter:
+    """
+    Collects lines and gives out each statement as soon as its semicolon is there.
+
+    A statement comes without the semicolon and without the white space around it. What holds nothing but white space
+    and comments is no statement. The work is linear in the text, whatever is in it.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._has_code = False
+        # What ends the literal or comment that the text is in: a quote, a $tag$, "*/", "e'" for an escaped string.
+        self._inside = ""
+        self._comment_depth = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """A statement, a literal or a comment has begun and is not finished."""
+        return self._has_code or bool(self._inside)
+
+    def feed(self, lines: str) -> Iterator[str]:
+        """Take one or more whole lines, line breaks included, and give out the statements that end in them."""
+        at = 0
+        while at < len(lines):
+            if self._inside:
+                end = self._end_of_inside(lines, at)
+                self._parts.append(lines[at:end])
+                at = end
+                continue
+            stop = _STOP.search(lines, at)
+            end = stop.start() if stop else len(lines)
+            self._take_code(lines[at:end])
+            if stop is None:
+                return
+            at = stop.end()
+            mark = stop[0]
+            if mark == ";":
+                yield from self._complete()
+                continue
+            self._parts.append(mark)
+            if mark == "/*":
+                self._inside, self._comment_depth = "*/", 1
+            elif not mark.startswith("--"):
+                self._inside, self._has_code = mark.lower() if mark.endswith("'") else mark, True
+
+    def finish(self) -> Iterator[str]:
+        """Give out what no semicolon ended, an unfinished literal or comment too: the runtime says what it lacks."""
+        self._has_code = self.is_waiting
+        yield from self._complete()
+        self._inside = ""
+
+    def _take_code(self, text: str) -> None:
+        self._parts.append(text)
+        self._has_code = self._has_code or not (text.isspace() or not text)
+
+    def _complete(self) -> Iterator[str]:
+        statement, has_code = "".join(self._parts).strip(), self._has_code
+        self._parts, self._has_code = [], False
+        if has_code:
+            yield statement
+
+    def _end_of_inside(self, text: str, at: int) -> int:
+        """Find where the literal or comment ends; the end of *text* when it goes on after it."""
+        if self._inside == "*/":
+            while edge := _COMMENT_EDGE.search(text, at):
+                at = edge.end()
+                self._comment_depth += 1 if edge[0] == "/*" else -1
+                if not self._comment_depth:
+                    self._inside = ""
+                    return at
+            return len(text)
+        if self._inside == "e'":
+            escaped = _ESCAPED_END.match(text, at)
+            end = escaped.end() if escaped else 0
+        else:
+            # A doubled quote ends one literal and begins the next, which comes to the same.
+            found = text.find(self._inside, at)
+            end = found + len(self._inside) if found >= 0 else 0
+        if not end:
+            return len(text)
+        self._inside = ""
+        return end
+
+
+def split_statements(text: str) -> Iterator[str]:
+    """Split a whole text into its statements."""
+    splitter = StatementSplitter()
+    yield from splitter.feed(text)
+    yield from splitter.finish()

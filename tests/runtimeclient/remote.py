@@ -1,0 +1,154 @@
+"""A remote runtime that says what a test tells it to say, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+API_KEY = "correct-horse-battery-staple"
+VND = "application/vnd.spiceai.sql.v1+json"
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`is_cut` ends the connection before the last chunk; `has_end=False` lets the end of the connection be the end."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_cut: bool = False
+    has_end: bool = True
+
+
+def problem(status: int, code: str, detail: str, request_id: str = "r-1") -> Reply:
+    body = {"type": "about:blank", "title": "", "status": status, "detail": detail, "code": code}
+    return Reply(status, json.dumps(body | {"request_id": request_id}).encode(), "application/problem+json")
+
+
+def with_schema(rows: str, *columns: str) -> Reply:
+    schema = {"fields": [{"name": column} for column in columns]}
+    return Reply(body=f'{{"row_count":0,"schema":{json.dumps(schema)},"data":{rows}}}'.encode(), content_type=VND)
+
+
+@dataclass
+class Remote:
+    """
+    The runtime's side. `replies` maps (method, path) to a reply or to what makes one of a request.
+
+    What is not mapped is 404; `/health` answers.
+    """
+
+    url: str = ""
+    replies: dict[tuple[str, str], Reply | Callable[[Request], Reply]] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+
+    def on(self, method: str, path: str, reply: Reply | Callable[[Request], Reply]) -> None:
+        self.replies[method, path] = reply
+
+    def on_sql(self, reply: Reply | Callable[[Request], Reply]) -> None:
+        self.on("POST", "/v1/sql", reply)
+
+    def on_refreshes(self, dataset: str, *runs: Mapping[str, Any]) -> None:
+        """Answer a request for a refresh, and look by look how it goes."""
+        path = f"/v1/datasets/{dataset}/acceleration/refresh"
+        looks = iter(runs)
+        message = f"Dataset refresh triggered for {dataset}."
+        self.on(
+            "POST",
+            path,
+            Reply(201, json.dumps({"message": message, "refresh": {"id": "7", "status": "queued"}}).encode()),
+        )
+        self.on("GET", path, lambda _: Reply(body=json.dumps([next(looks)]).encode()))
+
+    @property
+    def statements(self) -> list[str]:
+        return [request.body.decode() for request in self.requests if request.path == "/v1/sql"]
+
+    def reply(self, request: Request) -> Reply:
+        self.requests.append(request)
+        if request.path == "/health":
+            return Reply(body=b"ok\n", content_type="text/plain")
+        reply = self.replies.get((request.method, request.path), Reply(404, b"<html>", "text/html"))
+        return reply(request) if callable(reply) else reply
+
+
+def refuse_other_keys(reply: Reply) -> Callable[[Request], Reply]:
+    """Answer 401 to a request without the key."""
+
+    def check(request: Request) -> Reply:
+        if request.headers.get("X-API-Key") == API_KEY:
+            return reply
+        return problem(401, "unauthorized", "The API key is missing or unknown.")
+
+    return check
+
+
+@contextmanager
+def serve(remote: Remote, server: ThreadingHTTPServer | None = None) -> Iterator[Remote]:
+    """Let *remote* answer at a free port of 127.0.0.1."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base class)
+            """Keep quiet."""
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except ConnectionError:  # The client may go in the middle of an answer.
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            reply = remote.reply(Request(self.command, self.path, dict(self.headers.items()), body))
+            self.send_response(reply.status)
+            self.send_header("Content-Type", reply.content_type)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self._send_body(reply)
+
+        do_POST = do_GET
+
+        def _send_body(self, reply: Reply) -> None:
+            if not reply.has_end:
+                self.send_header("Connection", "close")
+                self.end_headers()
+                self.wfile.write(reply.body)
+                return
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for start in range(0, len(reply.body), 1 << 16):
+                chunk = reply.body[start : start + (1 << 16)]
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            if reply.is_cut:
+                self.close_connection = True
+            else:
+                self.wfile.write(b"0\r\n\r\n")
+
+    server = server or ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.RequestHandlerClass = Handler
+    scheme = remote.url or "http"
+    remote.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield remote
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
