@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,27 @@ def test_views_and_values(example: tuple[Server, str], statement: str, rows: Any
     server, _ = example
 
     assert server.rows(statement, key_of(server)) == rows
+
+
+def test_readme_steps_for_a_file_of_your_own(tmp_path: Path) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    (configuration,) = re.findall(r"^ *```yaml\n(.*?)^ *```", readme, re.DOTALL | re.MULTILINE)
+    (make_key,) = re.findall(r"^ *(\(umask .*)$", readme, re.MULTILINE)
+    (read_key,) = re.findall(r"\$\((sed .*)\)\"", readme)
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    (directory / "runtime.yaml").write_text(textwrap.dedent(configuration))
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 1 AS id) TO '{directory}/orders.parquet'")
+
+    subprocess.run(["sh", "-c", make_key], cwd=tmp_path, check=True)
+    key = subprocess.run(["sh", "-c", read_key], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    config = load(directory / "runtime.yaml", {})
+
+    assert config.warnings == ()
+    assert [secret.reveal() for secret in config.auth.keys] == [key.strip()]
+    assert config.datasets[0].file == str(directory / "orders.parquet")
+    assert stat.S_IMODE((directory / ".env").stat().st_mode) == 0o600
 
 
 def test_data_comes_from_the_package_in_the_lock_file() -> None:
