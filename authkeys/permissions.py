@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from authkeys import audit
 from authkeys.principal import Principal
 from authkeys.state import get_access
+
+if TYPE_CHECKING:  # `rest_framework.views` imports the default permissions, and so this module, while it is imported.
+    from rest_framework.views import APIView
 
 
 class HasPrincipal(BasePermission):

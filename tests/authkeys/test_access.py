@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from authkeys import access
+from authkeys.credentials import Absent, Presented
+from authkeys.errors import SaltError
+from authkeys.salt import SALT_NAME
+from runtimeconf.errors import StateDirError
+from runtimeconf.model import AuthConfig, RuntimeConfig
+from runtimeconf.secret import Secret
+
+KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+
+
+def config_in(directory: Path, enabled: bool = True, compatibility: Literal["2.0", "1.10"] = "2.0") -> RuntimeConfig:
+    return RuntimeConfig(
+        file=directory / "runtime.yaml",
+        state_dir=directory / "state",
+        auth=AuthConfig(enabled=enabled, keys=(Secret(KEY),) if enabled else ()),
+        compatibility=compatibility,
+    )
+
+
+def test_build_makes_the_state_directory_and_the_salt(tmp_path: Path) -> None:
+    built = access.build(config_in(tmp_path))
+
+    assert built.key_set is not None
+    assert built.key_set.find(KEY) is not None
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state" / SALT_NAME).exists()
+
+
+def test_fingerprints_survive_a_restart(tmp_path: Path) -> None:
+    first, second = (access.build(config_in(tmp_path)).key_set for _ in range(2))
+
+    assert first is not None
+    assert second is not None
+    assert first.fingerprints() == second.fingerprints()
+
+
+@pytest.mark.parametrize("build", [access.build, access.build_from_what_is_there])
+def test_off_needs_nothing_on_disk(tmp_path: Path, build: type[access.Access]) -> None:
+    config = config_in(tmp_path, enabled=False, compatibility="1.10")
+
+    assert build(config) == access.Access(key_set=None, compatibility="1.10")  # type: ignore[call-arg, arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_salt_nothing_is_built_and_nothing_made(tmp_path: Path) -> None:
+    assert access.build_from_what_is_there(config_in(tmp_path)) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_a_salt_it_is_built_from_what_is_there(tmp_path: Path) -> None:
+    access.build(config_in(tmp_path))
+
+    built = access.build_from_what_is_there(config_in(tmp_path))
+
+    assert built is not None
+    assert built.key_set is not None
+    assert built.key_set.find(KEY) is not None
+
+
+def test_a_state_directory_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+
+    with pytest.raises(StateDirError):
+        access.build(config_in(tmp_path))
+
+
+def test_a_damaged_salt_stops_it(tmp_path: Path) -> None:
+    access.build(config_in(tmp_path))
+    (tmp_path / "state" / SALT_NAME).write_bytes(b"short")
+
+    for build in (access.build, access.build_from_what_is_there):
+        with pytest.raises(SaltError):
+            build(config_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("compatibility", "presented", "challenge"),
+    [
+        ("2.0", False, 'Bearer realm="latchkey"'),
+        ("2.0", True, 'Bearer realm="latchkey", error="invalid_token"'),
+        ("1.10", False, 'ApiKey realm="latchkey"'),
+        ("1.10", True, 'ApiKey realm="latchkey", error="invalid_token"'),
+    ],
+)
+def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, challenge: str) -> None:
+    assert access.Access(key_set=None, compatibility=compatibility).challenge(presented=presented) == challenge
+
+
+def test_version_1_10_takes_no_bearer() -> None:
+    old, new = (access.Access(key_set=None, compatibility=version) for version in ("1.10", "2.0"))  # type: ignore[arg-type]
+
+    assert old.credential(None, f"Bearer {KEY}") == Absent()
+    assert old.credential(KEY, None) == Presented(KEY)
+    assert new.credential(None, f"Bearer {KEY}") == Presented(KEY)

@@ -1,0 +1,165 @@
+"""The DRF classes, on a view of their own."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import pytest
+from django.http import HttpResponse
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+from authkeys.access import Access
+from authkeys.authentication import ApiKeyAuthentication
+from authkeys.errors import AccessNotBuiltError
+from authkeys.keys import AccessLevel, KeySet
+from authkeys.permissions import HasPrincipal
+from authkeys.principal import Principal
+from authkeys.state import set_access
+from runtimeconf.secret import Secret
+
+KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+WRONG = KEY[:-1] + "F"
+
+
+def handle(error: Exception, context: dict[str, Any]) -> HttpResponse:
+    if isinstance(error, AccessNotBuiltError):
+        raise error
+    challenge = getattr(error, "auth_header", "")
+    return HttpResponse(
+        str(error.detail),  # type: ignore[attr-defined]
+        status=error.status_code,  # type: ignore[attr-defined]
+        headers={"WWW-Authenticate": challenge, "X-Code": error.get_codes()},  # type: ignore[attr-defined]
+    )
+
+
+class WhoView(APIView):
+    authentication_classes = [ApiKeyAuthentication]
+    permission_classes = [HasPrincipal]
+
+    def get_exception_handler(self) -> Any:
+        return handle
+
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        return None, None
+
+    def get(self, request: Request) -> HttpResponse:
+        assert isinstance(request.user, Principal)
+        return HttpResponse(f"{request.user.fingerprint} {request.user.access.value}")
+
+
+class AnybodyView(WhoView):
+    permission_classes = [AllowAny]
+
+    def get(self, request: Request) -> HttpResponse:
+        return HttpResponse(repr(request.user))
+
+
+def ask(view: type[APIView] = WhoView, **headers: str) -> HttpResponse | Response:
+    answer = view.as_view()(APIRequestFactory().get("/", headers=headers))
+    assert isinstance(answer, HttpResponse)
+    return answer
+
+
+def switch_on(compatibility: Literal["2.0", "1.10"] = "2.0") -> KeySet:
+    key_set = KeySet([Secret(KEY)], bytes(32))
+    set_access(Access(key_set=key_set, compatibility=compatibility))
+    return key_set
+
+
+def test_a_right_key_is_a_principal_with_a_fingerprint() -> None:
+    key_set = switch_on()
+
+    for headers in ({"X-API-Key": KEY}, {"x-api-key": KEY}, {"Authorization": f"bearer {KEY}"}):
+        answer = ask(**headers)
+        assert answer.status_code == 200
+        assert answer.content.decode() == f"{key_set.fingerprints()[0]} {AccessLevel.READ.value}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "reason", "challenge"),
+    [
+        pytest.param({}, "missing_key", "missing_key", 'Bearer realm="latchkey"', id="A01 none"),
+        pytest.param({"X-API-Key": " "}, "missing_key", "missing_key", 'Bearer realm="latchkey"', id="A07 blank"),
+        pytest.param(
+            {"X-API-Key": WRONG},
+            "invalid_key",
+            "unknown_key",
+            'Bearer realm="latchkey", error="invalid_token"',
+            id="A05 wrong",
+        ),
+        pytest.param(
+            {"X-API-Key": f"{KEY},{KEY}"},
+            "invalid_key",
+            "repeated_header",
+            'Bearer realm="latchkey", error="invalid_token"',
+            id="A13 twice",
+        ),
+        pytest.param(
+            {"Authorization": f"Basic {KEY}"},
+            "invalid_key",
+            "unknown_scheme",
+            'Bearer realm="latchkey", error="invalid_token"',
+            id="A18 Basic",
+        ),
+    ],
+)
+def test_a48_a_refusal_is_401_with_a_challenge_and_one_audit_line(
+    headers: dict[str, str], code: str, reason: str, challenge: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch_on()
+
+    answer = ask(**headers)
+
+    assert answer.status_code == 401
+    assert answer["WWW-Authenticate"] == challenge
+    assert answer["X-Code"] == code
+    (record,) = [record for record in caplog.records if record.name == "authkeys.audit"]
+    assert record.levelno == logging.WARNING
+    assert record.fields == {  # type: ignore[attr-defined]
+        "peer": "127.0.0.1",
+        "method": "GET",
+        "route": None,
+        "status": 401,
+        "reason": reason,
+        "request_id": "",
+    }
+    for text in (answer.content.decode(), caplog.text, str(record.__dict__)):
+        assert KEY[:6] not in text
+
+
+def test_version_1_10_names_only_its_own_header() -> None:
+    switch_on("1.10")
+
+    assert ask(**{"X-API-Key": KEY}).status_code == 200
+    answer = ask(Authorization=f"Bearer {KEY}")
+    assert answer.status_code == 401
+    assert answer["WWW-Authenticate"] == 'ApiKey realm="latchkey"'
+    assert "Bearer" not in answer.content.decode()
+    assert ask(**{"X-API-Key": WRONG})["WWW-Authenticate"] == 'ApiKey realm="latchkey", error="invalid_token"'
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-API-Key": "anything"}, {"Authorization": "Basic x"}])
+def test_everybody_is_anonymous_while_authentication_is_off(headers: dict[str, str]) -> None:
+    set_access(Access(key_set=None))
+
+    answer = ask(**headers)
+
+    assert answer.status_code == 200
+    assert answer.content.decode() == " read"
+
+
+def test_nobody_gets_in_when_the_key_set_was_never_built() -> None:
+    with pytest.raises(AccessNotBuiltError):
+        ask(**{"X-API-Key": KEY})
+
+
+def test_without_the_permission_an_unknown_caller_stays_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    switch_on()
+
+    assert ask(AnybodyView).content == b"None"
+    assert caplog.records == []
