@@ -8,7 +8,7 @@ from io import BytesIO
 import pyarrow as pa
 
 from queryengine.catalog import Column
-from queryengine.encoders.plan import column_names, pieces
+from queryengine.encoders.plan import ARROW_PIECE_BYTES, column_names, pieces, renderers
 
 
 def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
@@ -18,16 +18,15 @@ def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Give the stream: the schema at once, then messages of a size that fits a Flight message, then the end marker."""
+    """Give the stream: the schema with the first rows, then messages that fit into Flight's, then the end marker."""
+    renderers(columns, schema)  # Refuses what Arrow has damaged.
     answer = answer_schema(columns, schema)
     sink = BytesIO()
     with pa.ipc.new_stream(sink, answer) as writer:
-        yield _taken(sink)
-        for piece, _ in pieces(batches, _size):
+        for piece, _ in pieces(batches, _size, ARROW_PIECE_BYTES):
             writer.write_batch(pa.RecordBatch.from_arrays(piece.columns, schema=answer))
             yield _taken(sink)
-        writer.close()
-        yield _taken(sink)
+    yield _taken(sink)
 
 
 def _size(batch: pa.RecordBatch) -> int:

@@ -19,11 +19,15 @@ _PLAIN = bytes(set(range(256)) - _QUOTED)
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Give the header and the rows. A null is an empty field, an empty string is `""`."""
     plan = renderers(columns, schema)
-    yield ",".join(quoted(pa.array(column_names(columns), pa.string())).to_pylist()).encode() + b"\n"
+    start = ",".join(quoted(pa.array(column_names(columns), pa.string())).to_pylist()).encode() + b"\n"
     for piece in text_pieces(batches, plan, row_overhead=len(columns)):
-        fields = [quoted(renderer.plain(array)) for renderer, array in zip(plan, piece.columns, strict=True)]
+        texts = [renderer.plain(array) for renderer, array in zip(plan, piece.columns, strict=True)]
+        fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, texts, strict=True)]
         separated = [part for field in fields for part in (",", field)][1:]
-        yield bytes(value_bytes(join(*separated, "\n", null="")))
+        yield start + value_bytes(join(*separated, "\n", null=""))
+        start = b""
+    if start:
+        yield start
 
 
 def quoted(texts: pa.StringArray) -> pa.StringArray:
@@ -32,7 +36,7 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
     found = specials(texts, _PLAIN)
     for byte in found:
         needed = pc.or_(needed, pc.match_substring(texts, chr(byte)))
-    if not pc.any(needed).as_py():
+    if not needed.true_count:
         return texts
     doubled = pc.replace_substring(texts, '"', '""') if ord('"') in found else texts
     return pc.if_else(needed, join('"', doubled, '"'), texts)

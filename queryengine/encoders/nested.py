@@ -18,11 +18,11 @@ class ListRenderer(Renderer):
     def __init__(self, element: Renderer) -> None:
         self._element = element
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         tokens = self._element.json(array.flatten()).tokens()
         return Fragment(_joined_by_row(array, tokens), "[", "]")
 
-    def size(self, array: pa.Array) -> int:
+    def _size(self, array: pa.Array) -> int:
         return 8 * len(array) + self._element.size(array.flatten())
 
 
@@ -34,11 +34,11 @@ class StructRenderer(Renderer):
         self._keys = [json.dumps(name, ensure_ascii=False) + ":" for name in unique_names(names)]
         self._overhead = sum(len(key.encode()) for key in self._keys) + 2 * len(self._keys) + 8
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         text = object_text([member.json(child) for member, child in self._children(array)], self._keys, len(array))
         return Fragment(where(array.is_valid(), text) if array.null_count else text)
 
-    def size(self, array: pa.Array) -> int:
+    def _size(self, array: pa.Array) -> int:
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
 
     def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
@@ -51,7 +51,7 @@ class TupleRenderer(StructRenderer):
     def __init__(self, members: Sequence[Renderer]) -> None:
         super().__init__([str(position) for position in range(len(members))], members)
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         columns = [member.json(child).tokens() for member, child in self._children(array)]
         separated = [part for column in columns for part in (",", column)][1:]
         text = join("[", *separated, "]")
@@ -65,13 +65,13 @@ class MapRenderer(Renderer):
         self._key = key
         self._value = value
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         rows, keys, values = self._entries(array)
         names = self._names(rows, self._key.plain(keys))
         members = join('"', json_escaped(names), '":', self._value.json(values).tokens())
         return Fragment(_joined_by_row(rows, members), "{", "}")
 
-    def size(self, array: pa.Array) -> int:
+    def _size(self, array: pa.Array) -> int:
         _, keys, values = self._entries(array)
         return 8 * len(array) + self._key.size(keys) + self._value.size(values)
 
@@ -84,7 +84,7 @@ class MapRenderer(Renderer):
 
     @staticmethod
     def _names(rows: pa.ListArray, names: pa.StringArray) -> pa.StringArray:
-        """Make the texts of keys unique within each map: a file may repeat a key, and keys of a union may look alike."""
+        """Make keys unique within each map: a file may repeat a key, and two keys of a union may look alike."""
         names = names.fill_null("null")
         entries = pa.table({"row": pc.list_parent_indices(rows), "name": names})
         if entries.group_by(["row", "name"]).aggregate([]).num_rows == len(names):
@@ -98,17 +98,16 @@ class MapRenderer(Renderer):
 class UnionRenderer(Renderer):
     """The value of whichever member is set."""
 
-    def __init__(self, type_codes: Sequence[int], members: Sequence[Renderer]) -> None:
-        self._positions = {code: position for position, code in enumerate(type_codes)}
+    def __init__(self, members: Sequence[Renderer]) -> None:
         self._members = members
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         return Fragment(self._chosen(array, [member.json(child).whole() for member, child in self._children(array)]))
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
+    def _plain(self, array: pa.Array) -> pa.StringArray:
         return self._chosen(array, [member.plain(child) for member, child in self._children(array)])
 
-    def size(self, array: pa.Array) -> int:
+    def _size(self, array: pa.Array) -> int:
         return sum(member.size(child) for member, child in self._children(array))
 
     def _chosen(self, array: pa.UnionArray, texts: Sequence[pa.StringArray]) -> pa.StringArray:

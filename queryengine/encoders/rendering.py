@@ -45,18 +45,30 @@ class Fragment:
 
 
 class Renderer(ABC):
-    """Turns a column of one type into text."""
+    """Turns a column of one type into text. A type implements `_json`, and the others where it can do better."""
 
-    @abstractmethod
+    #: Whether the plain text may hold anything; False where it never holds a quote, a comma or the end of a line.
+    free_text = True
+
     def json(self, array: pa.Array) -> Fragment:
         """Return each value as JSON (RFC 8259)."""
+        return self._json(array)
 
     def plain(self, array: pa.Array) -> pa.StringArray:
         """Return each value as bare text: a string as it is, a nested value as JSON."""
-        return self.json(array).whole()
+        return self._plain(array)
 
     def size(self, array: pa.Array) -> int:
-        """Estimate from above how many bytes the text will take, escapes apart."""
+        """Estimate from above how many bytes the text takes, escapes apart."""
+        return self._size(array)
+
+    @abstractmethod
+    def _json(self, array: pa.Array) -> Fragment: ...
+
+    def _plain(self, array: pa.Array) -> pa.StringArray:
+        return self._json(array).whole()
+
+    def _size(self, array: pa.Array) -> int:
         return 24 * len(array) + 2 * int(array.nbytes)
 
 

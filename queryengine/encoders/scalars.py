@@ -14,8 +14,8 @@ from queryengine.encoders.rendering import Fragment, Renderer, join, json_escape
 _LARGEST_SCALE_WITHOUT_EXPONENT = 6
 
 #: Arrow writes a double from here on with an exponent, whole numbers below 2^53 included.
-_EXPONENT_FROM = 1e10
-_WHOLE_UNTIL = 2.0**53
+_EXPONENT_FROM = pa.scalar(1e10)
+_WHOLE_UNTIL = pa.scalar(2.0**53)
 
 #: A string literal, or one of the three words that are not JSON.
 _STRING_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
@@ -24,14 +24,18 @@ _STRING_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
 class NullRenderer(Renderer):
     """A column without a type: every value is null."""
 
-    def json(self, array: pa.Array) -> Fragment:
+    free_text = False
+
+    def _json(self, array: pa.Array) -> Fragment:
         return Fragment(pa.nulls(len(array), pa.string()))
 
 
 class CastRenderer(Renderer):
     """What Arrow's own cast to text writes as JSON does: integers and booleans."""
 
-    def json(self, array: pa.Array) -> Fragment:
+    free_text = False
+
+    def _json(self, array: pa.Array) -> Fragment:
         return Fragment(pc.cast(array, pa.string()))
 
 
@@ -42,13 +46,15 @@ class FloatRenderer(Renderer):
     JSON has no NaN and no infinities: they are null there, and words in plain text.
     """
 
-    def json(self, array: pa.Array) -> Fragment:
-        finite = pc.is_finite(array)
-        return Fragment(self._digits(array if _all(finite) else where(finite, array)))
+    free_text = False
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
+    def _json(self, array: pa.Array) -> Fragment:
         finite = pc.is_finite(array)
-        if _all(finite):
+        return Fragment(self._digits(where(finite, array) if finite.false_count else array))
+
+    def _plain(self, array: pa.Array) -> pa.StringArray:
+        finite = pc.is_finite(array)
+        if not finite.false_count:
             return self._digits(array)
         words = pc.if_else(pc.is_nan(array), "NaN", pc.if_else(pc.greater(array, 0), "Infinity", "-Infinity"))
         return pc.if_else(finite, self._digits(where(finite, array)), words)
@@ -57,12 +63,13 @@ class FloatRenderer(Renderer):
     def _digits(array: pa.Array) -> pa.StringArray:
         text = pc.cast(array, pa.string())
         whole = pc.equal(pc.trunc(array), array)
-        magnitude = pc.abs(array)
-        whole = pc.and_(whole, pc.less(magnitude, _WHOLE_UNTIL))
-        if not pc.any(whole).as_py():
+        if not whole.true_count:
             return text
-        large = pc.and_(whole, pc.greater_equal(magnitude, _EXPONENT_FROM))
-        if pc.any(large).as_py():
+        magnitude = pc.abs(array)
+        large = pc.greater_equal(magnitude, _EXPONENT_FROM)
+        if large.true_count:
+            whole = pc.and_(whole, pc.less(magnitude, _WHOLE_UNTIL))
+            large = pc.and_(large, whole)
             text = pc.if_else(large, pc.cast(pc.cast(where(large, array), pa.int64()), pa.string()), text)
         return pc.if_else(whole, join(text, ".0"), text)
 
@@ -70,10 +77,12 @@ class FloatRenderer(Renderer):
 class DecimalRenderer(Renderer):
     """Decimals with all the digits of their scale."""
 
+    free_text = False
+
     def __init__(self, scale: int) -> None:
         self._scale = scale
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         if self._scale <= _LARGEST_SCALE_WITHOUT_EXPONENT:
             return Fragment(pc.cast(array, pa.string()))
         unscaled = pa.Array.from_buffers(
@@ -88,29 +97,31 @@ class DecimalRenderer(Renderer):
 class StringRenderer(Renderer):
     """Text."""
 
-    def json(self, array: pa.Array) -> Fragment:
-        return Fragment(json_escaped(self.plain(array)), '"', '"')
+    def _json(self, array: pa.Array) -> Fragment:
+        return Fragment(json_escaped(self._plain(array)), '"', '"')
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
+    def _plain(self, array: pa.Array) -> pa.StringArray:
         return array if array.type == pa.string() else pc.cast(array, pa.string())
 
 
 class DigitsRenderer(StringRenderer):
     """Integers beyond Arrow's, carried as the engine's text: bare in JSON."""
 
-    def json(self, array: pa.Array) -> Fragment:
-        return Fragment(self.plain(array))
+    free_text = False
+
+    def _json(self, array: pa.Array) -> Fragment:
+        return Fragment(self._plain(array))
 
 
 class JsonRenderer(StringRenderer):
     """A VARIANT, carried as the engine's JSON: embedded, with null for the NaN and Infinity that the engine writes."""
 
-    def json(self, array: pa.Array) -> Fragment:
-        return Fragment(self.plain(array))
+    def _json(self, array: pa.Array) -> Fragment:
+        return Fragment(self._plain(array))
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
-        text = super().plain(array)
-        if pc.any(pc.match_substring_regex(text, "NaN|Infinity")).as_py():
+    def _plain(self, array: pa.Array) -> pa.StringArray:
+        text = super()._plain(array)
+        if pc.match_substring_regex(text, "NaN|Infinity").true_count:
             text = pa.array([value and _STRING_OR_WORD.sub(_strict, value) for value in text.to_pylist()], pa.string())
         return text
 
@@ -118,10 +129,12 @@ class JsonRenderer(StringRenderer):
 class BytesRenderer(Renderer):
     """Bytes as lower-case hexadecimal digits."""
 
-    def json(self, array: pa.Array) -> Fragment:
-        return Fragment(self.plain(array), '"', '"')
+    free_text = False
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
+    def _json(self, array: pa.Array) -> Fragment:
+        return Fragment(self._plain(array), '"', '"')
+
+    def _plain(self, array: pa.Array) -> pa.StringArray:
         binary = array if array.type == pa.binary() else pc.cast(array, pa.binary())
         if len(binary) == 0:
             return pa.array([], pa.string())
@@ -139,21 +152,16 @@ class DictionaryRenderer(Renderer):
     def __init__(self, values: Renderer) -> None:
         self._values = values
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         fragment = self._values.json(array.dictionary)
         return Fragment(pc.take(fragment.values, array.indices), fragment.before, fragment.after)
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
+    def _plain(self, array: pa.Array) -> pa.StringArray:
         return pc.take(self._values.plain(array.dictionary), array.indices)
 
-    def size(self, array: pa.Array) -> int:
+    def _size(self, array: pa.Array) -> int:
         longest = pc.max(pc.binary_length(array.dictionary)).as_py() or 0
         return len(array) * (int(longest) + 8)
-
-
-def _all(mask: pa.BooleanArray) -> bool:
-    """Say whether *mask* is nowhere false; nulls do not count."""
-    return bool(pc.all(mask, min_count=0).as_py())
 
 
 def _strict(match: re.Match[str]) -> str:

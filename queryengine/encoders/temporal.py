@@ -23,43 +23,41 @@ _LAST_DAY = 2_932_896
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
-#: What the engine writes into the largest integer of the type, and its negative.
-_INFINITIES = ("infinity", "-infinity")
-
 
 class _TemporalRenderer(Renderer):
-    """The common course: infinities aside, Arrow's cast for what it can write, Python for the rest."""
+    """
+    The common course: Arrow's cast for the usual values, Python for the rest.
 
-    infinity: int | None = None
+    `infinity` is the integer that stands for it, and its negative for the other one; 0 when the type has none.
+    `first` and `last` are the integers between which Arrow writes what we want; `after` follows each text.
+    """
+
+    free_text = False
+    infinity = 0
     first: int
     last: int
     after = ""
 
-    def json(self, array: pa.Array) -> Fragment:
+    def _json(self, array: pa.Array) -> Fragment:
         return Fragment(self._finite(self._integers(array)), '"', self.after + '"')
 
-    def plain(self, array: pa.Array) -> pa.StringArray:
+    def _plain(self, array: pa.Array) -> pa.StringArray:
         integers = self._integers(array)
         text = Fragment(self._finite(integers), "", self.after).whole()
-        if self.infinity is not None and text.null_count > array.null_count:
-            for infinity, word in zip((self.infinity, -self.infinity), _INFINITIES, strict=True):
+        if text.null_count > array.null_count:
+            for infinity, word in ((self.infinity, "infinity"), (-self.infinity, "-infinity")):
                 text = pc.if_else(pc.equal(integers, infinity), word, text)
         return text
 
     def _finite(self, integers: pa.Array) -> pa.StringArray:
         """Render integers of the type's unit; infinities become null."""
-        if self.infinity is not None:
-            # The negative infinity is the negative of the largest integer; nothing is below it.
-            infinite = pc.or_(pc.equal(integers, self.infinity), pc.equal(integers, -self.infinity))
-            if pc.any(infinite).as_py():
-                integers = where(pc.invert(infinite), integers)
         bounds = pc.min_max(integers).as_py()
         if bounds["min"] is None or (self.first <= bounds["min"] and bounds["max"] <= self.last):
             return self._usual(integers)
         usual = pc.and_(pc.greater_equal(integers, self.first), pc.less_equal(integers, self.last))
         unusual = where(pc.invert(usual), integers).to_pylist()
-        rare = pa.array([None if value is None else self._rare(value) for value in unusual], pa.string())
-        return pc.coalesce(self._usual(where(usual, integers)), rare)
+        rare = [None if value is None or abs(value) == self.infinity else self._rare(value) for value in unusual]
+        return pc.coalesce(self._usual(where(usual, integers)), pa.array(rare, pa.string()))
 
     def _integers(self, array: pa.Array) -> pa.Array:
         """Return the values as Arrow stores them."""
@@ -137,7 +135,7 @@ class TimeRenderer(_TemporalRenderer):
 def _shortest(
     integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray]
 ) -> pa.StringArray:
-    """Render integers of *unit*, each with the shortest fraction that holds it; *text* renders one length of fraction."""
+    """Render integers of *unit*, each with the shortest fraction that holds it; *text* renders one length of it."""
     parts = []
     rest = integers
     for coarser, per_second in _PER_SECOND.items():
@@ -147,14 +145,14 @@ def _shortest(
         step = _PER_SECOND[unit] // per_second
         quotients = pc.divide(rest, step)
         fits = pc.equal(pc.multiply(quotients, step), rest)
-        if not pc.any(fits).as_py():
-            continue
-        if pc.all(fits).as_py():
+        if not fits.false_count:
             parts.append(text(quotients, coarser))
             break
+        if not fits.true_count:
+            continue
         parts.append(text(where(fits, quotients), coarser))
         rest = where(pc.invert(fits), rest)
-    return pc.coalesce(*parts)
+    return parts[0] if len(parts) == 1 else pc.coalesce(*parts)
 
 
 def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:

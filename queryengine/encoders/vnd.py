@@ -12,6 +12,7 @@ import pyarrow as pa
 from queryengine.catalog import Column
 from queryengine.encoders import json as json_encoder
 from queryengine.encoders.arrow import answer_schema
+from queryengine.encoders.plan import renderers
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
@@ -28,6 +29,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
             rows += batch.num_rows
             yield batch
 
+    renderers(columns, schema)  # Refuses every type that has no name below.
     fields = [_field(field) for field in answer_schema(columns, schema)]
     head = _compact({"schema": {"fields": fields, "metadata": {}}})
     start = head[:-1] + b',"data":'
@@ -39,8 +41,9 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
 def data_type(arrow: pa.DataType) -> Any:
     """Name an Arrow type as the Rust implementation of Arrow does in JSON: `"Int64"`, `{"Decimal128":[18,3]}`."""
-    name = _SIMPLE.get(arrow.id)
-    return name if name is not None else _PARAMETRISED[arrow.id](arrow)
+    if arrow.id in _SIMPLE:
+        return _SIMPLE[arrow.id]
+    return _PARAMETRISED[arrow.id](arrow)
 
 
 def _field(field: pa.Field) -> dict[str, Any]:
