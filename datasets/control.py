@@ -67,3 +67,10 @@ class DatasetControl(Protocol):
             UnknownDatasetError: No dataset has that name.
             DatasetsUnavailableError: No process answers for the datasets at the moment.
         """
+
+
+class DatasetRegistry(DatasetControl, Protocol):
+    """What `datasets.state` holds: the control of a whole process, which also knows whether it has begun to serve."""
+
+    def is_loaded(self) -> bool:
+        """Say whether every dataset was loaded at least once; once true, it stays so while the process lives."""

@@ -53,9 +53,14 @@ def fingerprint(dataset: DatasetConfig) -> str:
         dataset.from_,
         dataset.file,
         sorted(dataset.params.items()),
-        dataset.acceleration.refresh_sql,
+        refresh_sql_of(dataset),
     ]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def refresh_sql_of(dataset: DatasetConfig) -> str | None:
+    """Return the `refresh_sql` of the YAML, which is a part of the acceleration and off with it."""
+    return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None
 
 
 def verify(state_dir: Path, snapshot: Snapshot) -> None:

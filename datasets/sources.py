@@ -160,11 +160,11 @@ class FileSource:
         parts = Path(self._shown).parts
         plain = next(index for index, part in enumerate(parts) if glob.has_magic(part))
         shown_root = Path(*parts[:plain])
-        root = Path(*Path(self._path).parts[: plain - len(parts)])
+        root_length = len(Path(self._path).parts) - (len(parts) - plain)
         for path in map(Path, glob.iglob(self._path, recursive=True)):  # noqa: PTH207 - Path.glob takes hidden files
             deadline.check()
             if not path.is_dir():
-                yield _Found(str(path), str(shown_root / path.relative_to(root)))
+                yield _Found(str(path), str(shown_root.joinpath(*path.parts[root_length:])))
 
     def _walk(self, deadline: Deadline) -> Iterator[_Found]:
         def fail(error: OSError) -> None:

@@ -1,0 +1,269 @@
+"""
+Asking the refresher from another process: one JSON line there, one back, over a Unix socket.
+
+A request is `{"call": "datasets"}`, `{"call": "history", "name": ...}` or `{"call": "refresh", "name": ...,
+"refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket lies in
+the state directory, which only its owner may enter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from datasets.control import DatasetControl, DatasetState, DatasetStatus, RefreshRun
+from datasets.errors import (
+    AccelerationDisabledError,
+    DatasetError,
+    DatasetsUnavailableError,
+    StateDirectoryError,
+    UnknownDatasetError,
+)
+from datasets.history import run_of
+from queryengine.errors import (
+    EmptyStatementError,
+    ParameterError,
+    QueryError,
+    SqlError,
+    SqlSyntaxError,
+    StatementError,
+    StatementNotAllowedError,
+)
+
+logger = logging.getLogger(__name__)
+
+SOCKET_NAME = "control.sock"
+
+#: The longest request (a refresh_sql, escaped, makes nearly all of it) and the longest reply, in bytes.
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+
+#: Seconds that either side waits for the other. A caller of the HTTP API waits behind it.
+_TIMEOUT_S = 5.0
+
+#: Requests that are answered at the same time; more wait in the listen queue.
+_MAX_CONNECTIONS = 32
+
+Call = Literal["datasets", "history", "refresh"]
+
+#: What a refused `refresh` or `history` raises here, by the code that the other side gives.
+_ERRORS: Mapping[str, Callable[[str, str], Exception]] = {
+    UnknownDatasetError.code: lambda name, _message: UnknownDatasetError(name),
+    AccelerationDisabledError.code: lambda name, _message: AccelerationDisabledError(name),
+    DatasetsUnavailableError.code: lambda _name, _message: DatasetsUnavailableError(),
+    EmptyStatementError.code: lambda _name, _message: EmptyStatementError(),
+    SqlSyntaxError.code: lambda _name, message: SqlSyntaxError(message),
+    SqlError.code: lambda _name, message: SqlError(message),
+    ParameterError.code: lambda _name, message: ParameterError(message),
+    StatementNotAllowedError.code: lambda _name, message: StatementNotAllowedError(message),
+    StatementError.code: lambda _name, message: StatementError(message),
+}
+
+
+class ProtocolError(Exception):
+    """A line is not a request, or not a reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call; `name` is "" for `datasets`."""
+
+    call: Call
+    name: str = ""
+    refresh_sql: str | None = None
+
+
+def encode_request(request: Request) -> bytes:
+    """Return the line of *request*."""
+    return _line(asdict(request))
+
+
+def decode_request(line: bytes) -> Request:
+    """
+    Return the request of *line*.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    fields = _fields(line)
+    if not fields.keys() <= {"call", "name", "refresh_sql"}:
+        raise ProtocolError("a request has the fields call, name and refresh_sql")
+    call, name, refresh_sql = fields.get("call"), fields.get("name", ""), fields.get("refresh_sql")
+    if call not in get_args(Call):
+        raise ProtocolError("the call is datasets, history or refresh")
+    if not isinstance(name, str) or not isinstance(refresh_sql, str | None):
+        raise ProtocolError("the name and the refresh_sql are texts")
+    return Request(call=call, name=name, refresh_sql=refresh_sql)
+
+
+def encode_error(code: str, message: str) -> bytes:
+    """Return the line of a reply that says what is wrong."""
+    return _line({"error": {"code": code, "message": message}})
+
+
+def decode_reply(line: bytes, name: str = "") -> Any:
+    """
+    Return the result in *line*, which answers a request about the dataset *name*.
+
+    Raises:
+        DatasetError, StatementError: What the other side says.
+        ProtocolError: It is no reply.
+    """
+    fields = _fields(line)
+    if "result" in fields:
+        return fields["result"]
+    error = fields.get("error")
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        raise ProtocolError("a reply has a result or an error")
+    code, message = str(error.get("code")), error["message"]
+    raise _ERRORS[code](name, message) if code in _ERRORS else DatasetError(message)
+
+
+def answer(control: DatasetControl, line: bytes) -> bytes:
+    """Return the reply of *control* to the request in *line*, whatever that holds."""
+    try:
+        request = decode_request(line)
+        if request.call == "datasets":
+            return _line({"result": [asdict(state) for state in control.datasets()]})
+        if request.call == "history":
+            return _line({"result": [asdict(run) for run in control.history(request.name)]})
+        return _line({"result": asdict(control.request_refresh(request.name, request.refresh_sql))})
+    except ProtocolError as exc:
+        return encode_error("protocol_error", f"The control request is malformed: {exc}.")
+    except (DatasetError, QueryError) as exc:
+        return encode_error(exc.code, str(exc))
+    except Exception:
+        # The next request may well be answered: the caller is told, and the log has the reason.
+        logger.exception("A control request failed")
+        return encode_error(DatasetError.code, "The refresher failed; the log of the runtime tells why.")
+
+
+class ControlServer:
+    """
+    Answers for *control* on the socket of *state_dir*, in threads of its own.
+
+    Raises:
+        StateDirectoryError: The socket cannot be made.
+    """
+
+    def __init__(self, state_dir: Path, control: DatasetControl) -> None:
+        self._path = state_dir / SOCKET_NAME
+        self._control = control
+        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Whoever has the lock of the directory owns the name; what is there is a dead predecessor's.
+            self._path.unlink(missing_ok=True)
+            self._listener.bind(str(self._path))
+            self._path.chmod(0o600)
+            self._listener.listen(128)
+        except OSError as exc:
+            self._listener.close()
+            raise StateDirectoryError(
+                f"The control socket cannot be made in the state directory: {exc.strerror or exc}."
+            ) from exc
+        self._thread = threading.Thread(target=self._accept, name="control-server", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more requests; those under way are answered."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        with suppress(OSError):
+            self._path.unlink()
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="control-request", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError):
+                connection.settimeout(_TIMEOUT_S)
+                line = _read_line(connection, MAX_REQUEST_BYTES)
+                connection.sendall(answer(self._control, line))
+        finally:
+            self._places.release()
+
+
+class ControlClient:
+    """The `DatasetControl` of a process that does not hold the lock: it asks the one that does."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = str(state_dir / SOCKET_NAME)
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
+        result = self._ask(Request(call="datasets"))
+        return self._decoded(lambda: tuple(_state_of(item) for item in result))
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+        """As `DatasetControl.request_refresh`."""
+        result = self._ask(Request(call="refresh", name=name, refresh_sql=refresh_sql))
+        return self._decoded(lambda: run_of(result))
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """As `DatasetControl.history`."""
+        result = self._ask(Request(call="history", name=name))
+        return self._decoded(lambda: tuple(run_of(item) for item in result))
+
+    def _ask(self, request: Request) -> Any:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_TIMEOUT_S)
+                connection.connect(self._path)
+                connection.sendall(encode_request(request))
+                line = _read_line(connection, MAX_REPLY_BYTES)
+            return decode_reply(line, request.name)
+        except (OSError, ProtocolError) as exc:
+            raise DatasetsUnavailableError from exc
+
+    @staticmethod
+    def _decoded(decode: Callable[[], Any]) -> Any:
+        try:
+            return decode()
+        except (TypeError, ValueError) as exc:
+            raise DatasetsUnavailableError from exc
+
+
+def _state_of(item: dict[str, Any]) -> DatasetState:
+    state = DatasetState(**item)
+    if state.status not in get_args(DatasetStatus):
+        raise ValueError("not a state")
+    return state
+
+
+def _read_line(connection: socket.socket, limit: int) -> bytes:
+    """Return one line, at most *limit* bytes of it; less than a line when the other side ends early."""
+    with connection.makefile("rb") as stream:
+        return stream.readline(limit)
+
+
+def _line(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    if not line.endswith(b"\n"):
+        raise ProtocolError("the line is cut short or too long")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ProtocolError("it is not JSON") from None
+    if not isinstance(fields, dict):
+        raise ProtocolError("it is not a JSON object")
+    return fields

@@ -1,0 +1,37 @@
+"""What can be found wrong with the declared datasets before anything is read: their `refresh_sql`."""
+
+from __future__ import annotations
+
+from queryengine.errors import StatementError, StatementNotAllowedError
+from queryengine.gate import Gate
+from runtimeconf.errors import ConfigFault
+from runtimeconf.model import DatasetConfig, RuntimeConfig
+
+
+def faults(config: RuntimeConfig, gate: Gate) -> tuple[ConfigFault, ...]:
+    """Return a fault for each `refresh_sql` of the YAML that may not run."""
+    found = []
+    for dataset in config.datasets:
+        if dataset.acceleration.refresh_sql is None:
+            continue
+        try:
+            admit_refresh_sql(gate, dataset, dataset.acceleration.refresh_sql)
+        except StatementError as exc:
+            path = f"{dataset.yaml_path}.acceleration.refresh_sql"
+            found.append(ConfigFault(file=config.file, line=dataset.line, yaml_path=path, message=str(exc)))
+    return tuple(found)
+
+
+def admit_refresh_sql(gate: Gate, dataset: DatasetConfig, sql: str) -> str:
+    """
+    Return the text to run for *sql*, one SELECT that reads nothing but its own dataset.
+
+    Raises:
+        StatementError: It cannot be parsed, or is not such a SELECT.
+    """
+    statement = gate.admit(sql, frozenset({dataset.name.lower()}))
+    if statement.kind != "select":
+        raise StatementNotAllowedError("A refresh_sql must be a SELECT: its rows become the dataset.")
+    if statement.parameters:
+        raise StatementNotAllowedError("A refresh_sql has no parameters: write the values into it.")
+    return statement.sql

@@ -1,0 +1,100 @@
+"""One process at a time refreshes the data of a state directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from datasets.errors import StateDirectoryError
+
+LOCK_NAME = "lock"
+
+_POLL_S = 0.05
+
+
+class StateLock:
+    """
+    The lock of *state_dir*. The system frees it when its holder ends, however it ends.
+
+    The lock file stays where it is and holds the holder's process id, for the message to the next one.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / LOCK_NAME
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object has the lock."""
+        return self._descriptor is not None
+
+    def acquire(self, wait_s: float = 0.0) -> bool:
+        """
+        Take the lock, for which a predecessor that is just ending is given *wait_s* seconds; False: another has it.
+
+        Raises:
+            StateDirectoryError: The lock file cannot be used.
+        """
+        end = time.monotonic() + wait_s
+        while not self._try():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def release(self) -> None:
+        """Give the lock back, if it is held."""
+        if self._descriptor is not None:
+            _held.discard(self)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def holder(self) -> str:
+        """Say who has the lock, as `process 123` or, when that cannot be told, `another process`."""
+        try:
+            pid = self._path.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            pid = ""
+        return f"process {pid}" if pid.isdigit() else "another process"
+
+    def _try(self) -> bool:
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Of a file that has been deleted meanwhile, the lock is worth nothing.
+            if os.fstat(descriptor).st_ino != self._path.stat().st_ino:
+                os.close(descriptor)
+                return False
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError as exc:
+            os.close(descriptor)
+            if exc.errno in {errno.EWOULDBLOCK, errno.ENOENT}:
+                return False
+            raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
+        self._descriptor = descriptor
+        _held.add(self)
+        return True
+
+
+_held: weakref.WeakSet[StateLock] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """A child that was forked shares the lock and would keep it beyond the end of its parent."""
+    for lock in list(_held):
+        if lock._descriptor is not None:  # noqa: SLF001 - of this module
+            with suppress(OSError):
+                os.close(lock._descriptor)  # noqa: SLF001 - of this module
+            lock._descriptor = None  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,117 @@
+"""What is published, in the hands of the one process that holds the lock of the state directory."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from datasets.errors import SnapshotError, StateDirectoryError
+from datasets.snapshots import TEMPORARY_DIRECTORY, fingerprint, remove, verify
+from queryengine.catalog import (
+    MANIFEST_NAME,
+    SNAPSHOT_DIRECTORY,
+    Manifest,
+    ManifestError,
+    Snapshot,
+    read_manifest,
+    snapshot_path,
+    write_manifest,
+)
+from runtimeconf.model import DatasetConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Publication:
+    """
+    The manifest and the snapshot files of *state_dir*.
+
+    Making one cleans up: what a predecessor left half done is deleted, and the manifest names only snapshots that
+    were built from the *datasets* as they are declared now and that are undamaged. One thread calls `publish`.
+
+    Raises:
+        StateDirectoryError: The directory cannot be written.
+    """
+
+    def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
+        self._state_dir = state_dir
+        try:
+            (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+            self._manifest = self._recover(datasets)
+            self._sweep()
+        except OSError as exc:
+            raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
+
+    def snapshot(self, dataset: str) -> Snapshot | None:
+        """Return what is served of *dataset*, None when it has not been loaded."""
+        return next((snapshot for snapshot in self._manifest.snapshots if snapshot.dataset == dataset), None)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """
+        Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
+
+        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends.
+
+        Raises:
+            SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
+        """
+        superseded = self.snapshot(snapshot.dataset)
+        others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
+        manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
+        try:
+            write_manifest(self._state_dir, manifest)
+        except OSError as exc:
+            self.discard(snapshot)
+            raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+        self._manifest = manifest
+        if superseded is not None:
+            self.discard(superseded)
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Delete the file of a snapshot that is not, or no longer, published."""
+        remove(snapshot_path(self._state_dir, snapshot))
+
+    def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
+        try:
+            found = read_manifest(self._state_dir)
+        except ManifestError as exc:
+            logger.warning("%s Everything is loaded from the sources again.", exc)
+            # Readers know data by its generation; the time is beyond any number the lost manifest had reached.
+            found = Manifest(generation=int(time.time()))
+            write_manifest(self._state_dir, found)
+            return found
+        declared = {dataset.name: dataset for dataset in datasets}
+        kept = tuple(
+            snapshot for snapshot in found.snapshots if self._is_good(snapshot, declared.get(snapshot.dataset))
+        )
+        if kept != found.snapshots:
+            found = Manifest(generation=found.generation + 1, snapshots=kept)
+            write_manifest(self._state_dir, found)
+        return found
+
+    def _is_good(self, snapshot: Snapshot, dataset: DatasetConfig | None) -> bool:
+        if dataset is None:
+            return False
+        if fingerprint(dataset) != snapshot.source:
+            logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
+            return False
+        try:
+            verify(self._state_dir, snapshot)
+        except SnapshotError as exc:
+            logger.warning("%s It is loaded from the source again.", exc)
+            return False
+        return True
+
+    def _sweep(self) -> None:
+        """Delete what nothing refers to: builds that were cut off, and logs that would be replayed into a snapshot."""
+        published = {snapshot.file for snapshot in self._manifest.snapshots}
+        leftovers = [path for path in (self._state_dir / SNAPSHOT_DIRECTORY).iterdir() if path.name not in published]
+        leftovers += self._state_dir.glob(f"{MANIFEST_NAME}.*.tmp")
+        leftovers.append(self._state_dir / TEMPORARY_DIRECTORY)
+        for path in leftovers:
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

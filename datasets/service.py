@@ -1,0 +1,147 @@
+"""
+The datasets of one process.
+
+Of all processes that share a state directory, the one with its lock refreshes the data and answers the others over
+the control socket. The others follow: they ask it, and each tries to take its place when it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from datasets.control import DatasetControl, DatasetState, RefreshRun
+from datasets.control_socket import ControlClient, ControlServer
+from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError
+from datasets.lock import StateLock
+from datasets.refresher import Refresher
+from queryengine.gate import Gate
+from runtimeconf.model import RuntimeConfig
+from runtimeconf.statedir import prepare_state_dir
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a start waits for a predecessor that is just ending, or for the first answer of the holder.
+_START_WAIT_S = 5.0
+
+#: Seconds between two tries of a follower to become the holder.
+_FOLLOW_INTERVAL_S = 1.0
+
+
+class DatasetService:
+    """
+    A `DatasetControl` that refreshes, or follows the process that does.
+
+    Args:
+        config: The runtime's configuration.
+        exclusive: Whether this process must be the one that refreshes.
+    """
+
+    def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
+        self._config = config
+        self._exclusive = exclusive
+        self._lock = StateLock(config.state_dir)
+        self._client = ControlClient(config.state_dir)
+        self._stopping = threading.Event()
+        self._refresher: Refresher | None = None
+        self._server: ControlServer | None = None
+        self._follower: threading.Thread | None = None
+        self._was_loaded = False
+
+    def start(self) -> None:
+        """
+        Begin to refresh, or to follow. When it returns, what the manifest names has been verified.
+
+        Raises:
+            StateDirError: The state directory cannot be made or used.
+            StateDirectoryError: It cannot be written, or (exclusive) another process has it.
+        """
+        prepare_state_dir(self._config.state_dir)
+        if self._exclusive:
+            if not self._lock.acquire(_START_WAIT_S):
+                raise StateDirectoryError(
+                    f"The state directory is in use by {self._lock.holder()}: stop that runtime first, or set another "
+                    "state_dir."
+                )
+            self._hold()
+            return
+        end = time.monotonic() + _START_WAIT_S
+        while not self._take_over() and not self._holder_answers() and time.monotonic() < end:
+            time.sleep(0.05)
+        if self._refresher is None:
+            self._follower = threading.Thread(target=self._follow, name="datasets-follower", daemon=True)
+            self._follower.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Interrupt what is being loaded, and give the state directory to the next within *timeout_s* seconds."""
+        self._stopping.set()
+        end = time.monotonic() + timeout_s
+        if self._follower is not None:
+            self._follower.join(timeout_s)
+        if self._server is not None:
+            self._server.close()
+        if self._refresher is not None and not self._refresher.stop(max(0.0, end - time.monotonic())):
+            # The lock stays: it falls when the process ends, and with it the load that still writes.
+            logger.warning("A load did not end in time")
+            return
+        self._lock.release()
+
+    def is_loaded(self) -> bool:
+        """Say whether every dataset was loaded at least once; once true, it stays so while this process lives."""
+        if not self._was_loaded:
+            try:
+                self._was_loaded = all(state.loaded_once for state in self.datasets())
+            except DatasetError:
+                return False
+        return self._was_loaded
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
+        return self._control().datasets()
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+        """As `DatasetControl.request_refresh`."""
+        return self._control().request_refresh(name, refresh_sql)
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """As `DatasetControl.history`."""
+        return self._control().history(name)
+
+    def _control(self) -> DatasetControl:
+        if self._stopping.is_set():
+            raise DatasetsUnavailableError
+        return self._refresher or self._client
+
+    def _hold(self) -> None:
+        """Become the process that refreshes; the lock is ours."""
+        try:
+            refresher = Refresher(self._config, Gate())
+            self._server = ControlServer(self._config.state_dir, refresher)
+        except BaseException:
+            self._lock.release()
+            raise
+        refresher.start()
+        self._refresher = refresher
+
+    def _take_over(self) -> bool:
+        if not self._lock.acquire():
+            return False
+        self._hold()
+        return True
+
+    def _holder_answers(self) -> bool:
+        try:
+            self._client.datasets()
+        except DatasetError:
+            return False
+        return True
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(_FOLLOW_INTERVAL_S):
+            try:
+                if self._take_over():
+                    logger.info("This process now refreshes the data")
+                    return
+            except DatasetError as exc:
+                logger.warning("This process cannot refresh the data: %s", exc)
