@@ -24,6 +24,7 @@ from queryengine.errors import (
     ResourceLimitError,
     SqlError,
     SqlSyntaxError,
+    StatementError,
     StatementNotAllowedError,
 )
 from runtimeconf.model import QueryConfig
@@ -114,6 +115,15 @@ BY_KIND: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
+#: Where the statement is at fault, what its author is told is DuckDB's own text.
+_AT_FAULT: Mapping[Fault, type[StatementError]] = MappingProxyType(
+    {
+        Fault.SYNTAX: SqlSyntaxError,
+        Fault.SQL: SqlError,
+        Fault.NOT_ALLOWED: StatementNotAllowedError,
+    }
+)
+
 _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
 #: Our attachments, which the caller never named.
 _ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
@@ -140,12 +150,8 @@ def fault_of(exc: BaseException) -> Fault:
 def translate(exc: BaseException, limits: QueryConfig, state_dir: Path) -> QueryError:
     """Make of *exc* the error for the caller. What is not the caller's doing is logged here, with its text."""
     fault = fault_of(exc)
-    if fault is Fault.SYNTAX:
-        return SqlSyntaxError(sentence(exc, state_dir))
-    if fault is Fault.SQL:
-        return SqlError(sentence(exc, state_dir))
-    if fault is Fault.NOT_ALLOWED:
-        return StatementNotAllowedError(sentence(exc, state_dir))
+    if fault in _AT_FAULT:
+        return _AT_FAULT[fault](sentence(exc, state_dir))
     if fault is Fault.RESOURCES:
         return ResourceLimitError(_used_up(str(exc), limits))
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: whoever else interrupts has left a reason

@@ -7,7 +7,7 @@ in processes of their own come behind the same interface.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -65,6 +65,9 @@ class CancelToken(Protocol):
 
     def cancel(self) -> None:
         """Stop the statement now or, when it has not begun, as soon as it begins."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* on `cancel`, or now when that was earlier. The answer ends the subscription."""
 
 
 class QueryEngine(Protocol):

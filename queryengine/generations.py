@@ -1,0 +1,174 @@
+"""
+Which session is in use: always the one of the newest manifest.
+
+A statement leases the current session and keeps it to its end, whatever is published meanwhile, so it sees one
+generation only. A manifest is noticed by the first lease after its publication, or by a thread that looks four times
+a second; the new session is open before it takes the old one's place, and the old one is closed, which frees its
+files, when the last statement on it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from queryengine.catalog import Manifest, ManifestError, manifest_path, read_manifest
+from queryengine.errors import EngineUnavailableError
+from queryengine.session import EngineInstance, SnapshotGoneError
+
+logger = logging.getLogger(__name__)
+
+#: How often the manifest is looked at when nobody asks. A file that is no longer published is freed within twice that.
+POLL_S = 0.25
+
+#: What makes one manifest another: modification time in nanoseconds, inode and size; None when there is none.
+Signature = tuple[int, int, int] | None
+
+
+class _Held:
+    """A session with the number of statements on it."""
+
+    def __init__(self, session: EngineInstance, signature: Signature) -> None:
+        self.session = session
+        self.signature = signature
+        self.leases = 0
+
+
+class Lease:
+    """The use of one session. It is given back by `release`, always."""
+
+    def __init__(self, generations: Generations, held: _Held) -> None:
+        self.session = held.session
+        self._generations = generations
+        self._held: _Held | None = held
+
+    def release(self) -> None:
+        """Give the session back. More than one call is harmless, from one thread."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._generations._release(held)  # noqa: SLF001 - the other half of this class
+
+
+class Generations:
+    """
+    The sessions over what *state_dir* publishes.
+
+    *open_session* makes one of a manifest; it raises SnapshotGoneError, unless its second argument tells it to do
+    without what is gone.
+    """
+
+    def __init__(self, state_dir: Path, open_session: Callable[[Manifest, bool], EngineInstance]) -> None:
+        """
+        Open the first session.
+
+        Raises:
+            EngineUnavailableError: The engine cannot start.
+        """
+        self._state_dir = state_dir
+        self._open_session = open_session
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._retired: list[_Held] = []
+        self._current = self._first()
+        self._thread = threading.Thread(target=self._follow, name="engine-generations", daemon=True)
+        self._thread.start()
+
+    def lease(self) -> Lease:
+        """
+        Lease the session of the newest manifest.
+
+        Raises:
+            EngineUnavailableError: This is closed, or the engine cannot start.
+        """
+        with self._lock:
+            self._renew()
+            self._current.leases += 1
+            return Lease(self, self._current)
+
+    def close(self, timeout_s: float) -> None:
+        """Close every session as soon as nobody uses it, and wait *timeout_s* seconds at most for that."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._retired.append(self._current)
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _release(self, held: _Held) -> None:
+        with self._lock:
+            held.leases -= 1
+            if not held.leases and held in self._retired:
+                self._wake.set()
+
+    def _renew(self) -> None:
+        """Replace the current session when there is a newer manifest, or it is broken. Called under the lock."""
+        if self._closed:
+            raise EngineUnavailableError("The runtime is stopping.")
+        if self._current.signature == self._signature() and not self._current.session.broken:
+            return
+        try:
+            successor = self._open()
+        except ManifestError as exc:
+            if self._current.session.broken:
+                raise EngineUnavailableError(str(exc)) from exc
+            # The refresher rebuilds what it finds unusable; until then the data of before is still good.
+            self._current.signature = self._signature()
+            logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
+            return
+        self._retired.append(self._current)
+        self._current = successor
+        self._wake.set()
+
+    def _signature(self) -> Signature:
+        try:
+            stat = manifest_path(self._state_dir).stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+    def _first(self) -> _Held:
+        try:
+            return self._open()
+        except ManifestError as exc:
+            logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
+            return _Held(self._open_session(Manifest(generation=0), True), self._signature())
+
+    def _open(self) -> _Held:
+        """
+        Open a session over what is published now.
+
+        Raises:
+            ManifestError: The manifest is damaged or of another release.
+        """
+        failed: Signature = None
+        while True:
+            signature = self._signature()
+            manifest = read_manifest(self._state_dir)
+            try:
+                # What the same manifest names and is still not there was lost, not superseded: serve the others.
+                session = self._open_session(manifest, signature == failed)
+            except SnapshotGoneError:
+                failed = signature
+                continue
+            fields = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
+            logger.info("generation opened", extra={"fields": fields})
+            return _Held(session, signature)
+
+    def _follow(self) -> None:
+        while True:
+            self._wake.wait(POLL_S)
+            self._wake.clear()
+            with self._lock:
+                with suppress(EngineUnavailableError):
+                    self._renew()
+                idle = [held for held in self._retired if not held.leases]
+                self._retired = [held for held in self._retired if held.leases]
+                done = self._closed and not self._retired
+            for held in idle:
+                held.session.close()
+            if done:
+                return

@@ -1,0 +1,276 @@
+"""
+The engine in the process that asks: threads, one DuckDB instance per manifest generation.
+
+A statement passes the gate, waits for a place, leases the newest session, runs, and leaves as encoded chunks. What
+this engine cannot do is end a single call inside DuckDB that does not look at its interrupt flag; engine workers in
+processes of their own, which can be killed, come behind the same interface.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Literal
+
+import pyarrow as pa
+
+from queryengine.admission import Admission
+from queryengine.cancellation import Interruption, Watchdog
+from queryengine.catalog import Manifest
+from queryengine.encoders import encode
+from queryengine.engine import CancelToken, Query, QueryTimings
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
+from queryengine.gate import Gate
+from queryengine.generations import Generations
+from queryengine.scratch import ScratchDirectory
+from queryengine.session import EngineInstance
+from queryengine.views import gate_views
+from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: How long `close` waits for statements that were told to stop.
+_CLOSE_S = 2.0
+
+_stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.")
+
+
+class InProcessResult:
+    """
+    A `QueryResult`: one thread iterates; `cancel` and `close` come from any.
+
+    Nothing is taken away from under a thread that computes a chunk: it is interrupted, and gives back itself what the
+    statement holds. A statement that is stopped between two chunks gives it back at once, so that a client who reads
+    slowly, or not at all, keeps no place longer than the time limit.
+    """
+
+    def __init__(
+        self, chunks: Iterator[bytes], timings: QueryTimings, interruption: Interruption, held: ExitStack
+    ) -> None:
+        """Take over a running statement with what it holds, which is closed once, when it ends in any way."""
+        self.timings = timings
+        self._chunks = chunks
+        self._interruption = interruption
+        self._held = held
+        self._lock = threading.Lock()
+        self._ready: deque[bytes] = deque()
+        self._computing = False
+        self._complete = False
+        self._freed = False
+
+    def begin(self, interrupt: partial[None], *, whole: bool) -> None:
+        """
+        Compute the first chunk, or all when *whole*. *interrupt* stops the engine in the middle of one.
+
+        Raises:
+            QueryError: The statement failed, and what it held is given back.
+        """
+        self._interruption.attach(partial(self._stop, interrupt))
+        chunks = list(self if whole else itertools.islice(self, 1))
+        self._ready.extend(chunks)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Give the next chunk of a complete answer, or raise why there is none."""
+        with self._lock:
+            if self._ready:
+                return self._ready.popleft()
+            if self._complete:
+                raise StopIteration
+            if self._freed:
+                self._interruption.check()
+                raise QueryCancelledError
+            self._computing = True
+        try:
+            self._interruption.check()
+            chunk = self._compute()
+        except BaseException as exc:
+            self._end(complete=isinstance(exc, StopIteration))
+            raise
+        with self._lock:
+            self._computing = False
+        return chunk
+
+    def cancel(self) -> None:
+        """Stop the statement; the iterator raises `QueryCancelledError`."""
+        self._interruption.stop(QueryCancelledError)
+
+    def close(self) -> None:
+        """Stop the statement if it still runs and give its place back. More than one call is harmless."""
+        with self._lock:
+            computing = self._computing
+        if computing:
+            self._interruption.stop(QueryCancelledError)
+        else:
+            self._end(complete=False)
+
+    def _compute(self) -> bytes:
+        started, ran_before_ms = time.perf_counter(), self.timings.run_ms
+        try:
+            chunk = next(self._chunks)
+        except (QueryError, StopIteration):
+            raise
+        except Exception as exc:
+            logger.exception("encoder failure")
+            raise QueryError("The result could not be encoded.") from exc
+        finally:
+            elapsed_ms = (time.perf_counter() - started) * 1000
+            self.timings.encode_ms += elapsed_ms - (self.timings.run_ms - ran_before_ms)
+        self.timings.bytes += len(chunk)
+        return chunk
+
+    def _stop(self, interrupt: partial[None]) -> None:
+        """Do what a stopped statement needs now; called again and again until it has ended."""
+        with self._lock:
+            computing, freed = self._computing, self._freed
+        if computing:
+            interrupt()
+        elif not freed:
+            # Not in this thread, which may be the clock of all statements: DuckDB can take its time over a rollback.
+            threading.Thread(target=self._end, kwargs={"complete": False}, name="engine-release", daemon=True).start()
+
+    def _end(self, *, complete: bool) -> None:
+        with self._lock:
+            self._computing = False
+            if self._freed:
+                return
+            self._freed = True
+            self._complete = complete
+        self._held.close()
+
+
+class InProcessEngine:
+    """A `QueryEngine` for one process with threads. It is made after any fork, and closed by who made it."""
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        """
+        Check the views and open a session over what is published.
+
+        Raises:
+            ConfigError: A view cannot be made.
+            EngineUnavailableError: The engine cannot start.
+            RuntimeError: This process runs on gevent.
+        """
+        _refuse_gevent()
+        self._config = config
+        self._gate = Gate()
+        datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
+        self._views = gate_views(config.views, datasets, self._gate, config.file)
+        self._relations = datasets | {view.config.name.lower() for view in self._views}
+        self._closed = False
+        self._serial = itertools.count(1)
+        limits = config.query
+        self._admission = Admission(
+            workers=limits.workers, max_queued=limits.max_queued, queue_timeout_s=limits.queue_timeout_s
+        )
+        with ExitStack() as undo:
+            self._scratch = ScratchDirectory(config.state_dir)
+            undo.callback(self._scratch.close)
+            self._generations = Generations(config.state_dir, self._open)
+            undo.callback(self._generations.close, _CLOSE_S)
+            self._watchdog = Watchdog()
+            undo.pop_all()
+
+    def run(self, query: Query, cancel: CancelToken | None = None) -> InProcessResult:
+        """
+        Gate and start one statement, and wait for its first bytes; a short answer is computed to its end.
+
+        Raises:
+            QueryError: Any of the tree in `queryengine.errors`.
+        """
+        if self._closed:
+            raise _stopping()
+        timings = QueryTimings()
+        interruption = Interruption()
+        with ExitStack() as held:
+            self._watchdog.watch(interruption, self._config.query.timeout_s)
+            held.callback(self._watchdog.forget, interruption)
+            if cancel is not None:
+                held.callback(cancel.subscribe(partial(interruption.stop, QueryCancelledError)))
+            with _adding(timings, "parse_ms"):
+                statement = self._gate.admit(query.sql, self._relations)
+            with _adding(timings, "queued_ms"):
+                held.callback(self._admission.enter(query.fingerprint, interruption).leave)
+            with _adding(timings, "run_ms"):
+                lease = self._generations.lease()
+                held.callback(lease.release)
+                reader = lease.session.run(statement, query.parameters, interruption)
+            held.callback(reader.close)
+            chunks = encode(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+            result = InProcessResult(chunks, timings, interruption, held.pop_all())
+        result.begin(partial(reader.interrupt), whole=reader.short)
+        return result
+
+    def check(self, sql: str, relations: frozenset[str]) -> None:
+        """
+        Gate *sql* without running it; it may read only *relations* (lower-case names).
+
+        Raises:
+            StatementError: *sql* cannot be parsed or is not allowed.
+        """
+        self._gate.admit(sql, relations)
+
+    def is_alive(self) -> bool:
+        """Say whether a statement would be taken now; a busy engine is alive."""
+        try:
+            self._generations.lease().release()
+        except EngineUnavailableError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop everything that runs, close the sessions and empty the scratch directory. Twice is harmless."""
+        self._closed = True
+        self._watchdog.stop_all(_stopping)
+        self._generations.close(_CLOSE_S)
+        self._watchdog.close()
+        self._scratch.close()
+
+    def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
+        scratch = self._scratch.subdirectory(str(next(self._serial)))
+        return EngineInstance.open(self._config, manifest, self._views, scratch, tolerant=tolerant)
+
+
+@contextmanager
+def _adding(timings: QueryTimings, field: Literal["queued_ms", "parse_ms", "run_ms"]) -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        setattr(timings, field, getattr(timings, field) + (time.perf_counter() - started) * 1000)
+
+
+def _counted(batches: Iterable[pa.RecordBatch], timings: QueryTimings) -> Iterator[pa.RecordBatch]:
+    """Pass *batches* on, and count their rows and the time spent on them in the engine."""
+    iterator = iter(batches)
+    while True:
+        with _adding(timings, "run_ms"):
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        timings.rows += batch.num_rows
+        yield batch
+
+
+def _refuse_gevent() -> None:
+    """
+    Refuse gevent.
+
+    Raises:
+        RuntimeError: Its patches are in place, so one query would hold every other greenlet for its length.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise RuntimeError(
+            "The engine needs threads, and gevent has replaced them: run the server with gunicorn's gthread or sync "
+            "worker, or with manage.py serve."
+        )

@@ -1,0 +1,362 @@
+"""
+A session on the engine: today a locked DuckDB instance over the snapshots of one manifest.
+
+The instance is made once per manifest generation and never changes: snapshots are attached read-only under hidden
+names, each declared dataset is a view `runtime.main.<dataset>`, the views of the YAML follow, then access to files
+and settings is closed for good. A statement has a cursor of its own, inside a read-only transaction that is rolled
+back, so nothing it does survives it. What may run at all is the gate's decision, not this module's.
+
+A session on another engine has the same shape: `open` for a generation, `run` a statement to a reader, interrupt it
+through its `Interruption`, `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from queryengine import duckdb_errors
+from queryengine.cancellation import Interruption
+from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
+from queryengine.engine import Parameters
+from queryengine.errors import EngineUnavailableError, ParameterError, SqlError
+from queryengine.gate import GatedStatement
+from queryengine.parameters import bind
+from queryengine.values import arrow_projection
+from queryengine.views import GatedView
+from runtimeconf.model import QueryConfig, RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: DuckDB's vector, the least it computes at once: with wide values, a larger batch only holds more of them in memory.
+_VECTOR_ROWS = 2048
+
+#: What a reader joins vectors to, whichever comes first. The first batch is not held back.
+BATCH_ROWS = 20_000
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+class SnapshotGoneError(Exception):
+    """A snapshot of the manifest is not there: a newer manifest has taken its place, or somebody removed the file."""
+
+
+class Reader:
+    """
+    The rows of one statement as Arrow record batches, in engine order. The caller closes it.
+
+    One thread at a time; only the `Interruption` it was made with is for others.
+    """
+
+    columns: tuple[Column, ...]  # the names and DuckDB types of the result, before any projection
+    schema: pa.Schema
+    short: bool  # whether all rows are here already
+
+    def __init__(self, session: EngineInstance, cursor: duckdb.DuckDBPyConnection, interruption: Interruption) -> None:
+        """Begin the transaction. `start` runs the statement."""
+        self._session = session
+        self._cursor = cursor
+        self._interruption = interruption
+        self._batches: pa.RecordBatchReader | None = None
+        self._ahead: deque[pa.RecordBatch] = deque()
+        self.short = False
+        self._interruption.attach(cursor.interrupt)
+
+    def start(self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None) -> None:
+        """
+        Run *statement* until its first rows are there, or its end.
+
+        Raises:
+            QueryError: See `EngineInstance.run`.
+        """
+        with self._translated():
+            self._cursor.execute("USE runtime")
+            self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+            relation = self._relation(statement.sql, parameters)
+            types = [str(type_) for type_ in relation.types]
+            self.columns = tuple(
+                Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True)
+            )
+            if projection := _projection(self.columns):
+                relation = self._relation(
+                    f"FROM ({statement.sql}\n) AS _r({projection[0]}) SELECT {projection[1]}", parameters
+                )
+            self._interruption.check()
+            self._batches = relation.to_arrow_reader(_VECTOR_ROWS)
+        self.schema = self._batches.schema
+        batch = self._pull()
+        while batch is not None:
+            self._ahead.append(batch)
+            # DuckDB fills a batch as long as there are rows: one that is not full is the last.
+            if batch.num_rows >= _VECTOR_ROWS or batch.nbytes >= BATCH_BYTES:
+                return
+            batch = self._pull()
+        self.short = True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """
+        Give the batches: the first as soon as there is one, later ones joined to `BATCH_ROWS` or `BATCH_BYTES`.
+
+        Raises:
+            QueryError: The statement failed, was stopped or ran out of resources under way.
+        """
+        while self._ahead:
+            yield self._ahead.popleft()
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        while (batch := self._pull()) is not None:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield pa.concat_batches(held)
+                held.clear()
+                rows = size = 0
+        if held:
+            yield pa.concat_batches(held)
+
+    def interrupt(self) -> None:
+        """Make the engine give up what it computes now, if it looks. Not after `close`."""
+        self._cursor.interrupt()
+
+    def close(self) -> None:
+        """Stop the statement if it still runs, roll back and give the cursor back. More than one call is harmless."""
+        self._interruption.detach()
+        with suppress(*duckdb_errors.ENGINE_ERRORS):
+            if self._batches is not None:
+                self._batches.close()
+            self._cursor.execute("ROLLBACK")
+        self._batches = None
+        self._cursor.close()
+
+    def _relation(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
+        self._interruption.check()
+        if parameters is None:
+            return self._cursor.sql(sql)
+        try:
+            return self._cursor.sql(sql, params=parameters)
+        except (duckdb.InvalidInputException, TypeError, ValueError, OverflowError, RuntimeError) as exc:
+            # Raised while values are converted: too large, not UTF-8, a list of things that have no common type.
+            raise ParameterError(duckdb_errors.sentence(exc, self._session.state_dir)) from exc
+
+    def _pull(self) -> pa.RecordBatch | None:
+        with self._translated():
+            self._interruption.check()
+            try:
+                return self._batches.read_next_batch() if self._batches is not None else None
+            except StopIteration:
+                return None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.
+            raise self._session.failure(exc) from exc
+
+
+class EngineInstance:
+    """
+    A locked DuckDB instance over the snapshots of *manifest*, private to this object.
+
+    `broken` is True once DuckDB reported a state that no further statement should trust.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, manifest: Manifest, scratch: Path
+    ) -> None:
+        """Wrap *connection*; `open` is what makes instances."""
+        self.generation = manifest.generation
+        self.state_dir = config.state_dir
+        self.broken = False
+        self._connection = connection
+        self._config = config
+        self._scratch = scratch
+        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in manifest.snapshots}
+        #: Why a declared name cannot be read now: not loaded yet, or its snapshot is unusable.
+        self._unavailable: dict[str, str] = {}
+        #: Why a view cannot be read at all: its SQL does not fit the data that is there.
+        self._faulty: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        config: RuntimeConfig,
+        manifest: Manifest,
+        views: Sequence[GatedView],
+        scratch: Path,
+        *,
+        tolerant: bool = False,
+    ) -> EngineInstance:
+        """
+        Attach, define and lock.
+
+        *views* are in an order in which each reads only earlier ones; *scratch* is a directory of this instance's own
+        for what it spills. With *tolerant*, a snapshot that is gone or unreadable makes its dataset alone unavailable.
+
+        Raises:
+            SnapshotGoneError: A snapshot is gone or unreadable, and not *tolerant*.
+            EngineUnavailableError: DuckDB cannot start.
+        """
+        try:
+            with ExitStack() as undo:
+                connection = duckdb.connect(":memory:", config=_settings(config.query, scratch))
+                instance = cls(connection, config, manifest, scratch)
+                undo.callback(instance.close)
+                instance._define(views, tolerant=tolerant)
+                undo.pop_all()
+                return instance
+        except duckdb.Error as exc:
+            logger.exception("engine cannot start")
+            raise EngineUnavailableError("The engine cannot start.") from exc
+
+    def run(self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption) -> Reader:
+        """
+        Run one statement that the gate let through, and wait for its first rows. The caller closes the reader.
+
+        Raises:
+            ParameterError: *parameters* do not fit the statement.
+            EngineUnavailableError: A dataset it reads is not loaded yet, or the engine failed.
+            StatementError: It is wrong, or fails on the data.
+            ResourceLimitError: Memory or temporary space is used up.
+            QueryTimeoutError: DuckDB's own clock ran out.
+            QueryError: *interruption* was stopped; its reason.
+        """
+        values = bind(statement.parameters, parameters)
+        self._require(statement.relations)
+        with self._lock:  # A cursor is made on the one connection that all threads share.
+            cursor = self._connection.cursor()
+        reader = Reader(self, cursor, interruption)
+        try:
+            reader.start(statement, values)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    def failure(self, exc: BaseException) -> Exception:
+        """Translate what DuckDB raised, and remember when no further statement should trust this instance."""
+        if duckdb_errors.fault_of(exc) in {duckdb_errors.Fault.BROKEN, duckdb_errors.Fault.DATA}:
+            self.broken = True
+        return duckdb_errors.translate(exc, self._config.query, self.state_dir)
+
+    def close(self) -> None:
+        """Free the snapshots' files and the space it spilled to. Readers must be closed before."""
+        self._connection.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _require(self, relations: frozenset[str]) -> None:
+        for name in sorted(relations):
+            if name in self._unavailable:
+                raise EngineUnavailableError(self._unavailable[name])
+            if name in self._faulty:
+                raise SqlError(self._faulty[name])
+
+    def _define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
+        execute = self._connection.execute
+        execute("ATTACH ':memory:' AS runtime")
+        execute("USE runtime")
+        execute("DETACH memory")  # The database that `connect` made: nobody is to see it, or find a place to write.
+        execute("SET GLOBAL TimeZone = 'UTC'")  # whatever the machine's
+        for number, dataset in enumerate(self._config.datasets):
+            self._define_dataset(number, dataset.name, tolerant=tolerant)
+        execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
+        self._define_catalog()
+        for view in views:
+            self._define_view(view)
+        execute("SET enable_external_access = false")
+        execute("SET lock_configuration = true")
+
+    def _define_catalog(self) -> None:
+        """Make what the gate reads for `information_schema`: the same tables, with the declared names only."""
+        datasets = ", ".join(["NULL", *(_text(dataset.name) for dataset in self._config.datasets)])
+        table_type = f"if(table_name IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
+        for view, selected, condition in (
+            ("tables", f"* REPLACE ({table_type})", "table_catalog = 'runtime' AND table_schema = 'main'"),
+            ("columns", "*", "table_catalog = 'runtime' AND table_schema = 'main'"),
+            ("schemata", "*", "catalog_name = 'runtime' AND schema_name = 'main'"),
+        ):
+            source = f"information_schema.{view}"
+            self._create_view(f"_catalog.main.{view}", f"FROM {source} SELECT {selected} WHERE {condition}")
+
+    def _define_dataset(self, number: int, name: str, *, tolerant: bool) -> None:
+        snapshot = self._snapshots.get(name.lower())
+        if snapshot is None:
+            self._unavailable[name.lower()] = f"Dataset '{name}' is not loaded yet."
+            return
+        try:
+            self._attach(number, name, snapshot)
+        except duckdb.Error as exc:
+            if not tolerant:
+                raise SnapshotGoneError(snapshot.file) from exc
+            logger.exception("snapshot unusable", extra={"fields": {"dataset": name, "snapshot": snapshot.file}})
+            self._unavailable[name.lower()] = f"Dataset '{name}' cannot be read at the moment."
+
+    def _attach(self, number: int, name: str, snapshot: Snapshot) -> None:
+        path = _text(str(snapshot_path(self.state_dir, snapshot)))
+        self._connection.execute(f"ATTACH {path} AS _s{number} (READ_ONLY, HIDDEN)")
+        self._create_view(f"runtime.main.{_name(name)}", f"FROM _s{number}.main.{_name(snapshot.dataset)}")
+
+    def _define_view(self, view: GatedView) -> None:
+        name = view.config.name
+        for needed in sorted(view.statement.relations):
+            if needed in self._unavailable:
+                self._unavailable[name.lower()] = f"View '{name}' has no data yet: {self._unavailable[needed]}"
+                return
+        try:
+            self._create_view(f"runtime.main.{_name(name)}", view.statement.sql)
+        except duckdb.Error as exc:
+            # Without the excerpt: it would show our CREATE VIEW, and the author of the statement wrote neither.
+            reason = duckdb_errors.sentence(exc, self.state_dir).partition("\n\nLINE ")[0]
+            logger.warning("view unusable", extra={"fields": {"view": name, "error": reason}})
+            self._faulty[name.lower()] = f"View '{name}' does not fit the data: {reason}"
+
+    def _create_view(self, name: str, sql: str) -> None:
+        self._connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
+    return {
+        "threads": len(os.sched_getaffinity(0)),
+        "memory_limit": f"{limits.memory_limit_bytes}B",
+        "temp_directory": str(scratch),
+        "max_temp_directory_size": f"{limits.temp_directory_limit_bytes}B",
+        # A clock that needs no thread of Python; it starts after ours, so it rings second.
+        "max_execution_time": max(1, round(limits.timeout_s * 1000)),
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_community_extensions": False,
+    }
+
+
+def _projection(columns: Sequence[Column]) -> tuple[str, str] | None:
+    """Names for the columns of a subquery, and the list that selects them as Arrow can hold them; None: as they are."""
+    templates = [arrow_projection(column.type) for column in columns]
+    if not any(templates):
+        return None
+    names = [f"c{number}" for number in range(len(columns))]
+    selected = (
+        f"{(template or '{}').format(name)} AS {_name(column.name)}"
+        for template, name, column in zip(templates, names, columns, strict=True)
+    )
+    return ", ".join(names), ", ".join(selected)
+
+
+def _name(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
