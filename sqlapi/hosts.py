@@ -16,6 +16,8 @@ from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 
 #: Taken while authentication is off and the YAML says nothing.
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+#: In the YAML's list: every well-formed host.
+ANY_HOST = "*"
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::([0-9]{1,5}))?")
 _MAX_LENGTH = 261
@@ -50,8 +52,8 @@ def check_host(host: str | None, allowed_hosts: tuple[str, ...] | None, *, auth_
     """
     Return the well-formed and allowed host of a request.
 
-    *allowed_hosts* is the YAML's list, names as `Authority` holds them; it always counts, with any port. None means:
-    any host while authentication is on, the names of loopback while it is off.
+    *allowed_hosts* is the YAML's list, which always counts; an item without a port allows every port, and `*` every
+    host. None means: any host while authentication is on, the names of loopback while it is off.
 
     Raises:
         InvalidHostError: It is missing, malformed or not allowed.
@@ -59,9 +61,10 @@ def check_host(host: str | None, allowed_hosts: tuple[str, ...] | None, *, auth_
     authority = parse_authority(host or "")
     if authority is None:
         raise InvalidHostError
-    if allowed_hosts is None and auth_on:
-        return authority
-    if authority.host not in (LOOPBACK_HOSTS if allowed_hosts is None else allowed_hosts):
+    if allowed_hosts is None:
+        allowed_hosts = (ANY_HOST,) if auth_on else LOOPBACK_HOSTS
+    names = {ANY_HOST, authority.host, f"{authority.host}:{authority.port}"}
+    if names.isdisjoint(allowed_hosts):
         raise InvalidHostError
     return authority
 

@@ -95,7 +95,7 @@ def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, chall
 
 
 def test_version_1_10_takes_no_bearer() -> None:
-    old, new = (access.Access(key_set=None, compatibility=version) for version in ("1.10", "2.0"))  # type: ignore[arg-type]
+    old, new = (access.Access(key_set=None, compatibility=version) for version in ("1.10", "2.0"))
 
     assert old.credential(None, f"Bearer {KEY}") == Absent()
     assert old.credential(KEY, None) == Presented(KEY)

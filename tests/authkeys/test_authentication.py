@@ -59,7 +59,7 @@ class AnybodyView(WhoView):
         return HttpResponse(repr(request.user))
 
 
-def ask(view: type[APIView] = WhoView, **headers: str) -> HttpResponse | Response:
+def ask(view: type[APIView] = WhoView, /, **headers: str) -> HttpResponse | Response:
     answer = view.as_view()(APIRequestFactory().get("/", headers=headers))
     assert isinstance(answer, HttpResponse)
     return answer

@@ -25,7 +25,7 @@ class Input:
         return block
 
 
-def environ_of(content: bytes, error: Exception | None = None, **more: Any) -> dict[str, Any]:
+def environ_of(content: bytes, error: Exception | None = None, /, **more: Any) -> dict[str, Any]:
     return {"wsgi.input": Input(content, error), **more}
 
 
