@@ -15,7 +15,6 @@ _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
 }
 
 
@@ -59,16 +58,24 @@ def read_regular_file(path: Path, max_bytes: int) -> FileContent:
         raise UnreadableFileError((exc.strerror or "the system refuses it").lower()) from None
     except ValueError:
         raise UnreadableFileError("its name holds a NUL") from None
-    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (it opens a descriptor, not a path)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-            raise UnreadableFileError(f"it is {kind}, not a regular file")
-        data = bytearray()
-        # The size is not trusted: the file may grow, and files of /proc say 0.
-        while len(data) <= max_bytes:
-            chunk = file.read(max_bytes + 1 - len(data))
-            if not chunk:
-                return FileContent(bytes(data), stat.S_IMODE(status.st_mode))
-            data += chunk
+    try:
+        return _read(descriptor, max_bytes)
+    except OSError as exc:
+        raise UnreadableFileError((exc.strerror or "the system refuses it").lower()) from None
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, max_bytes: int) -> FileContent:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS[stat.S_IFMT(status.st_mode)]  # a socket cannot be opened, a link was followed
+        raise UnreadableFileError(f"it is {kind}, not a regular file")
+    data = bytearray()
+    # The size is not trusted: the file may grow, and files of /proc say 0.
+    while len(data) <= max_bytes:
+        chunk = os.read(descriptor, max_bytes + 1 - len(data))
+        if not chunk:
+            return FileContent(bytes(data), stat.S_IMODE(status.st_mode))
+        data += chunk
     raise UnreadableFileError(f"it is larger than {max_bytes // 1024} KiB")

@@ -1,0 +1,131 @@
+"""The grammar of secret references: what is one, what only looks like one, and that values are never expanded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeconf.references import MalformedReferenceError, Reference, Template, holds_reference, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        pytest.param("plain", ("plain",), id="no reference"),
+        pytest.param("", (), id="nothing"),
+        pytest.param("${secrets:a}", (Reference("secrets", "a"),), id="no spaces"),
+        pytest.param("${ secrets:a }", (Reference("secrets", "a"),), id="as documented"),
+        pytest.param("${\t my-store_1 :  a-b_c.d\n}", (Reference("my-store_1", "a-b_c.d"),), id="white space anywhere"),
+        pytest.param("a${ x:b }c${ y:d }", ("a", Reference("x", "b"), "c", Reference("y", "d")), id="text around two"),
+        pytest.param("$${ x:b }$", ("$", Reference("x", "b"), "$"), id="dollars around"),
+        pytest.param("${ x:1 }", (Reference("x", "1"),), id="a digit first in the secret"),
+        pytest.param("a$b{c}d", ("a$b{c}d",), id="a dollar and braces apart"),
+        pytest.param("user:pass", ("user:pass",), id="a colon"),
+        pytest.param("{}[]()<>%$:", ("{}[]()<>%$:",), id="punctuation"),
+        pytest.param("${ x:a }:ro", (Reference("x", "a"), ":ro"), id="a suffix"),
+    ],
+)
+def test_splits_text_and_references(text: str, parts: tuple[str | Reference, ...]) -> None:
+    assert parse(text) == Template(parts)
+    assert parse(text).references == tuple(part for part in parts if isinstance(part, Reference))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("${secrets:}", id="C09 no name"),
+        pytest.param("${ secrets:x", id="C09 unclosed"),
+        pytest.param("$ {secrets:x}", id="C09 a space after the dollar"),
+        pytest.param("${}", id="nothing inside"),
+        pytest.param("${ }", id="blank inside"),
+        pytest.param("${x}", id="no store"),
+        pytest.param("${:x}", id="an empty store"),
+        pytest.param("${{ secrets:x }}", id="doubled braces"),
+        pytest.param("${{ secrets.x }}", id="as in workflow files"),
+        pytest.param("${ secrets x }", id="no colon"),
+        pytest.param("${ secrets:x y }", id="a space in the name"),
+        pytest.param("${ secrets:x:y }", id="two colons"),
+        pytest.param("${ secrets:../x }", id="a path"),
+        pytest.param("${ secrets:.x }", id="a hidden file"),
+        pytest.param("${ secrets:-x }", id="a dash first"),
+        pytest.param("${ secrets:x/y }", id="a slash"),
+        pytest.param("${ secrets:é }", id="not ASCII"),
+        pytest.param("${ 1a:x }", id="a digit first in the store"),
+        pytest.param("${ a.b:x }", id="a dot in the store"),
+        pytest.param("{ secrets:x }", id="no dollar"),
+        pytest.param("{{ secrets:x }}", id="as in templates"),
+        pytest.param("$(secrets:x)", id="round brackets"),
+        pytest.param("$[env:x]", id="square brackets"),
+        pytest.param("%{env:x}", id="a percent sign"),
+        pytest.param("<env:x>", id="angle brackets"),
+        pytest.param("%env:x%", id="percent signs"),
+        pytest.param("$secrets:x", id="no braces"),
+        pytest.param("secrets:x", id="only the store and the name"),
+        pytest.param("Secrets: x", id="in another case"),
+        pytest.param("secrets:x }", id="only the end"),
+        pytest.param("${ secrets:x }${ secrets:y", id="a good one first"),
+        pytest.param("${ secrets:x ${ secrets:y }", id="one inside another"),
+        pytest.param("$\n{secrets:x}", id="a line break after the dollar"),
+    ],
+)
+def test_c09_what_looks_like_a_reference_is_never_a_literal(text: str) -> None:
+    with pytest.raises(MalformedReferenceError, match="malformed secret reference") as caught:
+        parse(text)
+
+    assert text not in str(caught.value.args)
+
+
+def test_a_template_does_not_print_its_text() -> None:
+    assert repr(parse("canary${ x:y }")) == "Template()"
+
+
+def test_a_value_is_used_verbatim_and_never_expanded_again() -> None:
+    values = {"a": "${ secrets:b }", "b": "never", "c": "$ {x"}
+
+    expanded = parse("<${ s:a }|${ s:c }>").expand(lambda reference: values[reference.name])
+
+    assert expanded == "<${ secrets:b }|$ {x>"
+
+
+def test_errors_of_the_resolver_pass() -> None:
+    with pytest.raises(KeyError, match="missing"):
+        parse("${ s:missing }").expand(lambda reference: {}[reference.name])
+
+
+def test_says_whether_a_text_holds_a_reference() -> None:
+    assert holds_reference("a ${ s:x } b")
+    assert not holds_reference("a ${ s: } b")
+
+
+@given(st.text())
+def test_any_text_is_split_without_loss_or_refused(text: str) -> None:
+    try:
+        template = parse(text)
+    except MalformedReferenceError:
+        return
+    if template.references:
+        assert holds_reference(text)
+    else:
+        assert template.expand(lambda _: "") == text
+        assert "${" not in text
+
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]*", fullmatch=True)
+LITERALS = st.text(st.characters(blacklist_characters="${}[]()<>%:", blacklist_categories=["Cs"]))
+
+
+@given(st.lists(st.tuples(LITERALS, NAMES, NAMES, st.text(st.sampled_from(" \t\n"), max_size=3), st.text())), LITERALS)
+def test_every_reference_is_replaced_by_its_value(pieces: list[tuple[str, str, str, str, str]], tail: str) -> None:
+    text = "".join(
+        f"{literal}${{{space}{store}{space}:{space}{name}{space}}}" for literal, store, name, space, _ in pieces
+    )
+    values = iter([value for *_, value in pieces])
+
+    template = parse(text + tail)
+
+    assert [(reference.store, reference.name) for reference in template.references] == [
+        (store, name) for _, store, name, _, _ in pieces
+    ]
+    expected = "".join(literal + value for literal, _, _, _, value in pieces) + tail
+    assert template.expand(lambda _: next(values)) == expected

@@ -1,0 +1,290 @@
+"""Secret stores on real files: where a value comes from, and which one wins."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.references import Reference
+from runtimeconf.secret_stores import (
+    MAX_SECRET_BYTES,
+    EnvStore,
+    FileStore,
+    KeyringStore,
+    SecretError,
+    SecretStores,
+)
+
+
+def env_store(directory: Path, environ: dict[str, str], warnings: list[tuple[Path, str]] | None = None) -> EnvStore:
+    recorded = warnings if warnings is not None else []
+    return EnvStore("env", environ, directory, lambda file, sentence: recorded.append((file, sentence)))
+
+
+def write(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    path.chmod(mode)
+    return path
+
+
+# --- env --------------------------------------------------------------------------------------------------------------
+
+
+def test_c37_the_name_as_written_wins_over_upper_case(tmp_path: Path) -> None:
+    assert env_store(tmp_path, {"api_key": "lower", "API_KEY": "upper"}).get("api_key") == "lower"
+    assert env_store(tmp_path, {"API_KEY": "upper"}).get("api_key") == "upper"
+    assert env_store(tmp_path, {"api_key": "lower"}).get("API_KEY") is None
+
+
+def test_c37_the_process_wins_over_env_local_and_that_over_env(tmp_path: Path) -> None:
+    write(tmp_path / ".env", "A=env\nB=env\nC=env\n")
+    write(tmp_path / ".env.local", "A=local\nB=local\n")
+
+    store = env_store(tmp_path, {"A": "process"})
+
+    assert [store.get(name) for name in ("a", "b", "c", "d")] == ["process", "local", "env", None]
+
+
+def test_c37_upper_case_of_the_process_wins_over_the_exact_name_of_a_file(tmp_path: Path) -> None:
+    write(tmp_path / ".env.local", "api_key=local\n")
+
+    assert env_store(tmp_path, {"API_KEY": "process"}).get("api_key") == "process"
+
+
+def test_c37_an_empty_variable_counts_as_found(tmp_path: Path) -> None:
+    write(tmp_path / ".env", "A=env\n")
+
+    assert env_store(tmp_path, {"A": ""}).get("a") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        pytest.param("K=plain", "plain", id="C37 plain"),
+        pytest.param("K=plain # comment", "plain", id="C37 comment"),
+        pytest.param("K=pl#ain", "pl#ain", id="C37 a hash inside"),
+        pytest.param("export K=plain", "plain", id="C37 export"),
+        pytest.param('K="a b # c"', "a b # c", id="C37 double quotes"),
+        pytest.param("K='a \"b\"'", 'a "b"', id="C37 single quotes"),
+        pytest.param("K = spaced  ", "spaced", id="C37 spaces"),
+        pytest.param("K=plain\r", "plain", id="C37 CRLF"),
+        pytest.param("K=${OTHER}$OTHER", "${OTHER}$OTHER", id="C37 nothing is interpolated"),
+        pytest.param("K='${ secrets:other }'", "${ secrets:other }", id="C37 a reference stays as it is"),
+        pytest.param("K=0123", "0123", id="C37 digits"),
+        pytest.param("K=a=b", "a=b", id="C37 an equals sign"),
+        pytest.param("K=", "", id="C37 empty"),
+        pytest.param("K", None, id="C37 no value at all"),
+        pytest.param("\ufeffK=plain", "plain", id="C37 a byte order mark"),
+    ],
+)
+def test_c37_dotenv_lines(tmp_path: Path, line: str, value: str | None) -> None:
+    write(tmp_path / ".env", f"{line}\nOTHER=canary\n")
+
+    assert env_store(tmp_path, {}).get("k") == value
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"K=\xff\n", "binary", id="not UTF-8"),
+        pytest.param(b"K=\0\n", "binary", id="a NUL"),
+        pytest.param(b"#" * (1024 * 1024 + 1), "larger than 1024 KiB", id="too large"),
+    ],
+)
+def test_an_unusable_dotenv_file_is_an_error_and_not_a_missing_secret(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    write(tmp_path / ".env.local", content)
+
+    with pytest.raises(SecretError, match=rf"^\.env\.local cannot be read: it is {reason}") as caught:
+        env_store(tmp_path, {}).get("k")
+
+    assert caught.value.__context__ is None or content not in caught.value.__context__.args
+
+
+def test_dotenv_files_are_not_opened_while_the_process_has_the_value(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    store = env_store(tmp_path, {"K": "value"})
+
+    assert store.get("k") == "value"
+    with pytest.raises(SecretError, match=r"^\.env cannot be read: it is a directory"):
+        store.get("other")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_a_dotenv_file_that_others_can_read_is_warned_about_once_used(tmp_path: Path, mode: int) -> None:
+    write(tmp_path / ".env", "K=value\n", mode)
+    warnings: list[tuple[Path, str]] = []
+    store = env_store(tmp_path, {"P": "process"}, warnings)
+
+    store.get("p")
+    store.get("absent")
+    assert warnings == []
+
+    store.get("k")
+    expected = [] if mode == 0o600 else [(tmp_path / ".env", "holds a secret in use and other users can read it")]
+    assert warnings == expected
+
+
+# --- file -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        pytest.param("value", "value", id="C38 no newline"),
+        pytest.param("value\n", "value", id="C38 one newline"),
+        pytest.param("value\n\n", "value\n", id="C38 exactly one of two"),
+        pytest.param("value\r\n", "value", id="C38 CRLF is one newline"),
+        pytest.param("value\r", "value\r", id="C38 a lone CR stays"),
+        pytest.param("\nvalue", "\nvalue", id="C38 not at the beginning"),
+        pytest.param(" value \n", " value ", id="C38 spaces stay"),
+        pytest.param("\n", "", id="C38 only a newline is empty"),
+        pytest.param("", "", id="C38 empty"),
+        pytest.param("${ secrets:x }", "${ secrets:x }", id="C38 never expanded"),
+        pytest.param("x" * MAX_SECRET_BYTES, "x" * MAX_SECRET_BYTES, id="C38 64 KiB"),
+    ],
+)
+def test_c38_a_file_is_the_value_without_one_newline(tmp_path: Path, content: str, value: str) -> None:
+    write(tmp_path / "api_key", content, 0o444)
+
+    assert FileStore("files", tmp_path).get("api_key") == value
+
+
+def test_c38_a_kubernetes_volume_with_links(tmp_path: Path) -> None:
+    (tmp_path / "..2026_11_21").mkdir()
+    write(tmp_path / "..2026_11_21" / "api_key", "value\n")
+    (tmp_path / "..data").symlink_to("..2026_11_21")
+    (tmp_path / "api_key").symlink_to("..data/api_key")
+
+    assert FileStore("files", tmp_path).get("api_key") == "value"
+
+
+def test_c38_what_is_not_there_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to("nowhere")
+
+    assert FileStore("files", tmp_path).get("absent") is None
+    assert FileStore("files", tmp_path).get("dangling") is None
+    assert FileStore("files", tmp_path / "no-directory").get("absent") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"\xff\xfe", "it is binary, not UTF-8 text", id="C38 not UTF-8"),
+        pytest.param(b"a\0b", "it is binary, not UTF-8 text", id="C38 a NUL"),
+        pytest.param(b"x" * (MAX_SECRET_BYTES + 1), "it is larger than 64 KiB", id="C38 more than 64 KiB"),
+    ],
+)
+def test_c38_an_unusable_file_is_an_error(tmp_path: Path, content: bytes, reason: str) -> None:
+    write(tmp_path / "api_key", content)
+
+    with pytest.raises(SecretError, match=reason):
+        FileStore("files", tmp_path).get("api_key")
+
+
+def test_c38_a_directory_or_pipe_is_an_error_and_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    store = FileStore("files", tmp_path)
+
+    with pytest.raises(SecretError, match="its file cannot be read: it is a directory"):
+        store.get("directory")
+    with pytest.raises(SecretError, match="its file cannot be read: it is a named pipe"):
+        store.get("pipe")
+
+
+# --- keyring ----------------------------------------------------------------------------------------------------------
+
+KEYRING = """
+class NoKeyringError(RuntimeError):
+    pass
+
+def get_password(service, name):
+    if name == "broken":
+        raise NoKeyringError("canary")
+    return {("runtime", "api_key"): "value", ("other", "api_key"): "other value"}.get((service, name))
+"""
+
+
+@pytest.fixture
+def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the third-party package, with the two answers that it can give."""
+    write(tmp_path / "keyring.py", KEYRING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "keyring", raising=False)
+
+
+@pytest.mark.usefixtures("keyring")
+def test_the_keyring_is_asked_for_service_and_name() -> None:
+    assert KeyringStore.is_installed()
+    assert KeyringStore("keys", "runtime").get("api_key") == "value"
+    assert KeyringStore("keys", "other").get("api_key") == "other value"
+    assert KeyringStore("keys", "runtime").get("absent") is None
+
+
+@pytest.mark.usefixtures("keyring")
+def test_a_keyring_without_a_backend_is_an_error() -> None:
+    with pytest.raises(SecretError, match=r"the keyring does not answer \(NoKeyringError\)") as caught:
+        KeyringStore("keys", "runtime").get("broken")
+
+    assert caught.value.__context__ is None
+
+
+# --- all together -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> SecretStores:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    write(tmp_path / "one" / "both", "from one")
+    write(tmp_path / "two" / "both", "from two")
+    write(tmp_path / "one" / "only", "only in one")
+    write(tmp_path / "one" / "hidden", "a good value")
+    write(tmp_path / "two" / "hidden", b"\xff")
+    write(tmp_path / "two" / "empty", "\n")
+    write(tmp_path / "one" / "empty", "a good value")
+    return SecretStores([FileStore("one", tmp_path / "one"), FileStore("two", tmp_path / "two")])
+
+
+def test_the_last_defined_store_wins(stores: SecretStores) -> None:
+    assert stores.names == ("one", "two")
+    assert stores.resolve(Reference("secrets", "both")) == "from two"
+    assert stores.resolve(Reference("one", "both")) == "from one"
+    assert stores.resolve(Reference("secrets", "only")) == "only in one"
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        pytest.param(
+            Reference("secrets", "absent"), "secret 'absent' was not found; stores asked: two, one", id="C07 anywhere"
+        ),
+        pytest.param(Reference("two", "only"), "secret 'only' was not found; stores asked: two", id="C07 in one store"),
+        pytest.param(
+            Reference("three", "both"),
+            "refers to a secret store that is not configured; the stores are: secrets, one, two",
+            id="C09 unknown store",
+        ),
+        pytest.param(Reference("secrets", "empty"), "secret 'empty' in store two is empty", id="empty, no other asked"),
+        pytest.param(
+            Reference("secrets", "hidden"),
+            "secret 'hidden' in store two: its file cannot be read: it is binary, not UTF-8 text",
+            id="unusable, no other asked",
+        ),
+    ],
+)
+def test_c07_an_error_names_the_secret_and_the_stores(stores: SecretStores, reference: Reference, message: str) -> None:
+    with pytest.raises(SecretError) as caught:
+        stores.resolve(reference)
+
+    assert str(caught.value) == message
+
+
+def test_without_any_store_nothing_is_found() -> None:
+    with pytest.raises(SecretError, match="stores asked: none"):
+        SecretStores([]).resolve(Reference("secrets", "x"))

@@ -1,0 +1,369 @@
+"""Documents as source text: what is kept, what is refused, and that no message quotes the file."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.yaml_reader import MAX_ALIASES, MAX_DEPTH, MAX_FILE_BYTES, Mapping, Scalar, Sequence, read_document
+from tests.runtimeconf.texts import Fault, Faults, with_keys
+
+NAMES = frozenset({"runtime", "auth", "api-key", "enabled", "keys", "datasets"})
+
+
+def read(file: Path, text: str) -> tuple[Mapping | None, list[str]]:
+    """The tree of *text*, and its faults as `line: path: message`."""
+    file.write_text(text, encoding="utf-8", newline="")
+    document = read_document(file, NAMES)
+    return document.root, [f"{fault.line}: {fault.yaml_path}: {fault.message}" for fault in document.faults]
+
+
+def test_keeps_source_text_lines_and_quoting(yaml_file: Path) -> None:
+    root, faults = read(yaml_file, "a: 0123\nb:\n  - 'x y'\n  - ~\nc: {d: \"e\\n\"}\n")
+
+    assert not faults
+    assert root is not None
+    assert [(entry.line, entry.name) for entry in root.entries] == [(1, "a"), (2, "b"), (5, "c")]
+    assert root.entries[0].value == Scalar(1, "0123", is_plain=True)
+    listed = root.entries[1].value
+    assert isinstance(listed, Sequence)
+    assert listed.items == (Scalar(3, "x y", is_plain=False), Scalar(4, "~", is_plain=True))
+    assert [item.is_null for item in listed.items if isinstance(item, Scalar)] == [False, True]
+    nested = root.entries[2].value
+    assert isinstance(nested, Mapping)
+    assert nested.entries[0].value == Scalar(5, "e\n", is_plain=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("\ufeffa: 1\n", id="a UTF-8 byte order mark"),
+        pytest.param("a: 1\r\nb: 2\r\n", id="CRLF"),
+        pytest.param("%YAML 1.2\n---\na: 1\n...\n", id="a directive and document marks"),
+        pytest.param("? a\n: 1\n", id="an explicit field name"),
+        pytest.param("a: &x 1\nb: *x\n", id="an alias"),
+        pytest.param("'<<': 1\n", id="a quoted name that looks like a merge key"),
+        pytest.param("a: \U0001f600\n", id="a character beyond the BMP"),
+    ],
+)
+def test_takes_harmless_yaml(yaml_file: Path, text: str) -> None:
+    root, faults = read(yaml_file, text)
+
+    assert not faults
+    assert root is not None
+
+
+def test_a_value_with_an_anchor_is_never_shown(yaml_file: Path) -> None:
+    root, _ = read(yaml_file, "a: &x [{b: c}]\nd: *x\ne: f\n")
+
+    assert root is not None
+    sequence = root.entries[0].value
+    assert isinstance(sequence, Sequence)
+    inner = sequence.items[0]
+    assert isinstance(inner, Mapping)
+    assert inner.entries[0].value == Scalar(1, "c", is_plain=True, may_be_shown=False)
+    assert root.entries[1].value is sequence
+    assert root.entries[2].value == Scalar(3, "f", is_plain=True, may_be_shown=True)
+
+
+def test_nodes_do_not_print_their_text(yaml_file: Path) -> None:
+    root, _ = read(yaml_file, "a: [canary, {canary: canary}]\n")
+
+    assert root is not None
+    entry = root.entries[0]
+    sequence = entry.value
+    assert isinstance(sequence, Sequence)
+    assert "canary" not in repr([root, entry, sequence, *sequence.items])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", "0: : is empty: nothing but comments or white space", id="C23 empty file"),
+        pytest.param(" \n\n", "0: : is empty: nothing but comments or white space", id="white space only"),
+        pytest.param("# a\n# b\n", "0: : is empty: nothing but comments or white space", id="C23 comments only"),
+        pytest.param("---\n", "0: : is empty: nothing but comments or white space", id="an empty document"),
+        pytest.param("~\n", "0: : is empty: nothing but comments or white space", id="null root"),
+        pytest.param("- a\n", "1: : must be a mapping such as `version: v1`; found a list", id="C23 list root"),
+        pytest.param(
+            "\ncanary\n", "2: : must be a mapping such as `version: v1`; found a single value", id="C23 scalar root"
+        ),
+        pytest.param(
+            "a: 1\n---\nb: 1\n", "2: : a second document begins here: one file holds one document", id="C23 two"
+        ),
+        pytest.param(
+            "---\n---\na: 1\n", "2: : a second document begins here: one file holds one document", id="C23 empty first"
+        ),
+        pytest.param(
+            "runtime:\n\tauth: 1\n",
+            "2: : is not valid YAML: a tab stands where YAML takes only spaces: indent with spaces",
+            id="C23 tab",
+        ),
+    ],
+)
+def test_refuses_a_document_that_is_no_mapping(yaml_file: Path, text: str, expected: str) -> None:
+    root, faults = read(yaml_file, text)
+
+    assert root is None
+    assert faults == [expected]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param("a: 1\n".encode("utf-16"), "is UTF-16, not UTF-8", id="UTF-16 with its mark"),
+        pytest.param("a: 1\n".encode("utf-16-be"), "holds a NUL", id="UTF-16 without a mark"),
+        pytest.param("a: 1\n".encode("utf-32"), "is UTF-16, not UTF-8", id="UTF-32 begins like UTF-16"),
+        pytest.param("a: 1\nb: é\n".encode("latin-1"), "is not UTF-8", id="Latin-1"),
+        pytest.param(b"a: 1\nb: \0\n", "holds a NUL", id="a NUL"),
+        pytest.param(b"a: 1\nb: \x1b[0m\n", "holds the control character U+001B", id="an escape sequence"),
+        pytest.param(b"a: 1\nb: \x7f\n", "holds the control character U+007F", id="DEL"),
+        pytest.param("a: 1\nb: x\u2028c: 1\n".encode(), "holds the control character U+2028", id="a hidden line break"),
+        pytest.param("a: 1\nb: x\x85c: 1\n".encode(), "holds the control character U+0085", id="NEL"),
+        pytest.param(b"a: 1\nb: \xed\xa0\x80\n", "is not UTF-8", id="an encoded surrogate"),
+    ],
+)
+def test_refuses_other_encodings_and_control_characters(faults: Faults, data: bytes, expected: str) -> None:
+    (only,) = faults(data)
+
+    assert expected in only.message
+    assert only.line in {1, 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('a: "\\0"\n', id="a NUL"),
+        pytest.param('a: "\\ud800"\n', id="half a surrogate pair"),
+        pytest.param('"\\x00": a\n', id="in a field name"),
+    ],
+)
+def test_refuses_escapes_for_what_is_no_text(yaml_file: Path, text: str) -> None:
+    _, faults = read(yaml_file, text)
+
+    assert any("an escape for a NUL or for half a character" in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("a: 'canary\nb: 1\n", "1: : is not valid YAML: a quoted text that begins here", id="open quote"),
+        pytest.param("b: 1\na: [1, 2\nc: 1\n", "3: : is not valid YAML: a list or mapping in brackets", id="open list"),
+        pytest.param("a: @canary\n", "1: : is not valid YAML: a text cannot begin with this", id="reserved character"),
+        pytest.param("a: b: canary\n", "1: : is not valid YAML: a colon stands where", id="two colons"),
+        pytest.param("a: 1\ncanary\nb: 2\n", "3: : is not valid YAML: a field name has no colon", id="no colon"),
+        pytest.param("a:\n  b: 1\n c: 2\n", "3: : is not valid YAML: the indentation does not fit", id="indentation"),
+        pytest.param('a: "\\q"\n', "1: : is not valid YAML: a double-quoted text holds an unknown", id="escape"),
+        pytest.param("%YAML 7.1\n---\na: 1\n", "1: : is not valid YAML: it cannot be parsed", id="another YAML"),
+        pytest.param('a: "\\UFFFFFFFF"\n', "0: ?: is not valid YAML: an escape or a directive", id="escape too large"),
+        pytest.param(f"%YAML 1.{'9' * 5000}\n---\na: 1\n", "0: : is not valid YAML: an escape or", id="huge version"),
+        pytest.param("a: *canary\n", "1: ?: an alias (*name) refers to an anchor", id="unknown alias"),
+        pytest.param("a: &x [*x]\n", "1: ?[0]: an alias (*name) refers to an anchor", id="alias to itself"),
+    ],
+)
+def test_syntax_faults_have_a_line_and_no_text_of_the_file(yaml_file: Path, text: str, expected: str) -> None:
+    root, faults = read(yaml_file, text)
+
+    assert root is None
+    assert len(faults) == 1
+    assert faults[0].startswith(expected)
+    assert "canary" not in faults[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("keys: [${ secrets:x }]\n", id="C12 in a list"),
+        pytest.param("keys: [${secrets:x}, ${secrets:y}]\n", id="C12 without spaces"),
+        pytest.param("keys: [abc, $ {secrets:x}]\n", id="C12 second item"),
+        pytest.param("{keys: ${ secrets:x }}\n", id="C12 in a mapping"),
+        pytest.param("keys: ${ secrets: x }\n", id="a space after the colon"),
+    ],
+)
+def test_c12_an_unquoted_reference_in_brackets_gets_a_hint(yaml_file: Path, text: str) -> None:
+    _, faults = read(yaml_file, f"a: 1\n{text}" if text[0] != "{" else f"\n{text}")
+
+    hint = 'inside [...] or {...}, or with ": " in it, must be quoted, as in "${ secrets:name }"'
+    assert faults == [f"2: : is not valid YAML: a secret reference {hint}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('a: !!python/object/apply:os.system ["touch pwned"]\n', id="C18 a call"),
+        pytest.param("a: !!python/name:os.system\n", id="C18 a name"),
+        pytest.param("a: !!str x\n", id="a standard tag"),
+        pytest.param("a: ! x\n", id="the non-specific tag"),
+        pytest.param("a: !!binary aGk=\n", id="binary"),
+        pytest.param("!!map\na: 1\n", id="on the root"),
+        pytest.param("!x a: 1\n", id="on a name"),
+        pytest.param("%TAG ! tag:yaml.org,2002:\n---\na: !str x\n", id="by a directive"),
+    ],
+)
+def test_c18_tags_are_refused_and_nothing_runs(
+    yaml_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    _, faults = read(yaml_file, text)
+
+    assert len(faults) == 1
+    assert "YAML tags (! or !!) are not taken" in faults[0]
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "runtime:\n  enabled: true\n  enabled: false\n",
+            "3: runtime.enabled: duplicate field: it stands on line 2 and on line 3",
+            id="C20 in a section",
+        ),
+        pytest.param(
+            "runtime: {}\nruntime: {}\n",
+            "2: runtime: duplicate field: it stands on line 1 and on line 2",
+            id="C20 root",
+        ),
+        pytest.param(
+            "datasets:\n  - {}\n  - {keys: 1, 'keys': 2}\n",
+            "3: datasets[1].keys: duplicate field: it stands on line 3 and on line 3",
+            id="C20 in a list, differently quoted",
+        ),
+        pytest.param(
+            "auth:\n  canary: 1\n  canary: 2\n",
+            "3: auth: duplicate field: it stands on line 2 and on line 3",
+            id="a name that nobody knows is not shown",
+        ),
+        pytest.param("auth:\n  <<: {enabled: true}\n", "2: auth: merge keys (<<) are not taken", id="merge key"),
+        pytest.param("auth:\n  ? [canary]\n  : 1\n", "2: auth: a field name must be a text", id="a list as a name"),
+        pytest.param("auth:\n  {canary: 1}: 1\n", "2: auth: a field name must be a text", id="a mapping as a name"),
+    ],
+)
+def test_c20_ambiguous_mappings_are_refused_and_the_rest_is_kept(yaml_file: Path, text: str, expected: str) -> None:
+    root, faults = read(yaml_file, text)
+
+    assert root is not None
+    assert len(faults) == 1
+    assert faults[0].startswith(expected)
+    assert "canary" not in faults[0]
+
+
+def test_c20_the_first_of_two_fields_is_kept(yaml_file: Path) -> None:
+    root, _ = read(yaml_file, "enabled: true\nenabled: false\nkeys: 1\n")
+
+    assert root is not None
+    assert [(entry.name, entry.value) for entry in root.entries] == [
+        ("enabled", Scalar(1, "true", is_plain=True)),
+        ("keys", Scalar(3, "1", is_plain=True)),
+    ]
+
+
+def bomb(levels: int, width: int) -> str:
+    lines = [f"a0: &a0 [{', '.join('x' * width)}]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(bomb(10, 9), "more than 100,000 values", id="C19 nine to the tenth"),
+        pytest.param(bomb(40, 2), "more than 100,000 values", id="C19 two to the fortieth"),
+        pytest.param(
+            f"a: &a x\nb: [{', '.join(['*a'] * (MAX_ALIASES + 1))}]\n", "more than 100 aliases", id="C19 many aliases"
+        ),
+        pytest.param(f"a: {'[' * 5000}{']' * 5000}\n", "more than 32 deep", id="C19 5,000 lists deep"),
+        pytest.param(f"a: {'{a: ' * 5000}{'}' * 5000}\n", "more than 32 deep", id="C19 5,000 mappings deep"),
+        pytest.param("- " * 5000, "more than 32 deep", id="C19 5,000 dashes deep"),
+        pytest.param("".join(f"{' ' * n}a:\n" for n in range(1300)), "more than 32 deep", id="C19 deep blocks"),
+        pytest.param(f"a: [{'x, ' * 300_000}]\n", "more than 100,000 values", id="C19 many values"),
+    ],
+)
+def test_c19_bombs_fail_cleanly_and_fast(yaml_file: Path, text: str, expected: str) -> None:
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.process_time()
+
+    _, faults = read(yaml_file, text)
+
+    assert time.process_time() - begin < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 200 * 1024
+    assert [expected in fault for fault in faults] == [True]
+
+
+def test_depth_is_counted_exactly(yaml_file: Path) -> None:
+    deepest = f"a: {'[' * (MAX_DEPTH - 1)}{']' * (MAX_DEPTH - 1)}\n"
+
+    assert not read(yaml_file, deepest)[1]
+    assert read(yaml_file, deepest.replace("[]", "[[]]"))[1] == ["1: : lists and mappings are nested more than 32 deep"]
+
+
+def test_c19_a_file_of_5_mb_is_not_read(fault: Fault) -> None:
+    assert fault(b"#" * 5_000_000) == "0: : cannot be read: it is larger than 1024 KiB"
+
+
+def test_a_file_of_exactly_one_mebibyte_is_read(yaml_file: Path) -> None:
+    _, faults = read(yaml_file, "a: 1\n".ljust(MAX_FILE_BYTES, "\n"))
+
+    assert not faults
+
+
+def test_c23_files_that_cannot_be_read_have_distinct_faults(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "plain").write_text("a: 1\n")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+
+        messages = [
+            read_document(path, NAMES).faults[0].message
+            for path in (
+                tmp_path / "absent",
+                tmp_path / "directory",
+                tmp_path / "pipe",
+                Path("/dev/zero"),
+                tmp_path / "loop",
+                tmp_path / "plain" / "below",
+                tmp_path / "a\0b",
+                tmp_path / ("n" * 300),
+                tmp_path / "socket",
+            )
+        ]
+
+    assert messages == [
+        "there is no such file: name the configuration with RUNTIME_CONFIG or --config",
+        "cannot be read: it is a directory, not a regular file",
+        "cannot be read: it is a named pipe, not a regular file",
+        "cannot be read: it is a device, not a regular file",
+        "cannot be read: too many levels of symbolic links",
+        "cannot be read: not a directory",
+        "cannot be read: its name holds a NUL",
+        "cannot be read: file name too long",
+        "cannot be read: no such device or address",
+    ]
+
+
+def test_says_whether_other_users_may_read_the_file(yaml_file: Path) -> None:
+    read(yaml_file, "a: 1\n")
+
+    modes = {}
+    for mode in (0o600, 0o640, 0o604, 0o400):
+        yaml_file.chmod(mode)
+        modes[mode] = read_document(yaml_file, NAMES).others_may_read
+
+    assert modes == {0o600: False, 0o640: True, 0o604: True, 0o400: False}
+
+
+def test_10_000_keys_are_within_the_limits(yaml_file: Path) -> None:
+    begin = time.process_time()
+
+    _, faults = read(yaml_file, with_keys("".join(f"- {n:040d}\n" for n in range(10_000))))
+
+    assert not faults
+    assert time.process_time() - begin < 2

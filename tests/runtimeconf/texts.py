@@ -1,0 +1,41 @@
+"""Configurations as text, and the types of the fixtures that load them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from runtimeconf.errors import ConfigFault
+from runtimeconf.model import RuntimeConfig
+
+#: Long, random and never a word: no warning comes from it.
+KEY = "Zk3vT9qLm2XwR7bN4cYh8dPf"
+
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+
+
+class Load(Protocol):
+    """Writes a text to `runtime.yaml` and loads it."""
+
+    def __call__(
+        self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, mode: int = 0o600
+    ) -> RuntimeConfig: ...
+
+
+class Faults(Protocol):
+    """Writes a text to `runtime.yaml` and gives the faults it must have."""
+
+    def __call__(self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> tuple[ConfigFault, ...]: ...
+
+
+class Fault(Protocol):
+    """Writes a text to `runtime.yaml` and gives the one fault it must have, as `line: path: message`."""
+
+    def __call__(self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> str: ...
+
+
+def with_keys(items: str, *, enabled: str = "true") -> str:
+    """A configuration whose `keys` are *items*, one a line, the first of them on line 6."""
+    listed = "".join(f"        {line}\n" for line in items.splitlines())
+    return f"runtime:\n  auth:\n    api-key:\n      enabled: {enabled}\n      keys:\n{listed}"
