@@ -95,7 +95,7 @@ class FileFormat(ABC):
             SourceError: They differ: the engine left something out, or made a name up.
         """
         if set(map(_folded, names)) != set(map(_folded, self._names)):
-            raise SourceError(f"'{self.files[0].shown}': its columns cannot be told; is its first line their names?")
+            raise SourceError(f"'{self.files[0].shown}': its columns cannot be told from its first line.")
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error, shown: str) -> SourceError:
         """Say which file cannot be read and why; *shown* stands for the files when the engine names none."""
@@ -258,12 +258,16 @@ class Json(FileFormat):
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Check how each file ends, as `FileFormat.bind` promises."""
+        firsts = set()
         for file in self.files:
             text = Text.probe(file, self)
             first = text.head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
             # The engine takes an array that was cut after a comma for a complete one.
             if first == b"[" and text.last != b"]":
                 raise SourceError(f"'{file.shown}': the JSON was cut short.")
+            firsts.add(first)
+        # On its own the engine does not see an array behind a byte order mark.
+        self._layout = "array" if firsts == {b"["} else "auto"
         return (
             f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
             "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
@@ -283,7 +287,7 @@ class Json(FileFormat):
     @property
     def _common(self) -> str:
         paths = literals(file.path for file in self.files)
-        return f"{paths}, format = 'auto', compression = '{self.compression}'"
+        return f"{paths}, format = '{self._layout}', compression = '{self.compression}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,10 +359,11 @@ def _folded(name: str) -> str:
 def _refuse_repeated(names: Iterable[str], file: PinnedFile) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(_folded(name), name)
-        if other is not name:
+        other = seen.get(_folded(name))
+        if other is not None:
             pair = f"column '{name}' twice" if other == name else f"columns '{other}' and '{name}', alike but for case"
             raise SourceError(f"'{file.shown}' has the {pair}; each column needs a name of its own.")
+        seen[_folded(name)] = name
 
 
 def _refuse_other_columns(expected: Sequence[str], first: PinnedFile, names: Sequence[str], file: PinnedFile) -> None:

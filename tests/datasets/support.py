@@ -1,0 +1,81 @@
+"""What the tests of this room share: declared datasets, and waiting for what another thread does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+
+from datasets.deadline import Deadline
+from datasets.snapshots import SnapshotBuilder
+from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
+from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
+
+_T = TypeVar("_T")
+
+MIB = 1024 * 1024
+
+
+def wait_for(condition: Callable[[], _T | None], what: str, patience_s: float = 60.0) -> _T:
+    """Return the first true value of *condition*."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {patience_s:g} s for {what}")
+
+
+def deadline(limit_s: float = 60.0) -> Deadline:
+    return Deadline(limit_s, threading.Event())
+
+
+def declare(
+    directory: Path, text: str, *, name: str = "d", file_format: str | None = None, **more: Any
+) -> DatasetConfig:
+    """Declare a dataset as a YAML in *directory* would: `from: file:TEXT`; *more* are fields of the dataset."""
+    acceleration = more.pop("acceleration", AccelerationConfig())
+    return DatasetConfig(
+        name=name,
+        from_=f"file:{text}",
+        file=f"{directory}/{text}",
+        params={"file_format": file_format} if file_format else {},
+        acceleration=acceleration,
+        yaml_path="datasets[0]",
+        line=1,
+        **more,
+    )
+
+
+def configure(directory: Path, *datasets: DatasetConfig, **more: Any) -> RuntimeConfig:
+    """Make the configuration of a runtime whose state directory is `state` in *directory*."""
+    query = QueryConfig(memory_limit_bytes=256 * MIB, temp_directory_limit_bytes=256 * MIB)
+    return RuntimeConfig(
+        file=directory / "runtime.yaml", state_dir=directory / "state", datasets=datasets, query=query, **more
+    )
+
+
+def builder(directory: Path, memory_mib: int = 256) -> SnapshotBuilder:
+    """Make a builder whose state directory is `state` in *directory*."""
+    state_dir = directory / "state"
+    (state_dir / SNAPSHOT_DIRECTORY).mkdir(parents=True, exist_ok=True)
+    return SnapshotBuilder(
+        state_dir=state_dir, memory_limit_bytes=memory_mib * MIB, temp_directory_limit_bytes=16 * MIB
+    )
+
+
+def rows(directory: Path, snapshot: Snapshot, sql: str = "") -> list[tuple[Any, ...]]:
+    """Return the rows of a snapshot, or what *sql* gives over it."""
+    with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
+        return connection.execute(sql or f'FROM "{snapshot.dataset}"').fetchall()
+
+
+def files_below(directory: Path) -> list[str]:
+    """Return the names of all files below the state directory, but for its lock and socket."""
+    found = [str(path.relative_to(directory / "state")) for path in (directory / "state").rglob("*") if path.is_file()]
+    return sorted(name for name in found if name not in {"lock", "control.sock"})
