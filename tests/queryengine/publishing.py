@@ -1,0 +1,91 @@
+"""Real snapshots and a real manifest for tests of the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+
+from queryengine.catalog import (
+    SNAPSHOT_DIRECTORY,
+    Column,
+    Manifest,
+    Snapshot,
+    read_manifest,
+    snapshot_path,
+    write_manifest,
+)
+
+_serial = itertools.count(1)
+
+#: A statement that runs for hours and listens to interrupts, before its first row ...
+ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = -1"
+#: ... and one that gives rows first. 50,000 fill several batches.
+ENDLESS_AFTER_ROWS = (
+    "SELECT a.range FROM range(10000000) a, range(10000000) b "
+    "WHERE (a.range = 0 AND b.range < 50000) OR a.range * b.range = -1"
+)
+
+
+class Publisher:
+    """Publishes tables in a state directory as the refresher does: new files, a new manifest, old files unlinked."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        (state_dir / SNAPSHOT_DIRECTORY).mkdir(parents=True, exist_ok=True)
+
+    def publish(self, **tables: str) -> Manifest:
+        """Publish, beside what is there, each of *tables* as the rows of its SELECT."""
+        before = read_manifest(self.state_dir)
+        written = {name: self._write(name, sql) for name, sql in tables.items()}
+        kept = tuple(snapshot for snapshot in before.snapshots if snapshot.dataset not in written)
+        manifest = Manifest(generation=before.generation + 1, snapshots=(*kept, *written.values()))
+        write_manifest(self.state_dir, manifest)
+        for snapshot in before.snapshots:
+            if snapshot.dataset in written:
+                snapshot_path(self.state_dir, snapshot).unlink(missing_ok=True)
+        return manifest
+
+    def _write(self, name: str, sql: str) -> Snapshot:
+        path = self.state_dir / SNAPSHOT_DIRECTORY / f"{name}-{next(_serial)}.duckdb"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(f'CREATE TABLE "{name}" AS {sql}')
+            columns = connection.execute(f'DESCRIBE "{name}"').fetchall()
+            counted = connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()
+        assert counted is not None
+        return Snapshot(
+            dataset=name,
+            file=path.name,
+            rows=counted[0],
+            size_bytes=path.stat().st_size,
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            created_at="2026-01-01T00:00:00Z",
+            source="",
+            columns=tuple(Column(name=column[0], type=column[1]) for column in columns),
+        )
+
+
+def wait_until(condition: Callable[[], bool], *, within_s: float = 10.0) -> float:
+    """Wait for *condition*; seconds that took. Fail after *within_s*."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < within_s, "waited in vain"
+        time.sleep(0.005)
+    return time.monotonic() - started
+
+
+def open_files(below: Path) -> set[str]:
+    """Names of the files below a directory that this process has open."""
+    names = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = descriptor.readlink()
+        except OSError:  # closed meanwhile
+            continue
+        if target.is_relative_to(below):
+            names.add(target.name)
+    return names

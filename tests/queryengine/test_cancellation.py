@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from queryengine.cancellation import CancelSource, Interruption, Watchdog
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryTimeoutError
+from tests.queryengine.publishing import wait_until
+
+
+def test_a_cancel_source_calls_its_subscribers_once() -> None:
+    source = CancelSource()
+    calls: list[str] = []
+    source.subscribe(partial(calls.append, "a"))
+    source.subscribe(partial(calls.append, "b"))
+
+    source.cancel()
+    source.cancel()
+
+    assert calls == ["a", "b"]
+    assert source.cancelled
+
+
+def test_a_cancel_source_forgets_who_unsubscribed() -> None:
+    source = CancelSource()
+    calls: list[str] = []
+    unsubscribe = source.subscribe(partial(calls.append, "a"))
+
+    unsubscribe()
+    unsubscribe()
+    source.cancel()
+
+    assert calls == []
+
+
+def test_a_subscriber_of_a_cancelled_source_is_called_at_once() -> None:
+    source = CancelSource()
+    calls: list[str] = []
+    source.cancel()
+
+    unsubscribe = source.subscribe(partial(calls.append, "late"))
+    unsubscribe()
+
+    assert calls == ["late"]
+
+
+def test_concurrent_cancels_call_a_subscriber_once() -> None:
+    source = CancelSource()
+    calls: list[int] = []
+    source.subscribe(partial(calls.append, 1))
+    barrier = threading.Barrier(8)
+
+    def cancel() -> None:
+        barrier.wait()
+        source.cancel()
+
+    threads = [threading.Thread(target=cancel) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert calls == [1]
+
+
+def test_the_first_reason_to_stop_stands() -> None:
+    interruption = Interruption()
+    interruption.check()
+
+    interruption.stop(partial(QueryTimeoutError, 3))
+    interruption.stop(QueryCancelledError)
+
+    with pytest.raises(QueryTimeoutError, match="after 3 s"):
+        interruption.check()
+
+
+def test_an_interruption_calls_what_is_attached_and_nothing_after_detach() -> None:
+    interruption = Interruption()
+    calls: list[int] = []
+    interruption.repeat()
+    interruption.attach(partial(calls.append, 1))
+    interruption.repeat()
+    assert calls == []
+
+    interruption.stop(QueryCancelledError)
+    interruption.repeat()
+    interruption.detach()
+    interruption.repeat()
+
+    assert calls == [1, 1]
+
+
+def test_what_is_attached_to_a_stopped_interruption_is_called_at_once() -> None:
+    interruption = Interruption()
+    interruption.stop(QueryCancelledError)
+    calls: list[int] = []
+
+    interruption.attach(partial(calls.append, 1))
+
+    assert calls == [1]
+
+
+@pytest.fixture
+def watchdog() -> Watchdog:
+    return Watchdog()
+
+
+def test_the_watchdog_stops_what_is_due_and_repeats_until_it_is_forgotten(watchdog: Watchdog) -> None:
+    interruption = Interruption()
+    calls: list[float] = []
+    interruption.attach(lambda: calls.append(time.monotonic()))
+    started = time.monotonic()
+
+    watchdog.watch(interruption, 0.2)
+    wait_until(lambda: len(calls) >= 3)
+    watchdog.forget(interruption)
+    watchdog.forget(interruption)
+    watchdog.close()
+
+    assert calls[0] - started >= 0.2
+    with pytest.raises(QueryTimeoutError, match=r"after 0\.2 s"):
+        interruption.check()
+
+
+def test_the_watchdog_wakes_for_a_statement_that_comes_after_a_pause(watchdog: Watchdog) -> None:
+    for _ in range(2):
+        wait_until(lambda: watchdog._asleep)
+        interruption = Interruption()
+        watchdog.watch(interruption, 0.01)
+        wait_until(lambda interruption=interruption: interruption.stopped)  # type: ignore[misc]
+        watchdog.forget(interruption)
+
+    watchdog.close()
+
+
+def test_the_watchdog_leaves_alone_what_ended_in_time(watchdog: Watchdog) -> None:
+    ended, due = Interruption(), Interruption()
+    watchdog.watch(ended, 0.1)
+    watchdog.watch(due, 0.2)
+    watchdog.forget(ended)
+
+    wait_until(lambda: due.stopped)
+    watchdog.close()
+
+    assert not ended.stopped
+
+
+def test_the_watchdog_stops_all_for_a_reason_of_its_owner(watchdog: Watchdog) -> None:
+    interruptions = [Interruption(), Interruption()]
+    for interruption in interruptions:
+        watchdog.watch(interruption, 60)
+
+    watchdog.stop_all(partial(EngineUnavailableError, "stopping"))
+    watchdog.close()
+
+    for interruption in interruptions:
+        with pytest.raises(EngineUnavailableError, match="stopping"):
+            interruption.check()
