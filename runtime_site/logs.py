@@ -77,12 +77,16 @@ def logging_config(environ: dict[str, str] | os._Environ[str]) -> dict[str, Any]
     """
     log_format = environ.get("LOG_FORMAT", "text").lower()
     formatter = JsonFormatter if log_format == "json" else TextFormatter
-    silent = {"handlers": [], "propagate": False}
+    # A handler that does nothing: with none at all, Python's handler of last resort prints warnings.
+    silent = {"handlers": ["nothing"], "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": formatter}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "handlers": {
+            "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+            "nothing": {"class": "logging.NullHandler"},
+        },
         "root": {"handlers": ["stderr"], "level": "INFO"},
         "loggers": {
             "django": {"handlers": [], "level": "INFO", "propagate": True},

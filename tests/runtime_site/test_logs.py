@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -69,3 +71,17 @@ def test_escaping_leaves_printable_text_alone(text: str) -> None:
 )
 def test_log_format_chooses_the_formatter(environ: dict[str, str], formatter: type) -> None:
     assert logging_config(environ)["formatters"]["line"]["()"] is formatter
+
+
+def test_djangos_own_loggers_print_nothing() -> None:
+    script = (
+        "import logging, logging.config\n"
+        "from runtime_site.logs import logging_config\n"
+        "logging.config.dictConfig(logging_config({}))\n"
+        "for name in ('django.request', 'django.server', 'django.security.DisallowedHost'):\n"
+        "    logging.getLogger(name).error('Unauthorized: /raw-path')\n"
+    )
+
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert finished.stdout + finished.stderr == ""
