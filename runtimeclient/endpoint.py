@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from runtimeclient.errors import UsageError
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8090"
 
+_HOST = re.compile(rb"[a-z0-9._-]+|[0-9a-f:.]+", re.IGNORECASE)
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 
 
@@ -46,8 +48,8 @@ def parse_endpoint(text: str) -> Endpoint:
     if url.scheme not in {"http", "https"}:
         hint = f": did you mean http://{text}?" if text and "://" not in text else "."
         raise UsageError(f"The HTTP endpoint must begin with http:// or https://{hint}")
-    if not url.host or url.port == 0:
-        raise UsageError(f"The HTTP endpoint {text} must name a host, and a port from 1 to 65535 if any.")
+    if not _HOST.fullmatch(url.raw_host) or not (url.port is None or 0 < url.port < 65536):
+        raise UsageError(f"The HTTP endpoint {text} must name a host, and if it names a port, one from 1 to 65535.")
     if url.query or url.fragment or "?" in text or "#" in text:
         raise UsageError(f"The HTTP endpoint {text} must end with the host, the port or a path prefix.")
     return Endpoint(str(url).rstrip("/"), url.scheme == "https", _is_loopback(url.host))

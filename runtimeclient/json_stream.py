@@ -18,6 +18,7 @@ class Number(str):
 JsonValue: TypeAlias = "bool | str | Number | list[JsonValue] | dict[str, JsonValue] | None"
 
 _SPACE = " \t\r\n"
+_IN_NUMBER = "-+.eE"  # and nothing at all, at the end of a piece
 # An error this close to the end of what has arrived may only mean that the rest of a token is still to come.
 _LONGEST_TOKEN_PIECE = 16
 
@@ -66,8 +67,9 @@ class JsonStream:
             except RecursionError as exc:
                 raise self._malformed() from exc
             else:
-                # The digits of a number may go on in the next piece; every other value shows its end.
-                if end < len(self._text) or not isinstance(value, Number) or not self._read(1):
+                # A number may go on in the next piece; every other value shows its end.
+                may_go_on = isinstance(value, Number) and end + _LONGEST_TOKEN_PIECE > len(self._text)
+                if not (may_go_on and self._text[end : end + 1] in _IN_NUMBER and self._read(1)):
                     text = self._text[self._at : end]
                     self._at = end
                     return text, value

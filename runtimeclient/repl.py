@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 
 from runtimeclient.client import RuntimeClient
@@ -12,8 +11,14 @@ from runtimeclient.output import Output
 from runtimeclient.screen import one_line
 from runtimeclient.statements import StatementSplitter
 
-with contextlib.suppress(ImportError):  # Some Pythons are built without it; then lines cannot be edited.
-    import readline  # noqa: F401 (input() uses it once it is there; it remembers lines for this session only)
+try:
+    # input() edits and remembers lines once this module is there; they are forgotten at the end.
+    from readline import get_line_buffer as _typed
+except ImportError:  # Some Pythons are built without it.
+
+    def _typed() -> str:
+        return ""
+
 
 PROMPT = "sql> "
 CONTINUATION = "  -> "
@@ -73,7 +78,7 @@ class Repl:
                 self._show("\n")
                 return
             except KeyboardInterrupt:
-                if self._was_interrupted:
+                if self._was_interrupted and not _typed():
                     raise
                 self._abandon("")
                 continue

@@ -1,0 +1,60 @@
+"""A remote runtime, and the commands as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtimeclient.remote import Remote, serve
+
+ROOT = Path(__file__).parents[2]
+MANAGE = [sys.executable, str(ROOT / "manage.py")]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """The environment of this process without anything that tells a client what to do."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RUNTIME_", "DJANGO_")) and not name.lower().endswith("_proxy")
+    }
+    return kept | variables
+
+
+@pytest.fixture(autouse=True)
+def _clean_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(clean_environment()):
+        if name != "DJANGO_SETTINGS_MODULE":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    with serve(Remote()) as running:
+        yield running
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a client command in an empty folder, without YAML, as a user would."""
+
+    def run_command(*arguments: str, stdin: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*MANAGE, *arguments],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env=clean_environment(**variables),
+            timeout=60,
+            check=False,
+        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run_command

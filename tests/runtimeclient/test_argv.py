@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runtimeclient import argv
+from runtimeclient.argv import hide_api_keys
+from tests.runtimeclient.conftest import MANAGE, ROOT, Run, clean_environment
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, refuse_other_keys
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["sql", "--api-key", API_KEY, "SELECT 1"], id="X01 two words"),
+        pytest.param(["sql", f"--api-key={API_KEY}", "SELECT 1"], id="X01 one word"),
+        pytest.param(["sql", "SELECT 1", "--api-key", "another", "--api-key", API_KEY], id="X01 twice"),
+    ],
+)
+def test_x01_the_key_is_gone_from_the_command_line_before_the_first_request(
+    remote: Remote, arguments: list[str]
+) -> None:
+    started = threading.Event()
+    seen: list[bytes] = []
+
+    def look(request: Request) -> Reply:
+        assert started.wait(20)
+        seen.append(Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        return refuse_other_keys(Reply(body=b"[]"))(request)
+
+    remote.on_sql(look)
+    process = subprocess.Popen(
+        [*MANAGE, *arguments, "--format", "json", "--http-endpoint", remote.url],
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    started.set()
+
+    out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (0, b"[]\n", b"")
+    assert len(seen) == 1
+    assert API_KEY.encode() not in seen[0]
+    assert b"another" not in seen[0]
+    assert b"*" * len(API_KEY) in seen[0]
+    assert seen[0].endswith(f"--format\0json\0--http-endpoint\0{remote.url}\0".encode())
+
+
+def test_x01_a_key_that_cannot_be_hidden_is_warned_of(remote: Remote) -> None:
+    remote.on("GET", "/v1/status", refuse_other_keys(Reply(body=b"[]")))
+    # Started this way, the command line that others see is not the one that Python works with.
+    program = (
+        f"import runpy, sys; sys.argv[1:] = ['status', '--api-key', '{API_KEY}', '--http-endpoint', '{remote.url}']"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; runpy.run_path({MANAGE[1]!r}, run_name='__main__')"],
+        env=clean_environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert done.stderr.startswith("Warning: other users of this machine can see the API key")
+    assert "RUNTIME_API_KEY" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "status"), [("--api_key", 2), ("--api-ke", 2), ("-api-key", 2), ("--apikey", 2), ("--API-KEY", 2)]
+)
+def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, option: str, status: int) -> None:
+    for arguments in ([option, API_KEY], [f"{option}={API_KEY}"]):
+        done = run("status", *arguments)
+
+        assert done.returncode == status
+        assert API_KEY not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hidden"),
+    [
+        (["manage.py", "sql", "--api-key", "K1"], ["K1"]),
+        (["manage.py", "sql", "--api-key=K1", "K2"], ["K1"]),
+        (["--api_key", "K1", "-apikey", "K2", "--API-KEY=K3"], ["K1", "K2", "K3"]),
+        (["--api-key-file", "F", "--api-key-file=F", "--api", "x", "--format", "csv"], []),
+        (["--api-key"], []),
+        (["--api-key", ""], []),
+        (["--api-key="], []),
+        (["SELECT '--api-key'", "x"], []),
+    ],
+)
+def test_finds_keys_and_nothing_else(arguments: list[str], hidden: list[str]) -> None:
+    line = "\0".join(arguments)
+
+    spans = argv._key_spans([argument.encode() for argument in arguments])
+
+    assert [line[offset : offset + length] for offset, length in spans] == hidden
+
+
+def test_nothing_to_hide_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "status"])
+
+    assert hide_api_keys()
+
+
+def fake_proc(folder: Path, line: bytes, memory: bytes) -> Path:
+    """What Linux would show of a process whose arguments begin at address 4."""
+    folder.joinpath("cmdline").write_bytes(line)
+    folder.joinpath("stat").write_text("1 (a) b) " + "0 " * 45 + "4 0 0")
+    folder.joinpath("mem").write_bytes(memory)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        pytest.param(b"", id="no memory there"),
+        pytest.param(b"\0\0\0\0something else that is long enough", id="other memory"),
+        pytest.param(b"\0\0\0\0manage.py\0--api-key\0K1\0", id="what is shown does not change"),
+    ],
+)
+def test_says_so_when_a_key_stays_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bytes) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
+    monkeypatch.setattr(argv, "_PROC", fake_proc(tmp_path, b"manage.py\0--api-key\0K1\0", memory))
+
+    assert not hide_api_keys()
+
+
+def test_says_so_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
+    monkeypatch.setattr(argv, "_PROC", tmp_path)
+
+    assert not hide_api_keys()

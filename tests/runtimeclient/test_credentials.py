@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runtimeclient.credentials import find_credential
+from runtimeclient.errors import UsageError
+
+KEY = "from-the-environment"
+
+
+def key_file(folder: Path, content: bytes, mode: int = 0o600) -> str:
+    file = folder / "key"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return str(file)
+
+
+@pytest.mark.parametrize("has_flag", [True, False])
+@pytest.mark.parametrize("has_file", [True, False])
+@pytest.mark.parametrize("has_variable", [True, False])
+def test_x02_flag_before_file_before_environment(
+    tmp_path: Path, has_flag: bool, has_file: bool, has_variable: bool
+) -> None:
+    flag = "from-the-flag" if has_flag else None
+    file = key_file(tmp_path, b"from-the-file\n") if has_file else None
+    environ = {"RUNTIME_API_KEY": "from-the-environment"} if has_variable else {}
+
+    found = find_credential(flag, file, environ).api_key
+
+    assert found == (flag or (file and "from-the-file") or environ.get("RUNTIME_API_KEY"))
+
+
+def test_x02_a_flag_leaves_the_file_alone(tmp_path: Path) -> None:
+    assert find_credential("flag", str(tmp_path / "absent"), {}).api_key == "flag"
+
+
+def test_x02_an_empty_flag_is_a_mistake_even_when_others_have_a_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--api-key is empty"):
+        find_credential("", key_file(tmp_path, b"k"), {"RUNTIME_API_KEY": KEY})
+
+
+def test_an_empty_variable_counts_as_absent() -> None:
+    assert find_credential(None, None, {"RUNTIME_API_KEY": ""}).api_key is None
+
+
+@pytest.mark.parametrize(("content", "key"), [(b"k e y", "k e y"), (b"key\n", "key"), (b"key\r\n", "key")])
+def test_one_line_break_at_the_end_of_a_file_is_not_part_of_the_key(tmp_path: Path, content: bytes, key: str) -> None:
+    assert find_credential(None, key_file(tmp_path, content), {}).api_key == key
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\n", id="only a line break"),
+        pytest.param(b"sesame\n\n", id="two line breaks"),
+        pytest.param(b"sesame\nsesame", id="two lines"),
+        pytest.param(b" sesame", id="a space before"),
+        pytest.param(b"sesame\t", id="a tab behind"),
+        pytest.param(b"ses\x00ame", id="NUL"),
+        pytest.param("sesamé".encode(), id="not ASCII"),
+        pytest.param("\ufeffsesame".encode(), id="byte order mark"),
+        pytest.param("sesame".encode("utf-16"), id="UTF-16"),
+        pytest.param(b"sesame" * 10_000, id="too long"),
+    ],
+)
+def test_x02_a_key_that_no_header_can_carry_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_credential(None, key_file(tmp_path, content), {"RUNTIME_API_KEY": KEY})
+
+    assert "sesam" not in str(caught.value)
+    assert f"in {tmp_path}/key" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sesame\nX-Evil: 1", "sesamé", "sesame\x7f", "\udcff"])
+def test_flag_and_variable_are_checked_alike(key: str) -> None:
+    for flag, environ in ((key, {}), (None, {"RUNTIME_API_KEY": key})):
+        with pytest.raises(UsageError) as caught:
+            find_credential(flag, None, environ)
+
+        assert "sesam" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("mode", "is_warned"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)])
+def test_warns_of_a_file_that_others_can_read(tmp_path: Path, mode: int, is_warned: bool) -> None:
+    warning = find_credential(None, key_file(tmp_path, b"key", mode), {}).warning
+
+    assert (warning is not None) is is_warned
+    assert warning is None or f"mode {mode:04o}" in warning
+
+
+def test_reads_a_pipe_and_does_not_warn_of_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo, 0o644)
+    writer = threading.Thread(target=fifo.write_text, args=("key\n",))
+    writer.start()
+
+    credential = find_credential(None, str(fifo), {})
+
+    writer.join()
+    assert (credential.api_key, credential.warning) == ("key", None)
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        find_credential(None, str(tmp_path / name), {})
+
+
+def test_no_standard_input_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+
+    with pytest.raises(UsageError, match="no standard input"):
+        find_credential(None, "-", {})
+
+
+def test_a_credential_does_not_show_its_key() -> None:
+    assert "sesame" not in repr(find_credential("sesame", None, {}))

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeclient.errors import AnswerCutError
+from runtimeclient.json_stream import JsonStream, Number
+
+
+def items(text: str, size: int = 7) -> list[object]:
+    stream = JsonStream(text[start : start + size] for start in range(0, len(text), size))
+    values = [value for _, value in stream.items()]
+    stream.end()
+    return values
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def as_written(value: object) -> object:
+    if isinstance(value, list):
+        return [as_written(item) for item in value]
+    if isinstance(value, dict):
+        return {name: as_written(item) for name, item in value.items()}
+    return Number(json.dumps(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+@given(st.lists(_JSON, max_size=6), st.booleans(), st.sampled_from([None, 1]), st.integers(1, 30))
+def test_reads_what_was_written_however_it_is_cut_in_pieces(
+    values: list[object], is_ascii: bool, indent: int | None, size: int
+) -> None:
+    text = json.dumps(values, ensure_ascii=is_ascii, indent=indent)
+
+    assert items(text, size) == [as_written(value) for value in values]
+
+
+@given(st.lists(_JSON, min_size=1, max_size=4), st.data())
+def test_a_cut_text_never_looks_complete(values: list[object], data: st.DataObject) -> None:
+    text = json.dumps(values)
+    length = data.draw(st.integers(0, len(text) - 1))
+
+    with pytest.raises(AnswerCutError):
+        items(text[:length], 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1 2]",
+        "[1,]",
+        "[,1]",
+        "{}",
+        "[1]]",
+        "[1] x",
+        "[NaN]",
+        "[-Infinity]",
+        "[tru]",
+        '["\n"]',
+        '["\\x"]',
+        "[" * 100_000,
+        "<html>" + " " * 100,
+        '[{"a" 1}]' + " " * 100,
+    ],
+)
+def test_refuses_what_is_no_json_array(text: str) -> None:
+    with pytest.raises(AnswerCutError):
+        items(text)
+
+
+def test_refuses_nonsense_before_its_end_has_come() -> None:
+    def endless() -> object:
+        yield '[{"a": 1} nonsense'
+        while True:
+            yield "x" * 100
+
+    with pytest.raises(AnswerCutError, match="not valid JSON"):
+        list(JsonStream(endless()).items())  # type: ignore[arg-type]
+
+
+def test_keeps_numbers_as_they_are_written() -> None:
+    digits = "9" * 5000
+
+    assert items(f"[1.50,1e400,-0,{digits}]") == ["1.50", "1e400", "-0", digits]
+
+
+def test_gives_the_text_of_each_value() -> None:
+    stream = JsonStream(['[ {"a": 1.0}', " , [ ] ]"])
+
+    assert [text for text, _ in stream.items()] == ['{"a": 1.0}', "[ ]"]
+
+
+def test_reads_an_object_member_by_member() -> None:
+    stream = JsonStream(['{"n": 1', '2, "rows" : [{}], "s":"x"}'])
+    found: dict[str, object] = {}
+
+    for name in stream.members():
+        found[name] = [value for _, value in stream.items()] if name == "rows" else stream.value()[1]
+    stream.end()
+
+    assert found == {"n": "12", "rows": [{}], "s": "x"}
+
+
+@pytest.mark.parametrize("text", ["{1:2}", '{"a" 1}', '{"a":1', '{"a":1,}', "{"])
+def test_refuses_a_malformed_object(text: str) -> None:
+    stream = JsonStream([text])
+
+    with pytest.raises(AnswerCutError):
+        [stream.value() for _ in stream.members()]
+
+
+def test_reads_an_empty_object() -> None:
+    assert list(JsonStream(["{", "}"]).members()) == []
+
+
+def test_a_long_value_in_small_pieces_is_read_in_linear_time() -> None:
+    text = json.dumps(["x" * 8_000_000, {"a": "y" * 4_000_000}])
+    start = time.process_time()
+
+    assert len(items(text, 1000)) == 2
+    assert time.process_time() - start < 5

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import time
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeclient.statements import StatementSplitter, split_statements
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        pytest.param("", [], id="nothing"),
+        pytest.param(" ;; -- c;\n /* ; */ ;", [], id="only white space and comments"),
+        pytest.param("SELECT 1", ["SELECT 1"], id="no semicolon"),
+        pytest.param(" SELECT 1 ;\n\nSELECT 2;", ["SELECT 1", "SELECT 2"], id="two"),
+        pytest.param("SELECT ';', 'it''s;'; SELECT 2", ["SELECT ';', 'it''s;'", "SELECT 2"], id="string"),
+        pytest.param("SELECT 'a\\'; SELECT 2", ["SELECT 'a\\'", "SELECT 2"], id="a backslash is nothing special"),
+        pytest.param("SELECT e'it\\'s;'; SELECT 2", ["SELECT e'it\\'s;'", "SELECT 2"], id="escaped string"),
+        pytest.param("SELECT E'a''b\\';'; SELECT 2", ["SELECT E'a''b\\';'", "SELECT 2"], id="escaped and doubled"),
+        pytest.param("SELECT fe'a\\'; SELECT 2", ["SELECT fe'a\\'", "SELECT 2"], id="a word that ends in e"),
+        pytest.param('SELECT "a"";b"; SELECT 2', ['SELECT "a"";b"', "SELECT 2"], id="quoted name"),
+        pytest.param("SELECT `a;b`; SELECT 2", ["SELECT `a;b`", "SELECT 2"], id="backticks"),
+        pytest.param("SELECT $$a;'$$; SELECT 2", ["SELECT $$a;'$$", "SELECT 2"], id="dollars"),
+        pytest.param("SELECT $x$;$$;$X$;$x$; SELECT 2", ["SELECT $x$;$$;$X$;$x$", "SELECT 2"], id="tagged dollars"),
+        pytest.param("SELECT $é$;$é$; SELECT 2", ["SELECT $é$;$é$", "SELECT 2"], id="a tag beyond ASCII"),
+        pytest.param("SELECT $1; SELECT $2", ["SELECT $1", "SELECT $2"], id="parameters"),
+        pytest.param("SELECT 1 AS a$b$; SELECT 2 b$", ["SELECT 1 AS a$b$", "SELECT 2 b$"], id="dollars in a name"),
+        pytest.param("SELECT 1 -- a;b\n; SELECT 2", ["SELECT 1 -- a;b", "SELECT 2"], id="line comment"),
+        pytest.param("SELECT 1 -- a;b\r; SELECT 2", ["SELECT 1 -- a;b", "SELECT 2"], id="line comment, old Mac"),
+        pytest.param("SELECT 1 /* ; /* ; */ ; */; SELECT 2", ["SELECT 1 /* ; /* ; */ ; */", "SELECT 2"], id="comments"),
+        pytest.param("SELECT 1 /*/ ; */; SELECT 2", ["SELECT 1 /*/ ; */", "SELECT 2"], id="a comment that begins /*/"),
+        pytest.param("SELECT 'a;", ["SELECT 'a;"], id="unfinished string"),
+        pytest.param("/* a;", ["/* a;"], id="unfinished comment"),
+        pytest.param("SELECT $$;", ["SELECT $$;"], id="unfinished dollars"),
+        pytest.param("SELECT e'a\\", ["SELECT e'a\\"], id="unfinished escape"),
+    ],
+)
+def test_splits_at_the_semicolons_that_end_statements(text: str, statements: list[str]) -> None:
+    assert list(split_statements(text)) == statements
+
+
+def test_gives_a_statement_as_soon_as_it_is_complete() -> None:
+    splitter = StatementSplitter()
+
+    assert list(splitter.feed("SELECT\n")) == []
+    assert splitter.is_waiting
+    assert list(splitter.feed("'a\n")) == []
+    assert list(splitter.feed("b;' ;\n")) == ["SELECT\n'a\nb;'"]
+    assert not splitter.is_waiting
+    assert list(splitter.feed("SELECT 2; SELECT\n")) == ["SELECT 2"]
+    assert list(splitter.feed("/* x\n")) == []
+    assert list(splitter.feed("; */ 3\n")) == []
+    assert list(splitter.finish()) == ["SELECT\n/* x\n; */ 3"]
+    assert not splitter.is_waiting
+
+
+_PIECES = [
+    "1",
+    "'a;b'",
+    "'it''s'",
+    "e'\\';'",
+    "$$;'$$",
+    "$t$ ; $$ $t$",
+    '"q;"',
+    "/* ; /* ' */ */ 2",
+    "3 -- ;'\n",
+    "x$y$",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(_PIECES), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_agrees_with_the_engine_on_what_a_statement_is(statements: list[list[str]]) -> None:
+    text = ";\n".join("SELECT " + ",\n".join(pieces) for pieces in statements)
+
+    ours = list(split_statements(text))
+
+    assert len(ours) == len(duckdb.extract_statements(text)) == len(statements)
+    assert all(len(duckdb.extract_statements(statement)) == 1 for statement in ours)
+
+
+@given(st.text(alphabet="ab1 ;'\"`$eE\\-/*\n\ré", max_size=60))
+def test_loses_nothing_but_semicolons_comments_and_white_space(text: str) -> None:
+    statements = list(split_statements(text))
+
+    position = 0
+    for statement in statements:
+        assert statement.strip() == statement != ""
+        position = text.index(statement, position) + len(statement)
+
+
+@given(st.lists(st.text(alphabet="ab ;'\"$e\\-/*", max_size=20), max_size=6))
+def test_line_by_line_is_as_good_as_all_at_once(lines: list[str]) -> None:
+    splitter = StatementSplitter()
+
+    one_by_one = [statement for line in lines for statement in splitter.feed(line + "\n")]
+    one_by_one += splitter.finish()
+
+    assert one_by_one == list(split_statements("".join(line + "\n" for line in lines)))
+
+
+@pytest.mark.parametrize("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'"])
+def test_is_linear_in_the_text(piece: str) -> None:
+    text = piece * 200_000
+    start = time.process_time()
+
+    statements = sum(1 for _ in split_statements(text))
+
+    assert statements <= 200_000
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("line", ["'a' ,\n", "x\n", "/* c */\n"])
+def test_is_linear_in_the_number_of_lines(line: str) -> None:
+    splitter = StatementSplitter()
+    start = time.process_time()
+
+    for _ in range(200_000):
+        assert not list(splitter.feed(line))
+
+    assert sum(map(len, splitter.finish())) <= 200_000 * len(line)
+    assert time.process_time() - start < 5

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from runtimeclient.errors import OutputError
+from runtimeclient.json_stream import JsonValue, Number
+from runtimeclient.tables import SAMPLE_ROWS, cell, table
+
+
+def lines(columns: Sequence[str], *rows: Sequence[JsonValue]) -> list[str]:
+    return "".join(table(columns, iter(rows))).split("\n")
+
+
+def test_numbers_stand_right_and_texts_left() -> None:
+    assert lines(("carrier", "n"), ["UA", Number("58665")], ["B6", Number("5.0")]) == [
+        " carrier |     n",
+        "---------+-------",
+        " UA      | 58665",
+        " B6      |   5.0",
+        "(2 rows)",
+        "",
+    ]
+
+
+def test_one_row_is_one_row() -> None:
+    assert lines(("a",), [True])[2:] == [" true", "(1 row)", ""]
+
+
+def test_no_row_has_a_header_too() -> None:
+    assert lines(
+        ("a", "name"),
+    ) == [" a | name", "---+------", "(0 rows)", ""]
+
+
+def test_null_differs_from_the_text_null_and_from_nothing() -> None:
+    assert [cell(None), cell("NULL"), cell(""), cell("null")] == ["NULL", '"NULL"', "", "null"]
+
+
+def test_null_does_not_move_numbers_to_the_left() -> None:
+    assert lines(("n",), [None], [Number("12345")])[2:4] == ["  NULL", " 12345"]
+
+
+def test_lists_and_objects_are_json_with_exact_numbers() -> None:
+    value: JsonValue = {"a": [Number("1.50"), None, True, 'x"'], "é": {}}
+
+    assert cell(value) == '{"a":[1.50,null,true,"x\\""],"é":{}}'
+
+
+def test_x12_cells_and_column_names_are_escaped() -> None:
+    text = "".join(table(("\x1b[2J",), iter([["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]])))
+
+    assert set(text) & {"\x1b", "\x07", "\r", "\u202e"} == set()
+    assert r"\x1b]0;pwn\x07" in text
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert lines(("s", "t"), ["日本", "a"], ["abcd", "b"], ["e\u0301", "c"])[2:5] == [
+        " 日本 | a",
+        " abcd | b",
+        " e\u0301    | c",
+    ]
+
+
+def test_a_longer_cell_below_the_sample_is_shown_whole() -> None:
+    rows = [["a", "b"]] * SAMPLE_ROWS + [["long" * 100, "b"]]
+
+    shown = lines(("x", "y"), *rows)
+
+    assert shown[-3] == f" {'long' * 100} | b"
+    assert shown[-2] == f"({SAMPLE_ROWS + 1} rows)"
+
+
+def test_one_very_long_cell_does_not_pad_all_others() -> None:
+    shown = lines(("x", "y"), ["x" * 10_000, "b"], ["a", "b"])
+
+    assert shown[2] == f" {'x' * 10_000} | b"
+    assert len(shown[3]) < 200
+
+
+def test_memory_does_not_grow_with_the_rows() -> None:
+    def rows() -> Iterator[Sequence[JsonValue]]:
+        for number in range(50_000):
+            yield [Number(number), "x" * 100]
+
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in table(("n", "x"), rows()))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert count == 50_003
+    assert peak < 4 << 20
+
+
+def test_a_few_huge_cells_do_not_fill_the_sample() -> None:
+    read = 0
+
+    def rows() -> Iterator[Sequence[JsonValue]]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield ["x" * 400_000]
+
+    next(table(("x",), rows()))
+
+    assert read == 3
+
+
+def test_a_value_nested_too_deep_is_an_error_not_a_crash() -> None:
+    value: JsonValue = None
+    for _ in range(100_000):
+        value = [value]
+
+    with pytest.raises(OutputError, match="json"):
+        cell(value)
+    while value:
+        value = value[0]  # type: ignore[index,assignment] # taken apart, or freeing it would nest as deep
