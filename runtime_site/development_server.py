@@ -7,8 +7,11 @@ One request a connection; chunked bodies work; refusals are problem bodies; an a
 from __future__ import annotations
 
 import io
+import logging
+import socket
+import sys
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 from wsgiref.types import WSGIEnvironment
 
 from django.core.handlers.wsgi import LimitedStream
@@ -17,6 +20,8 @@ from django.core.servers import basehttp
 from runtime_site.connections import reset_on_close
 from sqlapi.access_log import log_refused_request
 from sqlapi.problems import problem
+
+logger = logging.getLogger(__name__)
 
 #: A chunk-size line and a trailer line hold this many bytes at most (RFC 9112, 7.1).
 MAX_CHUNK_LINE = 4096
@@ -82,6 +87,9 @@ class ChunkedBody(io.RawIOBase):
 class _ServerHandler(basehttp.ServerHandler):
     """Runs the application for one request."""
 
+    headers: Any  # of the answer, set by wsgiref when the application starts it
+    request_handler: RequestHandler
+
     def __init__(self, stdin: Any, stdout: Any, stderr: Any, environ: WSGIEnvironment, **kwargs: Any) -> None:
         super().__init__(stdin, stdout, stderr, environ, **kwargs)
         if environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
@@ -93,7 +101,7 @@ class _ServerHandler(basehttp.ServerHandler):
     def cleanup_headers(self) -> None:
         """Announce the end of the connection: an unread body must not be taken for a request."""
         super().cleanup_headers()
-        self.headers["Connection"] = "close"  # type: ignore[index]
+        self.headers["Connection"] = "close"
         self.request_handler.close_connection = True
 
     def close(self) -> None:
@@ -105,7 +113,7 @@ class _ServerHandler(basehttp.ServerHandler):
 
     def handle_error(self) -> None:
         """End a failed answer with a reset; nothing more can be said on this connection."""
-        reset_on_close(self.request_handler.connection)
+        reset_on_close(cast(socket.socket, self.request_handler.connection))
 
 
 class RequestHandler(basehttp.WSGIRequestHandler):
@@ -135,7 +143,7 @@ class RequestHandler(basehttp.WSGIRequestHandler):
             return
         handler = _ServerHandler(self.rfile, self.wfile, self.get_stderr(), self.get_environ())
         handler.request_handler = self
-        handler.run(self.server.get_app())
+        handler.run(cast(Any, self.server).get_app())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that the application never sees."""
@@ -171,4 +179,4 @@ class DevelopmentServer(basehttp.WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that left; anything else reaches the log without the request."""
         if not basehttp.is_broken_pipe_error():
-            basehttp.logger.exception("a request failed outside the application")
+            logger.error("a request failed outside the application", exc_info=sys.exc_info())

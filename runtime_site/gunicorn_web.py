@@ -83,6 +83,8 @@ class ServerLogger(Logger):
 class WebWorker(ThreadWorker):
     """A threaded worker that answers refusals with problem bodies and cuts a failed answer visibly."""
 
+    wsgi: Any
+
     def load_wsgi(self) -> None:
         """Load the application and wrap it in what needs the response object and the socket."""
         super().load_wsgi()

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -354,13 +355,13 @@ def test_a40_cross_site_requests_are_refused_when_authentication_is_off(
 
 
 @pytest.fixture(scope="module")
-def open_server(tmp_path_factory: pytest.TempPathFactory) -> Server:
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("open")
     port = free_port()
     text = f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n'
     server = Server(directory, text=text, port=port)
     with server:
-        yield server  # type: ignore[misc]
+        yield server
 
 
 def json_request(body: bytes, content_type: str = "application/json", **headers: str) -> bytes:

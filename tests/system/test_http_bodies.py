@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import time
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -284,10 +285,10 @@ def test_an_answer_that_is_cut_never_looks_complete(cutting_server: Server) -> N
 
 
 @pytest.fixture(scope="module", params=["serve", "runserver"])
-def cutting_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def cutting_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     from tests.system.harness import example_config, free_port  # noqa: PLC0415
 
     port = free_port()
     config = example_config(port, runtime={"query": {"timeout": "2s"}})
     with Server(tmp_path_factory.mktemp("cut"), mode=request.param, port=port, config=config) as running:
-        yield running  # type: ignore[misc]
+        yield running

@@ -13,7 +13,7 @@ from gunicorn.app.base import BaseApplication
 
 import runtimeconf.state
 from datasets.errors import StateDirectoryError
-from datasets.lock import wait_until_free
+from datasets.lock import StateLock
 from runtime_site import gunicorn_web, startup
 from runtime_site.ports import wait_until_bindable
 from runtimeconf.errors import RuntimeConfError
@@ -47,7 +47,7 @@ class Command(BaseCommand):
             config = startup.checked_config()
             deadline = time.monotonic() + PREDECESSOR_WAIT_S
             wait_until_bindable(config.http.bind, deadline)
-            wait_until_free(config.state_dir, deadline)
+            _wait_for_state_dir(config, deadline)
         except (RuntimeConfError, StateDirectoryError, OSError) as error:
             self.stderr.write(str(error))
             sys.exit(1)
@@ -63,6 +63,22 @@ class Command(BaseCommand):
         self.stdout.write(f"Keys      {auth}")
         self.stdout.write(f"Datasets  {names}")
         startup.log_warnings(config)
+
+
+def _wait_for_state_dir(config: RuntimeConfig, deadline: float) -> None:
+    """
+    Return as soon as no other runtime holds the state directory; the process that will hold it takes the lock itself.
+
+    Raises:
+        StateDirectoryError: Another runtime holds it still at *deadline*, a `time.monotonic()` value.
+    """
+    lock = StateLock(config.state_dir)
+    if not lock.acquire(max(0.0, deadline - time.monotonic())):
+        raise StateDirectoryError(
+            f"The state directory {config.state_dir} is in use by {lock.holder()}: stop that runtime first, or set "
+            "another state_dir."
+        )
+    lock.release()
 
 
 class _Server(BaseApplication):
