@@ -47,7 +47,7 @@ class Fragment:
 class Renderer(ABC):
     """Turns a column of one type into text. A type implements `_json`, and the others where it can do better."""
 
-    #: Whether the plain text may hold anything; False where it never holds a quote, a comma or the end of a line.
+    #: Whether the plain text may hold anything; False where it is never empty, a quote, a comma or the end of a line.
     free_text = True
 
     def json(self, array: pa.Array) -> Fragment:

@@ -129,8 +129,6 @@ class JsonRenderer(StringRenderer):
 class BytesRenderer(Renderer):
     """Bytes as lower-case hexadecimal digits."""
 
-    free_text = False
-
     def _json(self, array: pa.Array) -> Fragment:
         return Fragment(self._plain(array), '"', '"')
 

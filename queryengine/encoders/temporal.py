@@ -97,8 +97,8 @@ class TimestampRenderer(_TemporalRenderer):
     def __init__(self, unit: str, *, zoned: bool) -> None:
         self._unit = unit
         self._per_second = _PER_SECOND[unit]
-        self.first = max(_FIRST_DAY * _SECONDS_A_DAY * self._per_second, -_INT64_MAX)
-        self.last = min((_LAST_DAY + 1) * _SECONDS_A_DAY * self._per_second - 1, _INT64_MAX)
+        self.first = max(_FIRST_DAY * _SECONDS_A_DAY * self._per_second, 1 - _INT64_MAX)
+        self.last = min((_LAST_DAY + 1) * _SECONDS_A_DAY * self._per_second, _INT64_MAX) - 1
         self.after = "Z" if zoned else ""
 
     def _integers(self, array: pa.Array) -> pa.Array:

@@ -1,0 +1,72 @@
+"""What the tests of encoders share: results taken from DuckDB as a session takes them, and a strict JSON parser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from queryengine.catalog import Column
+from queryengine.encoders import encode
+from queryengine.engine import Encoding
+from queryengine.values import arrow_projection
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def result(
+    connection: duckdb.DuckDBPyConnection, sql: str, batch_size: int = 2048
+) -> tuple[tuple[Column, ...], pa.RecordBatchReader]:
+    """Run *sql* and return its columns as it names them, and its batches after the projection."""
+    plain = connection.sql(sql)
+    columns = tuple(Column(name=name, type=str(kind)) for name, kind in zip(plain.columns, plain.types, strict=True))
+    names = [f"c{position}" for position in range(len(columns))]
+    selected = [
+        (arrow_projection(column.type) or "{}").format(name) for name, column in zip(names, columns, strict=True)
+    ]
+    projected = connection.sql(f"SELECT {', '.join(selected)} FROM ({sql}) t({', '.join(names)})")
+    return columns, projected.to_arrow_reader(batch_size)
+
+
+def answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding = "json") -> bytes:
+    columns, reader = result(connection, sql)
+    return b"".join(encode(encoding, columns, reader.schema, reader))
+
+
+def from_arrow(columns: dict[str, str], *batches: pa.RecordBatch, encoding: Encoding = "json") -> bytes:
+    """Encode batches that a test has made; *columns* are names and DuckDB types."""
+    declared = tuple(Column(name=name, type=kind) for name, kind in columns.items())
+    return b"".join(encode(encoding, declared, batches[0].schema, batches))
+
+
+def strict_json(text: bytes) -> Any:
+    """Parse JSON: UTF-8, one line, no white space between tokens, no NaN, no key twice; every number is a Decimal."""
+    decoded = text.decode("utf-8", "strict")
+    assert not re.search(r"\s", _STRING.sub('""', decoded))
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len({key for key, _ in pairs}) == len(pairs), pairs
+        return dict(pairs)
+
+    def refused(word: str) -> None:
+        raise AssertionError(word)
+
+    return json.loads(decoded, parse_int=Decimal, parse_float=Decimal, parse_constant=refused, object_pairs_hook=unique)
+
+
+def pulled(batches: list[pa.RecordBatch], seen: list[int]) -> Iterator[pa.RecordBatch]:
+    """Give *batches* one by one and note in *seen* which were asked for."""
+    for position, batch in enumerate(batches):
+        seen.append(position)
+        yield batch

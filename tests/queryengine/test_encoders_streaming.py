@@ -1,0 +1,190 @@
+"""Answers leave in pieces: nothing is pulled before it is needed, nothing is kept, and a broken answer looks broken."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from queryengine.catalog import Column
+from queryengine.encoders import CONTENT_TYPES, encode
+from queryengine.encoders.plan import ARROW_PIECE_BYTES, MAX_ROW_BYTES, TEXT_PIECE_BYTES
+from queryengine.engine import Encoding
+from queryengine.errors import ResourceLimitError
+from tests.queryengine.answers import pulled, strict_json
+
+A = (Column(name="a", type="BIGINT"),)
+S = (Column(name="s", type="VARCHAR"),)
+TEXT_FORMATS: list[Encoding] = ["json", "csv", "vnd"]
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"a": pa.array(values, pa.int64())})
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+def test_a_batch_is_pulled_when_the_one_before_was_given(encoding: Encoding) -> None:
+    batches = [batch(1), batch(2), batch(3)]
+    seen: list[int] = []
+    chunks = encode(encoding, A, batches[0].schema, pulled(batches, seen))
+    assert seen == []
+
+    for position in range(3):
+        assert next(chunks)
+        assert seen == list(range(position + 1))
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+def test_an_endless_result_starts_at_once(encoding: Encoding) -> None:
+    endless = (batch(number) for number in itertools.count())
+
+    chunks = encode(encoding, A, batch().schema, endless)
+
+    assert all(itertools.islice(chunks, 5))
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+def test_a_batch_is_not_kept(encoding: Encoding) -> None:
+    def ever_the_same_memory() -> Iterator[pa.RecordBatch]:
+        for _ in range(40):
+            yield batch(*range(20_000))
+
+    before = pa.total_allocated_bytes()
+    chunks = encode(encoding, A, batch().schema, ever_the_same_memory())
+    held = max(pa.total_allocated_bytes() - before for _ in chunks)
+
+    assert held < 8 * 1024 * 1024
+    assert pa.total_allocated_bytes() <= before
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+def test_empty_batches_among_others(encoding: Encoding) -> None:
+    schema = batch().schema
+
+    def encoded(*batches: pa.RecordBatch) -> bytes:
+        return b"".join(encode(encoding, A, schema, batches))
+
+    assert encoded(batch(), batch(1), batch(), batch(2), batch()) == encoded(batch(1), batch(2))
+    assert encoded(batch(), batch()) == encoded()
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+def test_a_failure_passes_through_and_the_answer_stays_open(encoding: Encoding) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch(1)
+        raise ResourceLimitError("memory")
+
+    chunks = encode(encoding, A, batch().schema, failing())
+    received = [next(chunks)]
+    with pytest.raises(ResourceLimitError, match="memory"):
+        received.extend(chunks)
+
+    complete = b"".join(encode(encoding, A, batch().schema, [batch(1)]))
+    cut_short = b"".join(received)
+    assert complete.startswith(cut_short)
+    if encoding == "csv":  # CSV has no end of its own: what carries it must break off
+        assert cut_short == complete
+    else:
+        assert len(cut_short) < len(complete)
+    if encoding in {"json", "vnd"}:
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(cut_short)
+
+
+@pytest.mark.parametrize("encoding", TEXT_FORMATS)
+def test_a_batch_of_long_texts_is_cut_by_bytes(encoding: Encoding) -> None:
+    long = pa.record_batch({"s": pa.array(["x" * 400_000, "y", *["z" * 400_000] * 30, None])})
+
+    chunks = list(encode(encoding, S, long.schema, [long]))
+
+    assert max(map(len, chunks)) < TEXT_PIECE_BYTES
+    assert sum(map(len, chunks)) > 31 * 400_000
+    if encoding == "json":
+        assert [row["s"] for row in strict_json(b"".join(chunks))] == long.column("s").to_pylist()
+
+
+def test_arrow_batches_fit_into_a_message() -> None:
+    long = pa.record_batch({"s": pa.array([str(number) * 100_000 for number in range(100)])})
+
+    chunks = list(encode("arrow", S, long.schema, [long]))
+
+    assert max(map(len, chunks)) < ARROW_PIECE_BYTES + 64 * 1024
+    assert pa.ipc.open_stream(b"".join(chunks)).read_all().to_batches(max_chunksize=100)[0].schema == long.schema
+    assert pa.ipc.open_stream(b"".join(chunks)).read_all().equals(pa.Table.from_batches([long]))
+
+
+def test_a_large_dictionary_does_not_make_pieces_small() -> None:
+    words = pa.array([f"{number:050}" for number in range(100_000)])
+    column = pa.DictionaryArray.from_arrays(pa.array(range(20_000), pa.int32()), words)
+    coded = pa.record_batch({"s": column})
+    columns = (Column(name="s", type="ENUM('...')"),)
+
+    chunks = list(encode("arrow", columns, coded.schema, [coded]))
+
+    assert len(chunks) == 2
+    assert pa.ipc.open_stream(b"".join(chunks)).read_all().column("s").to_pylist() == column.to_pylist()
+
+
+def long_names() -> tuple[tuple[Column, ...], pa.RecordBatch]:
+    names = [f"{number:01000}" for number in range(20)]
+    columns = tuple(Column(name=name, type="BOOLEAN") for name in names)
+    return columns, pa.RecordBatch.from_arrays([pa.array([True] * 2000)] * 20, names)
+
+
+def long_members() -> tuple[tuple[Column, ...], pa.RecordBatch]:
+    member = "m" * 10_000
+    lists = pa.array([[{member: True}] * 10] * 200, pa.list_(pa.struct([(member, pa.bool_())])))
+    return (Column(name="v", type=f"STRUCT({member} BOOLEAN)[]"),), pa.record_batch({"v": lists})
+
+
+def long_enum() -> tuple[tuple[Column, ...], pa.RecordBatch]:
+    values = pa.array([1] * 20_000).cast(pa.int8())
+    column = pa.DictionaryArray.from_arrays(values, pa.array(["", "e" * 1000]))
+    return (Column(name="v", type="ENUM('', 'e...')"),), pa.record_batch({"v": column})
+
+
+def maps_in_unions() -> tuple[tuple[Column, ...], pa.RecordBatch]:
+    maps = pa.array([[("k" * 1000, 1)]] * 10_000, pa.map_(pa.string(), pa.int8()))
+    union = pa.UnionArray.from_sparse(pa.array([0] * 10_000, pa.int8()), [maps], ["m"])
+    return (Column(name="v", type="UNION(m MAP(VARCHAR, TINYINT))"),), pa.record_batch({"v": union})
+
+
+@pytest.mark.parametrize("make", [long_names, long_members, long_enum, maps_in_unions])
+def test_what_is_short_in_arrow_and_long_as_text_is_cut_too(
+    make: Callable[[], tuple[tuple[Column, ...], pa.RecordBatch]],
+) -> None:
+    columns, wide = make()
+
+    chunks = list(encode("json", columns, wide.schema, [wide]))
+
+    assert len(chunks) > 3
+    assert max(map(len, chunks)) < TEXT_PIECE_BYTES
+    assert len(strict_json(b"".join(chunks))) == wide.num_rows
+
+
+@pytest.mark.parametrize("encoding", TEXT_FORMATS)
+def test_a_row_beyond_the_limit_is_refused_by_name(encoding: Encoding) -> None:
+    huge = pa.record_batch({"s": pa.array(["x" * (MAX_ROW_BYTES // 2 + 1)])})
+
+    with pytest.raises(ResourceLimitError, match="One row takes more than 128 MiB as text"):
+        list(encode(encoding, S, huge.schema, [huge]))
+
+
+def test_a_row_beyond_the_limit_leaves_as_arrow() -> None:
+    huge = pa.record_batch({"s": pa.array(["x" * (MAX_ROW_BYTES // 2 + 1)])})
+
+    body = b"".join(encode("arrow", S, huge.schema, [huge]))
+
+    assert pa.ipc.open_stream(body).read_all().num_rows == 1
+
+
+def test_vnd_counts_the_rows_of_all_batches() -> None:
+    batches = [batch(1, 2), batch(), batch(3)]
+
+    body = strict_json(b"".join(encode("vnd", A, batches[0].schema, batches)))
+
+    assert body["row_count"] == 3
+    assert body["data"] == [{"a": 1}, {"a": 2}, {"a": 3}]

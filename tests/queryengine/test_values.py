@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queryengine.values import MAX_NESTING, TABLE, Carrier, arrow_projection, parse_type, unique_names
+from tests.queryengine.answers import connect
+
+
+@pytest.fixture(scope="module")
+def connection() -> duckdb.DuckDBPyConnection:
+    return connect()
+
+
+def test_the_table_has_every_type_of_the_engine_and_no_other(connection: duckdb.DuckDBPyConnection) -> None:
+    rows = connection.execute(
+        "SELECT DISTINCT CASE WHEN type_name = 'JSON' THEN 'JSON' ELSE logical_type END FROM duckdb_types()"
+    ).fetchall()
+
+    assert {name for (name,) in rows} == set(TABLE)
+
+
+@pytest.mark.parametrize("kind", ["INTEGER", "DECIMAL(18,3)", "TIMESTAMP WITH TIME ZONE", '"NULL"', "STRUCT", "JSON"])
+def test_a_type_that_arrow_holds_exactly_is_selected_as_it_is(kind: str) -> None:
+    assert arrow_projection(kind) is None
+    assert arrow_projection(f"{kind}[]") is None
+    assert arrow_projection(f"STRUCT(a {kind}, b ENUM('x'))") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("UHUGEINT", "VARCHAR"),
+        ("TIME WITH TIME ZONE[]", "VARCHAR[]"),
+        ("INTERVAL[3][]", "VARCHAR[3][]"),
+        ("VARIANT", "JSON"),
+        ("GEOMETRY('OGC:CRS84')", "VARCHAR"),
+        ("STRUCT(a BIT, b DECIMAL(18,3))", 'STRUCT("a" VARCHAR, "b" DECIMAL(18,3))'),
+        ('STRUCT("a""b, c)" BIT, "é" STRUCT)', 'STRUCT("a""b, c)" VARCHAR, "é" STRUCT)'),
+        ("MAP(VARCHAR, STRUCT(v VARIANT)[])", 'MAP(VARCHAR, STRUCT("v" JSON)[])'),
+        ("TUPLE(BIGNUM, TIMESTAMP WITH TIME ZONE)", "TUPLE(VARCHAR, TIMESTAMP WITH TIME ZONE)"),
+        ('UNION(a TYPE, b "NULL")', 'UNION("a" VARCHAR, "b" "NULL")'),
+        ("TUPLE(ENUM('it''s, (odd)', 'b'), BIT)", "TUPLE(VARCHAR, VARCHAR)"),
+        ('STRUCT("" BIGINT, b BIT)', "VARCHAR"),
+        ("A TYPE OF TOMORROW", "VARCHAR"),
+        ("TOMORROW(3)[]", "VARCHAR[]"),
+        ("INTEGER" + "[]" * (MAX_NESTING + 1), "VARCHAR"),
+        ("STRUCT(a " * 40 + "INTEGER" + ")" * 40, "VARCHAR"),
+        ("STRUCT(a INTEGER", "VARCHAR"),
+        ("STRUCT(a)", "VARCHAR"),
+        ("INTEGER[3", "VARCHAR"),
+        ("INTEGER)", "VARCHAR"),
+        ("", "VARCHAR"),
+    ],
+)
+def test_a_type_that_arrow_would_damage_is_cast(kind: str, target: str) -> None:
+    assert arrow_projection(kind) == f"CAST({{}} AS {target})"
+
+
+def test_a_brace_in_a_name_survives_format(connection: duckdb.DuckDBPyConnection) -> None:
+    template = arrow_projection('STRUCT("{}" BIT)')
+
+    assert template is not None
+    selected = connection.sql(f"""SELECT {template.format("c")} FROM (SELECT {{'{{}}': '01'::BIT}} AS c)""")
+    assert selected.fetchall() == [({"{}": "01"},)]
+
+
+def test_the_deepest_value_that_leaves_as_arrow_is_read_by_arrow(connection: duckdb.DuckDBPyConnection) -> None:
+    value = "1"
+    for _ in range(MAX_NESTING):
+        value = f"MAP {{'k': {value}}}"
+    relation = connection.sql(f"SELECT {value} AS v")
+    assert arrow_projection(str(relation.types[0])) is None
+
+    table = relation.to_arrow_table()
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert pa.ipc.open_stream(sink.getvalue()).read_all() == table
+
+
+def test_a_tree_names_its_members() -> None:
+    tree = parse_type('UNION(a INTEGER[], "b c" TUPLE(BIT, MAP(VARCHAR, UHUGEINT)))')
+
+    assert (tree.name, tree.fields) == ("UNION", ("a", "b c"))
+    assert [child.name for child in tree.children] == ["LIST", "TUPLE"]
+    assert tree.children[0].children[0].carrier is Carrier.ARROW
+    assert tree.children[1].children[1].children[1].carrier is Carrier.NUMBER
+    assert tree.children[1].sql == "TUPLE(BIT, MAP(VARCHAR, UHUGEINT))"
+
+
+@pytest.mark.parametrize(
+    ("names", "unique"),
+    [
+        pytest.param(["a", "b"], ("a", "b"), id="nothing repeats"),
+        pytest.param(["a", "a", "a"], ("a", "a_1", "a_2"), id="in the order of columns"),
+        pytest.param(["a", "a", "a_1"], ("a", "a_2", "a_1"), id="a name as written is not taken away"),
+        pytest.param(["a_1", "a", "a", "a_1"], ("a_1", "a", "a_2", "a_1_1"), id="nor given twice"),
+        pytest.param(["a", "A"], ("a", "A"), id="compared exactly"),
+        pytest.param(["", ""], ("", "_1"), id="empty"),
+        pytest.param(["__proto__", "__proto__"], ("__proto__", "__proto___1"), id="__proto__"),
+    ],
+)
+def test_names_become_unique(names: list[str], unique: tuple[str, ...]) -> None:
+    assert unique_names(names) == unique
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", "a_1", "a_2", "a_1_1", "b", ""])))
+def test_unique_names_are_unique_and_keep_what_was_first(names: list[str]) -> None:
+    unique = unique_names(names)
+
+    assert len(set(unique)) == len(unique) == len(names)
+    assert all(new.startswith(old) for new, old in zip(unique, names, strict=True))
+    assert all(unique[names.index(name)] == name for name in names)
+
+
+def test_a_hundred_thousand_repeated_names_take_no_time() -> None:
+    assert unique_names(["a"] * 100_000)[-1] == "a_99999"
