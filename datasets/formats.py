@@ -187,6 +187,8 @@ class Csv(FileFormat):
         "Expected Number of Columns": "it has more or fewer fields than the header",
         "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
+        # Types come from all rows, so only a refresh_sql asks for one that does not fit.
+        "converting column": "a value does not fit the type that it is to have",
         "Unexpected end of GZIP": "it was cut short",
     }
 

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datasets.control import RefreshRun
+from datasets.history import HISTORY_NAME, MAX_RUNS, History, run_of
+
+
+def run(number: int, **more: str) -> RefreshRun:
+    return RefreshRun(id=f"{number:016x}", status="queued", requested_at="2026-01-01T00:00:00.000Z", **more)  # type: ignore[arg-type]
+
+
+def done(number: int) -> RefreshRun:
+    return replace(run(number), status="succeeded", started_at="s", finished_at="f", rows=1, duration_ms=2)
+
+
+def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
+    history = History(tmp_path, ["a", "b"])
+    history.put("a", done(1))
+    history.put("a", run(2))
+    history.put("a", done(2))
+
+    assert history.runs("a") == (done(2), done(1))
+    assert history.runs("b") == ()
+    assert History(tmp_path, ["a"]).runs("a") == (done(2), done(1))
+    assert stat.S_IMODE((tmp_path / HISTORY_NAME).stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
+
+
+def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
+    history = History(tmp_path, ["a"])
+    for number in range(MAX_RUNS + 5):
+        history.put("a", done(number))
+
+    assert len(history.runs("a")) == 100
+    assert history.runs("a")[0] == done(MAX_RUNS + 4)
+
+
+def test_a_run_that_a_restart_cut_off_is_listed_as_failed(tmp_path: Path) -> None:
+    history = History(tmp_path, ["a"])
+    history.put("a", done(1))
+    history.put("a", replace(run(2), status="running", started_at="s"))
+    history.put("a", run(3))
+
+    queued, running, finished = History(tmp_path, ["a"]).runs("a")
+
+    assert finished == done(1)
+    assert {queued.status, running.status} == {"failed"}
+    assert {queued.error, running.error} == {"interrupted"}
+    assert queued.finished_at == running.finished_at
+    assert queued.finished_at is not None
+
+
+def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> None:
+    History(tmp_path, ["a"]).put("a", done(1))
+
+    History(tmp_path, ["b"])
+
+    assert json.loads((tmp_path / HISTORY_NAME).read_text())["datasets"] == {"b": []}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "{}",
+        "[" * 100_000,
+        '{"format_version": 2, "datasets": {}}',
+        '{"format_version": 1}',
+        '{"format_version": 1, "datasets": []}',
+        '{"format_version": 1, "datasets": {"a": 1}}',
+        '{"format_version": 1, "datasets": {"a": [{"id": "x"}]}}',
+        '{"format_version": 1, "datasets": {"a": [{"id": "x", "status": "odd", "requested_at": ""}]}}',
+        '{"format_version": 1, "datasets": {"a": [{"id": 1, "status": "queued", "requested_at": ""}]}}',
+    ],
+)
+def test_a_list_that_cannot_be_read_is_given_up_with_a_warning(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / HISTORY_NAME).write_text(text)
+
+    history = History(tmp_path, ["a"])
+
+    assert history.runs("a") == ()
+    assert "it starts anew" in caplog.text
+
+
+def test_a_list_that_cannot_be_saved_is_no_reason_to_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    history = History(tmp_path, ["a"])
+    (tmp_path / HISTORY_NAME).unlink()
+    (tmp_path / HISTORY_NAME).mkdir()
+
+    history.put("a", done(1))
+
+    assert history.runs("a") == (done(1),)
+    assert "cannot be saved: Is a directory" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
+
+
+def test_a_run_survives_json() -> None:
+    assert run_of(json.loads(json.dumps({"id": "x", "status": "queued", "requested_at": "r"}))).status == "queued"

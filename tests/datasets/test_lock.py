@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from datasets.errors import StateDirectoryError
+from datasets.lock import LOCK_NAME, StateLock
+from tests.datasets.support import wait_for
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from datasets.lock import StateLock
+lock = StateLock(Path(sys.argv[1]))
+assert lock.acquire()
+{more}
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def hold_elsewhere(directory: Path, more: str = "") -> subprocess.Popen[str]:
+    """Start a process that has the lock when this returns."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(more=more), str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_one_has_the_lock_at_a_time(tmp_path: Path) -> None:
+    first, second = StateLock(tmp_path), StateLock(tmp_path)
+
+    assert first.acquire()
+    assert not second.acquire()
+    assert second.holder() == f"process {os.getpid()}"
+    first.release()
+    first.release()
+    assert second.acquire()
+    assert (first.held, second.held) == (False, True)
+    second.release()
+    assert stat.S_IMODE((tmp_path / LOCK_NAME).stat().st_mode) == 0o600
+
+
+def test_r14_the_holder_in_another_process_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
+    process = hold_elsewhere(tmp_path)
+    lock = StateLock(tmp_path)
+
+    assert not lock.acquire(0.2)
+    assert lock.holder() == f"process {process.pid}"
+    end(process)
+    assert lock.acquire()
+    lock.release()
+
+
+def test_a_child_that_outlives_the_holder_does_not_keep_the_lock(tmp_path: Path) -> None:
+    fork = "import os\nif os.fork() == 0:\n    os.close(1)\n    assert not lock.held\n    time.sleep(600)"
+    process = hold_elsewhere(tmp_path, fork)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    child = int(wait_for(children.read_text, "the child"))
+    lock = StateLock(tmp_path)
+    try:
+        assert not lock.acquire()
+        end(process)
+
+        assert lock.acquire(5)
+    finally:
+        os.kill(child, 9)
+        lock.release()
+
+
+def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
+    predecessor, lock = StateLock(tmp_path), StateLock(tmp_path)
+    predecessor.acquire()
+    threading.Timer(0.2, predecessor.release).start()
+    began = time.monotonic()
+
+    assert lock.acquire(30)
+    assert time.monotonic() - began < 20
+    lock.release()
+
+
+def test_the_lock_of_a_file_that_was_deleted_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    first, second, third = StateLock(tmp_path), StateLock(tmp_path), StateLock(tmp_path)
+    first.acquire()
+    (tmp_path / LOCK_NAME).unlink()
+
+    assert second.acquire()
+    assert not third.acquire()
+    first.release()
+    second.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"nobody\n", b"\xff"])
+def test_a_holder_that_cannot_be_told_is_another_process(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / LOCK_NAME).write_bytes(content)
+
+    assert StateLock(tmp_path).holder() == "another process"
+    assert StateLock(tmp_path / "absent").holder() == "another process"
+
+
+def test_a_lock_file_that_cannot_be_used_is_said_without_its_path(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).mkdir()
+
+    with pytest.raises(
+        StateDirectoryError, match=r"^The lock of the state directory cannot be used: Is a directory\.$"
+    ):
+        StateLock(tmp_path).acquire()
+
+
+def test_a_lock_file_that_takes_no_lock_is_said(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).symlink_to("/dev/full")
+
+    with pytest.raises(StateDirectoryError, match="cannot be used"):
+        StateLock(tmp_path).acquire()

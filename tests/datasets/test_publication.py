@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from datasets.errors import SnapshotError, StateDirectoryError
+from datasets.publication import Publication
+from queryengine.catalog import Snapshot, manifest_path, read_manifest, snapshot_path
+from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasets.support import builder, deadline, declare, files_below, rows
+from tests.datasets.test_snapshots import flip
+from tests.datasets.test_sources import put
+
+
+def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Load and publish *datasets* as a runtime that then ends would."""
+    made = builder(directory)
+    publication = Publication(directory / "state", datasets)
+    snapshots = []
+    for dataset in datasets:
+        put(directory, dataset.from_.removeprefix("file:"))
+        snapshots.append(made.build(dataset, None, deadline()))
+        publication.publish(snapshots[-1])
+    return snapshots
+
+
+def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (old,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    running = duckdb.connect(str(snapshot_path(tmp_path / "state", old)), read_only=True)
+    put(tmp_path, "a.csv", "a,b\n2,new\n")
+
+    new = builder(tmp_path).build(dataset, None, deadline())
+    publication.publish(new)
+
+    assert read_manifest(tmp_path / "state").generation == 2
+    assert read_manifest(tmp_path / "state").snapshots == (new,)
+    assert publication.snapshot("d") == new
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{new.file}"]
+    assert running.execute("FROM d").fetchall() == [(1, "x")]
+    running.close()
+
+
+def test_the_other_datasets_stay_published(tmp_path: Path) -> None:
+    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
+
+    published = publish(tmp_path, datasets)
+
+    assert read_manifest(tmp_path / "state").snapshots == tuple(published)
+    assert Publication(tmp_path / "state", datasets).snapshot("absent") is None
+
+
+def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    publication = Publication(tmp_path / "state", [dataset]) if (tmp_path / "state").mkdir() is None else None
+    assert publication is not None
+    put(tmp_path, "a.csv")
+    snapshot = builder(tmp_path).build(dataset, None, deadline())
+    manifest_path(tmp_path / "state").mkdir()
+
+    with pytest.raises(SnapshotError, match=r"^The snapshot cannot be published: Is a directory\.$"):
+        publication.publish(snapshot)
+
+    assert publication.snapshot("d") is None
+    assert files_below(tmp_path) == []
+
+
+def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    state_dir = tmp_path / "state"
+    for name in (
+        "snapshots/d-0000000000000000.duckdb",
+        "snapshots/d-0000000000000000.duckdb.wal",
+        f"snapshots/{snapshot.file}.wal",
+        "snapshots/directory/file",
+        "manifest.json.4711.tmp",
+        "refresh_tmp/duckdb_temp_storage-0.tmp",
+    ):
+        put(state_dir, name, b"left")
+    (state_dir / "snapshots/link").symlink_to(tmp_path / "a.csv")
+
+    publication = Publication(state_dir, [dataset])
+
+    assert publication.snapshot("d") == snapshot
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{snapshot.file}"]
+    assert not (state_dir / "refresh_tmp").exists()
+    assert (tmp_path / "a.csv").exists()
+    assert rows(tmp_path, snapshot) == [(1, "x")]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "deleted", "foreign"])
+def test_r18_a_damaged_snapshot_is_not_served_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
+    bad, good = publish(tmp_path, datasets)
+    path = snapshot_path(tmp_path / "state", bad)
+    if damage == "flipped":
+        flip(path, 9000)
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-4096])
+    elif damage == "deleted":
+        path.unlink()
+    else:
+        shutil.copy(snapshot_path(tmp_path / "state", good), path)
+
+    publication = Publication(tmp_path / "state", datasets)
+
+    assert publication.snapshot("a") is None
+    assert publication.snapshot("b") == good
+    assert read_manifest(tmp_path / "state").generation == 3
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{good.file}"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "It is loaded from the source again." in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["version", "garbage", "checksum"])
+def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    publish(tmp_path, [dataset])
+    path = manifest_path(tmp_path / "state")
+    if damage == "garbage":
+        path.write_bytes(b"\0" * 100)
+    elif damage == "version":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    else:
+        path.write_text(path.read_text().replace('"rows": 1', '"rows": 7'))
+
+    publication = Publication(tmp_path / "state", [dataset])
+
+    assert publication.snapshot("d") is None
+    assert read_manifest(tmp_path / "state").generation > 1_000_000
+    assert files_below(tmp_path) == ["manifest.json"]
+    assert "Everything is loaded from the sources again." in caplog.text
+
+
+def test_a_dataset_that_is_no_longer_declared_disappears(tmp_path: Path) -> None:
+    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
+    _, kept = publish(tmp_path, datasets)
+
+    Publication(tmp_path / "state", datasets[1:])
+
+    assert read_manifest(tmp_path / "state").snapshots == (kept,)
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{kept.file}"]
+
+
+def test_a_changed_definition_does_not_serve_what_was_loaded_under_the_old_one(tmp_path: Path) -> None:
+    publish(tmp_path, [declare(tmp_path, "a.csv")])
+    changed = declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM d"))
+
+    publication = Publication(tmp_path / "state", [changed])
+
+    assert publication.snapshot("d") is None
+    assert read_manifest(tmp_path / "state").snapshots == ()
+    assert files_below(tmp_path) == ["manifest.json"]
+
+
+def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    put(tmp_path, "state/snapshots", b"a file")
+
+    with pytest.raises(StateDirectoryError, match=r"^The state directory cannot be written: File exists\.$"):
+        Publication(tmp_path / "state", [])

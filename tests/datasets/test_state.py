@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datasets.control_socket import ControlClient
+from datasets.errors import DatasetsUnavailableError
+from datasets.state import get_datasets, set_datasets
+
+
+def test_whoever_was_set_answers_until_it_is_forgotten(tmp_path: Path) -> None:
+    control = ControlClient(tmp_path)
+    set_datasets(control)
+    assert get_datasets() is control
+
+    set_datasets(None)
+    with pytest.raises(DatasetsUnavailableError):
+        get_datasets()
