@@ -1,0 +1,99 @@
+"""A whole runtime in this process: keys, an engine and datasets, all real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+import authkeys.state
+import datasets.state
+import queryengine.state
+import runtimeconf.state
+from authkeys.access import build
+from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
+from runtimeconf.secret import Secret
+from tests.sqlapi.harness import K1, K2
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
+    directory = tmp_path_factory.mktemp("runtime")
+    source = directory / "orders.csv"
+    source.write_text("id,name\n" + "".join(f"{number},name {number}\n" for number in range(100)))
+    return RuntimeConfig(
+        file=directory / "runtime.yaml",
+        state_dir=directory / "state",
+        auth=AuthConfig(enabled=True, keys=(Secret(K1), Secret(K2))),
+        query=QueryConfig(timeout_s=20.0, workers=2, max_queued=2, queue_timeout_s=1.0),
+        datasets=(
+            DatasetConfig(
+                name="Orders",
+                from_="file:orders.csv",
+                file=str(source),
+                acceleration=AccelerationConfig(enabled=True),
+            ),
+            DatasetConfig(name="fixed", from_="file:orders.csv", file=str(source)),
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def service(config: RuntimeConfig) -> Iterator[DatasetService]:
+    running = DatasetService(config, exclusive=True)
+    running.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not running.is_loaded():
+        assert time.monotonic() < deadline, running.datasets()
+        time.sleep(0.01)
+    yield running
+    running.stop(PATIENCE_S)
+
+
+@pytest.fixture(scope="session")
+def engine(config: RuntimeConfig, service: DatasetService) -> Iterator[InProcessEngine]:
+    running = InProcessEngine(config)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEngine) -> Iterator[RuntimeConfig]:
+    """The runtime with everything running, authentication on."""
+    with running_on(config):
+        datasets.state.set_datasets(service)
+        queryengine.state.set_engine(engine)
+        yield config
+
+
+@pytest.fixture
+def idle(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
+    """The runtime with keys, but neither engine nor datasets."""
+    with running_on(config):
+        yield config
+
+
+@pytest.fixture
+def auth_off(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
+    """As `idle`, with authentication off."""
+    with running_on(replace(config, auth=AuthConfig())) as changed:
+        yield changed
+
+
+@contextmanager
+def running_on(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
+    """Make *config* the one of this process, with the key set it asks for."""
+    runtimeconf.state.set_config(config)
+    authkeys.state.set_access(build(config))
+    try:
+        yield config
+    finally:
+        runtimeconf.state.set_config(None)
+        authkeys.state.set_access(None)
+        queryengine.state.set_engine(None)
+        datasets.state.set_datasets(None)

@@ -1,0 +1,122 @@
+"""Calls the WSGI application as a server does, with an environ of our own making: any header, any path, any input."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from django.core.handlers.wsgi import WSGIHandler
+
+from sqlapi.errors import AnswerCutError
+
+K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
+WRONG = K1[:-1] + "F"
+
+Header = tuple[str, str | bytes]
+WITH_KEY: Header = ("X-API-Key", K1)
+
+
+@dataclass
+class Answer:
+    """What a client gets. `is_cut`: the application broke the answer off."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    is_cut: bool = False
+    environ: dict[str, Any] = field(default_factory=dict)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The code of a problem document, whose shape is checked on the way."""
+        assert self.headers["Content-Type"] == "application/problem+json", self.body
+        document = self.json()
+        assert list(document) == ["type", "title", "status", "detail", "code", "request_id"]
+        assert document["status"] == self.status
+        assert document["request_id"] == self.headers["X-Request-Id"]
+        assert "Traceback" not in document["detail"]
+        return str(document["code"])
+
+    def without_request_id(self) -> bytes:
+        return self.body.replace(self.headers["X-Request-Id"].encode(), b"")
+
+
+def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes) -> dict[str, Any]:
+    """Return the environ that gunicorn makes: header names upper-cased, repeated values joined with a comma."""
+    path, _, query = target.partition("?")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+        "QUERY_STRING": query,
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "8090",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "HTTP_HOST": "localhost:8090",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.input_terminated": True,
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    if body:
+        environ["CONTENT_LENGTH"] = str(len(body))
+    given: dict[str, str] = {}
+    for name, value in headers:
+        key = name.upper().replace("-", "_")
+        key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
+        given[key] = f"{given[key]},{text}" if key in given else text
+    return environ | given
+
+
+_application = WSGIHandler()
+
+
+def call(
+    method: str,
+    target: str,
+    *headers: Header,
+    body: bytes = b"",
+    environ: Mapping[str, Any] | None = None,
+    chunks: int | None = None,
+) -> Answer:
+    """Send a request and read the answer, or only its first *chunks* pieces, and close it as a server does."""
+    full = {**environ_of(method, target, headers, body), **(environ or {})}
+    answer = Answer(0, {}, environ=full)
+
+    def start_response(status: str, fields: list[tuple[str, str]]) -> None:
+        answer.status = int(status.split(" ", 1)[0])
+        answer.headers = dict(fields)
+        assert len(answer.headers) == len(fields)
+
+    pieces: Any = _application(full, start_response)
+    try:
+        for count, piece in enumerate(pieces):
+            if count == chunks:
+                break
+            answer.body += piece
+    except AnswerCutError:
+        answer.is_cut = True
+    finally:
+        pieces.close()
+    return answer
+
+
+def sql(statement: str | bytes, *headers: Header, key: str | None = K1, **options: Any) -> Answer:
+    """POST a statement."""
+    given: list[Header] = [] if key is None else [("X-API-Key", key)]
+    body = statement.encode() if isinstance(statement, str) else statement
+    return call("POST", "/v1/sql", *given, *headers, body=body, **options)

@@ -1,0 +1,471 @@
+"""Who gets in over HTTP: the checks A01 to A36 and A48, through the whole WSGI application."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import string
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from rest_framework.test import APIClient
+
+import authkeys.state
+import runtimeconf.state
+from authkeys.access import build
+from runtimeconf.model import RuntimeConfig
+from sqlapi.routes import ROUTES
+from tests.sqlapi.harness import K1, K2, WITH_KEY, WRONG, Answer, Header, call, environ_of, sql
+
+pytestmark = pytest.mark.usefixtures("idle")
+
+#: With a key and no engine a statement is 503: the caller is in.
+IN = 503
+
+
+def is_denied(answer: Answer, code: str = "missing_key") -> bool:
+    assert answer.status == 401
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert len(answer.body) <= 1024
+    error = "" if code == "missing_key" else ', error="invalid_token"'
+    assert answer.headers["WWW-Authenticate"] == f'Bearer realm="latchkey"{error}'
+    return answer.code == code
+
+
+def test_a01_no_key() -> None:
+    assert is_denied(sql("SELECT 1", key=None))
+
+
+@pytest.mark.parametrize("key", [K1, K2])
+def test_a02_any_key(key: str) -> None:
+    assert sql("SELECT 1", key=key).status == IN
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "X-API-KEY", "x-Api-keY"])
+def test_a03_header_names_are_case_insensitive(name: str) -> None:
+    assert sql("SELECT 1", (name, K1), key=None).status == IN
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEARER"])
+def test_a04_the_scheme_is_case_insensitive(scheme: str) -> None:
+    assert sql("SELECT 1", ("Authorization", f"{scheme} {K1}"), key=None).status == IN
+    assert is_denied(sql("SELECT 1", ("Authorization", f"{scheme} {WRONG}"), key=None), "invalid_key")
+
+
+def test_a05_wrong_key_looks_like_no_key_but_for_code_and_detail() -> None:
+    absent, wrong = sql("SELECT 1", key=None), sql("SELECT 1", key=WRONG)
+
+    assert is_denied(wrong, "invalid_key")
+    assert WRONG[:4] not in wrong.body.decode() + str(wrong.headers)
+    different = {name for name in wrong.json() if wrong.json()[name] != absent.json()[name]}
+    assert different == {"code", "detail", "request_id"}
+    assert set(wrong.headers) == set(absent.headers)
+
+
+@pytest.mark.parametrize("value", ["", "   ", "\t"])
+def test_a07_empty_is_absent(value: str) -> None:
+    assert is_denied(sql("SELECT 1", key=value))
+
+
+def test_a09_white_space() -> None:
+    assert sql("SELECT 1", key=f" \t{K1} \t").status == IN
+    assert is_denied(sql("SELECT 1", key=f"{K1[:3]} {K1[3:]}"), "invalid_key")
+
+
+@pytest.mark.parametrize("value", [b"\xe9", "kéy".encode(), b"\x00", b"\xff\xfe", "🔑".encode(), K1.encode() + b"\x80"])
+def test_a10_any_bytes(value: bytes) -> None:
+    assert is_denied(sql("SELECT 1", ("X-API-Key", value), key=None), "invalid_key")
+    assert is_denied(sql("SELECT 1", ("Authorization", b"Bearer " + value), key=None), "invalid_key")
+    assert is_denied(sql("SELECT 1", ("Authorization", value), key=None), "invalid_key")
+
+
+@pytest.mark.parametrize("size", [7 * 1024, 64 * 1024, 1024 * 1024])
+def test_a12_long_keys(size: int) -> None:
+    assert is_denied(sql("SELECT 1", key=K1.ljust(size, "x")), "invalid_key")
+
+
+@pytest.mark.parametrize("values", [(K1, WRONG), (WRONG, K1), (K1, K1), (K1, ""), ("", K1), (K1, WRONG, K2)])
+def test_a13_a15_repeated_headers(values: tuple[str, ...]) -> None:
+    assert is_denied(sql("SELECT 1", *[("X-API-Key", value) for value in values], key=None), "invalid_key")
+    bearers: list[Header] = [("Authorization", f"Bearer {value}") for value in values]
+    assert is_denied(sql("SELECT 1", *bearers, key=None), "invalid_key")
+
+
+@pytest.mark.parametrize(
+    ("x_api_key", "bearer", "is_in"),
+    [(WRONG, K1, False), (K1, WRONG, True), ("", K1, True), (" ", K1, True), ("", WRONG, False), (K1, K2, True)],
+)
+def test_a16_x_api_key_decides_alone(x_api_key: str, bearer: str, is_in: bool) -> None:
+    answer = sql("SELECT 1", ("X-API-Key", x_api_key), ("Authorization", f"Bearer {bearer}"), key=None)
+
+    assert answer.status == (IN if is_in else 401)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        K1,
+        f"Token {K1}",
+        f"ApiKey {K1}",
+        f"X-API-Key {K1}",
+        "Basic " + base64.b64encode(f":{K1}".encode()).decode(),
+        "Basic " + base64.b64encode(f"{K1}:".encode()).decode(),
+        "Digest x",
+        f"Negotiate {K1}",
+        f"Bearer{K1}",
+        f"Bearer:{K1}",
+        f"Bearer {K1} {K1}",
+    ],
+)
+def test_a18_other_schemes(value: str) -> None:
+    assert is_denied(sql("SELECT 1", ("Authorization", value), key=None), "invalid_key")
+
+
+@pytest.mark.parametrize("value", ["", " ", "Bearer", "Bearer ", "bearer   "])
+def test_a18_no_token_is_no_credential(value: str) -> None:
+    assert is_denied(sql("SELECT 1", ("Authorization", value), key=None))
+
+
+@pytest.mark.parametrize("name", ["api_key", "access_token", "X-API-Key", "key", "apikey", "Authorization", "token"])
+def test_a20_query_cookie_and_body_do_not_authenticate(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert is_denied(call("POST", f"/v1/sql?{name}={K1}", body=b"SELECT 1"))
+        assert is_denied(call("POST", "/v1/sql", ("Cookie", f"{name}={K1}"), body=b"SELECT 1"))
+        assert is_denied(call("POST", "/v1/sql", body=f"{name}={K1}".encode()))
+        assert is_denied(call("GET", f"/{K1}"))
+
+    # What Django's own loggers say is printed nowhere (runtime_site.logs).
+    ours = [record for record in caplog.records if not record.name.startswith("django.")]
+    assert len(ours) == 8
+    assert K1 not in "".join(f"{record.getMessage()} {getattr(record, 'fields', '')}" for record in ours)
+
+
+@pytest.mark.parametrize("name", ["X-ApiKey", "Api-Key", "X-API-Key-2", "X-Auth-Token", "Proxy-Authorization", "Key"])
+def test_a22_other_headers_do_not_authenticate(name: str) -> None:
+    assert is_denied(sql("SELECT 1", (name, f"Bearer {K1}"), (name.lower(), K1), key=None))
+
+
+PATHS = [
+    *(route.template.replace("{name}", "orders") for route in ROUTES if not route.is_open),
+    "/",
+    "/v1",
+    "/v1/nope",
+    "/nope",
+    "/admin/",
+    "/static/x",
+    "/favicon.ico",
+    "/.git/config",
+    "/__debug__/",
+    "/metrics",
+    "/openapi.json",
+    "/docs",
+    "/schema",
+    "/%ff%fe",
+    "/%00",
+    "/" + "a" * 4000,
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
+def test_a24_a25_a27_every_path_and_method_gives_the_same_401(method: str, path: str) -> None:
+    reference = sql("SELECT 1", key=None)
+
+    answer = call(method, path, ("X-Marker", "echo me"))
+
+    assert answer.status == 401
+    assert set(answer.headers) == set(reference.headers)
+    assert answer.headers["Content-Length"] == reference.headers["Content-Length"]
+    if method == "HEAD":
+        assert answer.body == b""
+    else:
+        assert answer.without_request_id() == reference.without_request_id()
+
+
+def test_a24_only_two_routes_are_open() -> None:
+    opened = {
+        (method, route.template)
+        for route in ROUTES
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO", "get", "head")
+        if call(method, route.template).status != 401
+    }
+
+    assert opened == {("GET", "/health"), ("HEAD", "/health"), ("GET", "/v1/ready"), ("HEAD", "/v1/ready")}
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if not path.startswith("/v1/")])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "FOO"])
+def test_a25_unknown_paths_are_404_with_a_key(method: str, path: str) -> None:
+    assert call(method, path, WITH_KEY).code == "not_found"
+
+
+@pytest.mark.parametrize("method", ["FOO", "PROPFIND", "get", "post", "Post", "M-SEARCH", "X" * 100])
+def test_a27_odd_methods(method: str) -> None:
+    assert is_denied(call(method, "/v1/sql"))
+    answer = call(method, "/v1/sql", WITH_KEY)
+    assert answer.code == "method_not_allowed"
+    assert answer.headers["Allow"] == "POST"
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_a27_wrong_methods_are_405_with_a_key(route: Any) -> None:
+    path = route.template.replace("{name}", "orders")
+
+    for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - set(route.methods):
+        answer = call(method, path, WITH_KEY)
+        assert answer.status == 405
+        assert answer.headers["Allow"] == ", ".join(sorted(route.methods))
+    for method in route.methods:
+        assert "Allow" not in call(method, path, WITH_KEY).headers
+
+
+@pytest.mark.parametrize("headers", [(), (WITH_KEY,)])
+@pytest.mark.parametrize("path", ["/v1/sql", "/health", "/nope"])
+def test_a29_no_cors(path: str, headers: tuple[Header, ...]) -> None:
+    preflight: tuple[Header, ...] = (
+        ("Origin", "https://evil.test"),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "x-api-key"),
+    )
+    for method in ("OPTIONS", "GET", "POST"):
+        assert "access-control" not in str(call(method, path, *preflight, *headers).headers).lower()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("X-Original-URL", "/v1/sql"),
+        ("X-Rewrite-URL", "/v1/sql"),
+        ("X-HTTP-Method-Override", "POST"),
+        ("X-Forwarded-Prefix", "/v1"),
+        ("X-Forwarded-Host", "evil.test"),
+        ("X-Method-Override", "POST"),
+    ],
+)
+def test_a31_headers_do_not_reroute(header: Header) -> None:
+    assert call("GET", "/health?_method=POST", header).body == b"ok\n"
+    assert is_denied(sql("SELECT 1", (header[0], "/health"), key=None))
+    assert is_denied(sql("SELECT 1", (header[0], "GET"), key=None))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/ready/../sql",
+        "/health/../v1/sql",
+        "/v1/ready/%2e%2e/sql",
+        "/v1/ready%2f..%2fsql",
+        "//v1/sql",
+        "/v1//sql",
+        "/v1/./sql",
+        "/v1/sql/",
+        "/V1/SQL",
+        "/v1/sql%00",
+        "/v1/sql%0a",
+        "/v1/sql%0d%0a",
+        "/v1/sql%20",
+        "/v1/sql%23/health",
+        "/v1/sql;/health",
+        "/v1/s%C7%ABl",
+        "/v1/sql%ff",
+        "v1/sql",
+        "*",
+        "",
+    ],
+)
+def test_a32_odd_spellings_are_no_routes(path: str) -> None:
+    assert is_denied(call("POST", path, body=b"SELECT 1"))
+    assert call("POST", path, WITH_KEY, body=b"SELECT 1").code == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/v1/%73ql", "/v1%2fsql", "/v1/sql?/health"])
+def test_a32_encoded_spellings_are_the_same_route(path: str) -> None:
+    assert is_denied(call("POST", path, body=b"SELECT 1"))
+    assert call("POST", path, WITH_KEY, body=b"SELECT 1").status == IN
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/healthz",
+        "/health/",
+        "/healthx",
+        "/HEALTH",
+        "/Health",
+        "//health",
+        "/health%20",
+        "/health%0a",
+        "/health%00",
+        "/health;x",
+        "/v1/health",
+        "/ready",
+        "/v1/ready/",
+        "/v1/readyx",
+        "/v1/Ready",
+        "/v1/ready%20",
+        "/v1/ready%0a",
+        "/./health",
+    ],
+)
+def test_a34_only_exactly_the_open_paths_are_open(path: str) -> None:
+    assert is_denied(call("GET", path))
+    assert is_denied(call("HEAD", path) if path == "" else call("GET", f"{path}?x=1"))
+
+
+@pytest.mark.parametrize("path", ["/health", "/health?x=1", "/v1/ready", "/v1/ready?verbose=true", "/%68ealth"])
+@pytest.mark.parametrize("headers", [(), (("X-API-Key", WRONG),), (("Authorization", "Basic x"),), (WITH_KEY,)])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a34_a35_open_paths_answer_alike_with_any_key(method: str, headers: tuple[Header, ...], path: str) -> None:
+    reference = call(method, path)
+
+    answer = call(method, path, *headers)
+
+    assert (answer.status, answer.body) == (reference.status, reference.body)
+    assert set(answer.headers) == set(reference.headers)
+    assert len(answer.body) <= 64
+    assert "Server" not in answer.headers
+
+
+def test_a36_no_redirects() -> None:
+    assert is_denied(call("POST", "/v1/sql/", body=b"SELECT 1"))
+    assert call("POST", "/v1/sql/", WITH_KEY, body=b"SELECT 1").status == 404
+
+
+def test_a43_the_body_of_a_refused_request_is_not_read() -> None:
+    class Unreadable(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise AssertionError(size)
+
+    answer = call("POST", "/v1/sql", ("Content-Length", "10000000000"), environ={"wsgi.input": Unreadable()})
+
+    assert is_denied(answer)
+    assert answer.environ["runtime.close_connection"] is True
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/xml;q=1", "*/*;q=0"])
+def test_a_key_is_asked_for_before_the_type_of_the_answer(accept: str) -> None:
+    assert is_denied(sql("SELECT 1", ("Accept", accept), key=None))
+    assert sql("SELECT 1", ("Accept", accept)).code == "not_acceptable"
+    assert call("GET", "/v1/catalogs", ("Accept", accept), WITH_KEY).status == 200
+    assert call("GET", "/health", ("Accept", accept)).status == 200
+
+
+def test_a48_failures_and_successes_leave_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        call("GET", "/v1/catalogs?x=secret", ("X-API-Key", WRONG), ("X-Request-Id", "failing"))
+        call("GET", "/v1/catalogs", ("X-API-Key", K1), ("X-Request-Id", "first"))
+        call("GET", "/v1/catalogs", ("X-API-Key", K2), ("X-Request-Id", "second"))
+
+    audit = [record.fields for record in caplog.records if record.name == "authkeys.audit"]  # type: ignore[attr-defined]
+    access = [record.fields for record in caplog.records if record.name == "sqlapi.access"]  # type: ignore[attr-defined]
+    assert audit == [
+        {
+            "peer": "127.0.0.1",
+            "method": "GET",
+            "route": "catalogs",
+            "status": 401,
+            "reason": "unknown_key",
+            "request_id": "failing",
+        }
+    ]
+    assert [line["request_id"] for line in access] == ["failing", "first", "second"]
+    assert [line["status"] for line in access] == [401, 200, 200]
+    assert access[0]["fingerprint"] == ""
+    assert len({line["fingerprint"] for line in access}) == 3
+    for line in access[1:]:
+        assert line["fingerprint"][:5] not in K1 + K2
+    assert "secret" not in str(audit + access)
+
+
+def test_compatibility_1_10_takes_x_api_key_only(config: RuntimeConfig) -> None:
+    old = replace(config, compatibility="1.10")
+    runtimeconf.state.set_config(old)
+    authkeys.state.set_access(build(old))
+
+    assert sql("SELECT 1").status == IN
+    bearer = sql("SELECT 1", ("Authorization", f"Bearer {K1}"), key=None)
+    assert bearer.status == 401
+    assert bearer.headers["WWW-Authenticate"] == 'ApiKey realm="latchkey"'
+    assert bearer.code == "missing_key"
+    wrong = sql("SELECT 1", ("Authorization", f"Bearer {K1}"), key=WRONG)
+    assert wrong.headers["WWW-Authenticate"] == 'ApiKey realm="latchkey", error="invalid_token"'
+
+
+@pytest.mark.parametrize("path", ["/v1/sql", "/v1/catalogs", "/nope"])
+@pytest.mark.parametrize("headers", [(), (WITH_KEY,)])
+def test_a_runtime_without_a_key_set_lets_nobody_in(path: str, headers: tuple[Header, ...]) -> None:
+    authkeys.state.set_access(None)
+
+    answer = call("POST", path, *headers, body=b"SELECT 1")
+
+    assert answer.status == 503
+    assert answer.code == "authentication_unavailable"
+    assert call("GET", "/health").status == 200
+
+
+def test_drf_api_client_sees_the_same() -> None:
+    client = APIClient()
+
+    assert client.get("/health").content == b"ok\n"
+    assert client.get("/v1/catalogs", headers={"host": "localhost"}).status_code == 401
+    assert client.get("/v1/catalogs", headers={"host": "localhost", "X-API-Key": K1}).json()[0]["name"] == "runtime"
+    assert client.post("/v1/sql", {"sql": "SELECT 1"}, headers={"host": "localhost"}).status_code == 401
+
+
+FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+latin_1 = st.text(alphabet=st.characters(codec="latin-1"))
+near_keys = st.builds(lambda key, cut, more: key[:cut] + more, st.sampled_from([K1, K2]), st.integers(0, 40), latin_1)
+
+
+@FEW
+@given(value=latin_1 | near_keys)
+@example(value=K1)
+@example(value=f"\t{K2} ")
+@example(value=f"\x0b{K2}")
+@example(value=f"\x85{K2}")
+@example(value=f"\xa0{K2}")
+def test_a_key_that_opens_is_a_configured_text(value: str) -> None:
+    configured = value.strip(" \t") in {K1, K2}
+
+    assert sql("SELECT 1", key=value).status == (IN if configured else 401)
+    bearer = sql("SELECT 1", ("Authorization", f"Bearer {value}"), key=None)
+    assert bearer.status == (IN if configured else 401)
+
+
+KNOWN_NAMES = (
+    "Host Accept Content-Type Content-Length Content-Encoding Transfer-Encoding X-API-Key Authorization Cookie Origin "
+    "X-Request-Id Range If-None-Match Expect Connection Sec-Fetch-Site X-Forwarded-For Forwarded"
+)
+names = st.text(alphabet=string.ascii_letters + string.digits + "-", min_size=1) | st.sampled_from(KNOWN_NAMES.split())
+values = latin_1 | st.sampled_from(
+    ["text/plain; charset*=utf-99'en'x", "a/b; charset=\x00", "a/b;charset=..", "a/b; x*0=1; x*1=2", "chunked", "-1"]
+)
+
+
+@FEW
+@given(headers=st.lists(st.tuples(names, values), max_size=4))
+@example(headers=[("Content-Type", "text/plain; charset*=utf-99'en'x")])
+@example(headers=[("Content-Type", "text/plain; charset=\x00")])
+@example(headers=[("Cookie", "a=\xff;;==")])
+def test_no_header_gives_a_500(headers: list[tuple[str, str]]) -> None:
+    for method, path, key in (("POST", "/v1/sql", None), ("POST", "/v1/sql", K1), ("GET", "/v1/catalogs", K1)):
+        given_key: list[Header] = [] if key is None else [("X-API-Key", key)]
+        answer = call(method, path, *given_key, *headers, body=b"SELECT 1")
+        assert answer.status in {200, 400, 401, 406, 411, 413, 415, IN}
+        assert answer.status != IN or answer.code == "engine_unavailable"
+
+
+@FEW
+@given(path=latin_1, query=latin_1)
+def test_no_path_or_query_gives_a_500(path: str, query: str) -> None:
+    environ = environ_of("GET", "/", [], b"") | {"PATH_INFO": f"/{path}", "QUERY_STRING": query}
+
+    answer = call("GET", "/", environ=environ)
+    with_key = call("GET", "/", environ=environ | {"HTTP_X_API_KEY": K1})
+
+    assert answer.status == 401 or path in {"health", "v1/ready"}
+    assert with_key.status in {200, 404, 405, 503}

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from sqlapi.disconnects import DisconnectWatcher, connection_of
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection: ours and the client's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    with client, server:
+        yield server, client
+
+
+def test_a_client_that_leaves_is_reported_once(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    reports: list[float] = []
+    gone = threading.Event()
+
+    def on_gone() -> None:
+        reports.append(time.monotonic())
+        gone.set()
+
+    watch = DisconnectWatcher().watch(server, on_gone)
+    began = time.monotonic()
+    client.close()
+
+    assert gone.wait(PATIENCE_S)
+    assert watch.gone
+    assert reports[0] - began < 2
+    watch.stop()
+    assert len(reports) == 1
+
+
+def test_a_reset_is_reported(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    gone = threading.Event()
+
+    DisconnectWatcher().watch(server, gone.set)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    client.close()
+
+    assert gone.wait(PATIENCE_S)
+
+
+def test_a_client_that_sends_on_is_still_there(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    watcher = DisconnectWatcher()
+    gone, other_gone = threading.Event(), threading.Event()
+    watch = watcher.watch(server, gone.set)
+
+    client.sendall(b"the next request")
+    # Another connection that ends shows that the watcher has looked meanwhile.
+    theirs, ours = socket.socketpair()
+    watcher.watch(ours, other_gone.set)
+    theirs.close()
+
+    assert other_gone.wait(PATIENCE_S)
+    assert not gone.is_set()
+    assert not watch.gone
+    ours.close()
+
+
+def test_a_stopped_watch_reports_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    watcher = DisconnectWatcher()
+    gone, other_gone = threading.Event(), threading.Event()
+
+    watch = watcher.watch(server, gone.set)
+    watch.stop()
+    watch.stop()
+    client.close()
+    theirs, ours = socket.socketpair()
+    watcher.watch(ours, other_gone.set)
+    theirs.close()
+
+    assert other_gone.wait(PATIENCE_S)
+    assert not gone.is_set()
+    ours.close()
+
+
+def test_a_reused_descriptor_is_another_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    watcher = DisconnectWatcher()
+    first_gone, second_gone = threading.Event(), threading.Event()
+
+    first = watcher.watch(server, first_gone.set)
+    second = watcher.watch(server, second_gone.set)
+    first.stop()
+    client.close()
+
+    assert second_gone.wait(PATIENCE_S)
+    assert second.gone
+    assert not first_gone.is_set()
+
+
+def test_many_connections_one_thread() -> None:
+    watcher = DisconnectWatcher()
+    pairs = [socket.socketpair() for _ in range(50)]
+    gone = [threading.Event() for _ in pairs]
+    before = threading.active_count()
+
+    for (ours, _), event in zip(pairs, gone, strict=True):
+        watcher.watch(ours, event.set)
+    assert threading.active_count() == before + 1
+    for _, theirs in pairs[::2]:
+        theirs.close()
+
+    assert all(event.wait(PATIENCE_S) for event in gone[::2])
+    assert not any(event.is_set() for event in gone[1::2])
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
+
+
+def test_without_a_connection_nothing_is_watched() -> None:
+    watcher = DisconnectWatcher()
+    closed = socket.socket()
+    closed.close()
+
+    for connection in (None, closed):
+        watch = watcher.watch(connection, pytest.fail)
+        assert not watch.gone
+        watch.stop()
+    assert watcher._thread is None
+
+
+def test_a_connection_under_tls(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    gone = threading.Event()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with suppress(ssl.SSLError, OSError):
+        secured = context.wrap_socket(server, server_side=True, do_handshake_on_connect=False)
+
+    DisconnectWatcher().watch(secured, gone.set)
+    client.close()
+
+    assert gone.wait(PATIENCE_S)
+    secured.close()
+
+
+def test_where_servers_put_the_connection() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert connection_of({"gunicorn.socket": ours}) is ours
+        assert connection_of({"runtime.socket": theirs, "gunicorn.socket": ours}) is theirs
+        assert connection_of({}) is None

@@ -1,0 +1,50 @@
+"""docs/http.md says what is there, all of it, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from runtime_site import gunicorn_web
+from sqlapi.error_table import INTERNAL_CODE, STATUSES
+from sqlapi.negotiation import OFFERS
+from sqlapi.problems import COMMON_HEADERS
+from sqlapi.routes import ROUTES
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+
+
+def test_every_route_with_its_methods() -> None:
+    documented = {
+        match[1]: (tuple(row[1].split(", ")), row[2])
+        for row in ROWS
+        if len(row) == 4 and (match := re.match(r"\[`(/.*?)`\]", row[0]))
+    }
+
+    assert documented == {route.template: (route.methods, "no" if route.is_open else "yes") for route in ROUTES}
+
+
+def test_every_error_code_with_its_status() -> None:
+    documented = {(row[1].strip("`"), int(row[0])) for row in ROWS if len(row) == 3 and re.fullmatch(r"\d{3}", row[0])}
+
+    ours = {(kind.code, status) for kind, status in STATUSES.items()}  # type: ignore[attr-defined]
+    servers = {(code, status) for _, status, code, _ in gunicorn_web._REFUSALS}
+    others = {("missing_key", 401), ("invalid_key", 401), (INTERNAL_CODE, 500)}
+    assert documented == ours | servers | others
+
+
+def test_every_form_of_an_answer() -> None:
+    for offer in OFFERS:
+        assert any(f"`{offer.media_type}`" in row[0] for row in ROWS)
+        content_type = offer.content_type
+        assert any(f"`{offer.media_type}`" in row[0] and row[1] in {f"`{content_type}`", "the same"} for row in ROWS)
+
+
+def test_every_header_of_every_answer() -> None:
+    documented = {row[0].strip("`"): row[1] for row in ROWS}
+
+    for name in (*COMMON_HEADERS, "X-Request-Id"):
+        assert documented[name] == "every answer"
+    for name, value in COMMON_HEADERS.items():
+        assert f"| `{name}` | every answer | `{value}` |" in PAGE

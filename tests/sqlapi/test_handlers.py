@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from django.core.exceptions import SuspiciousOperation
+from django.test import RequestFactory
+
+from sqlapi.handlers import bad_request, respond, server_error
+from sqlapi.request_ids import REQUEST_ID
+
+request = RequestFactory().get("/", **{REQUEST_ID: "the-id"})
+
+
+def test_what_django_refuses_is_a_problem() -> None:
+    answer = bad_request(request, SuspiciousOperation("/some/path"))
+
+    assert answer.status_code == 400
+    assert json.loads(answer.content)["code"] == "malformed_request"
+    assert json.loads(answer.content)["request_id"] == "the-id"
+    assert b"/some/path" not in answer.content
+
+
+def test_an_unforeseen_failure_is_logged_with_its_traceback_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        int("the cause")
+    except ValueError as error:
+        answers = [respond(error, request), server_error(request)]
+
+    for answer in answers:
+        assert answer.status_code == 500
+        assert json.loads(answer.content)["code"] == "internal_error"
+        assert b"the cause" not in answer.content
+    for record in caplog.records:
+        assert record.levelno == logging.ERROR
+        assert record.exc_info is not None
+        assert "the cause" in str(record.exc_info[1])
+        assert record.fields == {"request_id": "the-id"}  # type: ignore[attr-defined]
+    assert len(caplog.records) == 2

@@ -1,0 +1,261 @@
+"""What happens around every view: ids, common headers, the log, the Host check, the cross-site check."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import runtimeconf.state
+from runtimeconf.model import HttpConfig, RuntimeConfig
+from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
+from sqlapi.hosts import LOOPBACK_HOSTS
+from sqlapi.request_ids import QUERY_ID, REQUEST_ID
+from tests.sqlapi.harness import K1, WITH_KEY, WRONG, Answer, Header, call, sql
+
+pytestmark = pytest.mark.usefixtures("idle")
+
+
+def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.fields for record in caplog.records if record.name == "sqlapi.access"]  # type: ignore[attr-defined]
+
+
+def every_kind_of_answer(*headers: Header) -> list[Answer]:
+    return [
+        call("GET", "/health", *headers),
+        call("GET", "/v1/ready", *headers),
+        call("GET", "/v1/catalogs", *headers),
+        call("GET", "/v1/catalogs", WITH_KEY, *headers),
+        call("GET", "/v1/status", WITH_KEY, *headers),
+        call("GET", "/nope", WITH_KEY, *headers),
+        call("PUT", "/v1/sql", WITH_KEY, *headers),
+        sql("SELECT 1", *headers),
+        call("GET", "/v1/catalogs", WITH_KEY, ("Host", "a@b"), *headers),
+    ]
+
+
+def test_every_answer_has_the_common_headers() -> None:
+    for answer in every_kind_of_answer():
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Content-Length"] == str(len(answer.body))
+        assert len(answer.headers["X-Request-Id"]) == 32
+        assert not {"Server", "Vary", "Set-Cookie"} & set(answer.headers)
+        assert not answer.headers["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("sent", ["abc-123", "x" * 128, "A.b_c-9"])
+def test_a_well_formed_request_id_comes_back(sent: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        answers = every_kind_of_answer(("X-Request-Id", sent))
+
+    assert {answer.headers["X-Request-Id"] for answer in answers} == {sent}
+    assert {line["request_id"] for line in access_lines(caplog)} == {sent}
+    assert len(access_lines(caplog)) == len(answers)
+
+
+@pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a,b", "\xe9", "<script>", "a\x00"])
+def test_another_request_id_is_replaced(sent: str) -> None:
+    answers = every_kind_of_answer(("X-Request-Id", sent))
+
+    assert len({answer.headers["X-Request-Id"] for answer in answers}) == len(answers)
+    assert all(sent == "" or sent not in str(answer.headers) for answer in answers)
+
+
+def test_two_request_ids_are_none() -> None:
+    answer = call("GET", "/health", ("X-Request-Id", "a"), ("X-Request-Id", "b"))
+
+    assert len(answer.headers["X-Request-Id"]) == 32
+
+
+def test_the_id_that_a_server_gave_is_kept() -> None:
+    answer = call("GET", "/health", ("X-Request-Id", "theirs"), environ={REQUEST_ID: "ours"})
+
+    assert answer.headers["X-Request-Id"] == "ours"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/ready", "/v1/status", "/v1/catalogs"])
+def test_head_has_the_headers_of_get_and_no_body(path: str) -> None:
+    get, head = call("GET", path, WITH_KEY), call("HEAD", path, WITH_KEY)
+
+    assert head.body == b""
+    assert get.body
+    ids = ("X-Request-Id",)
+    assert {k: v for k, v in head.headers.items() if k not in ids} == {
+        k: v for k, v in get.headers.items() if k not in ids
+    }
+
+
+def test_a48_an_access_line_names_the_route_and_not_the_path(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        call("POST", "/v1/datasets/secret-name/acceleration/refresh?secret=1", body=b"secret")
+        call("GET", "/secret/path?secret", WITH_KEY)
+        call("FOO", "/health?secret")
+
+    refresh, unknown, health = access_lines(caplog)
+    duration = refresh.pop("duration_ms")
+    assert 0 <= duration < 60_000
+    assert refresh.pop("request_id")
+    assert refresh.pop("bytes") > 100
+    assert refresh == {
+        "peer": "127.0.0.1",
+        "method": "POST",
+        "route": "/v1/datasets/{name}/acceleration/refresh",
+        "status": 401,
+        "complete": True,
+        "fingerprint": "",
+        "query_id": None,
+    }
+    assert (unknown["route"], unknown["status"]) == ("unknown", 404)
+    assert (health["route"], health["method"], health["status"]) == ("/health", "FOO", 401)
+    assert "secret" not in str(access_lines(caplog))
+
+
+@pytest.mark.parametrize(
+    ("headers", "closes"),
+    [
+        pytest.param((), False, id="no body"),
+        pytest.param((("Content-Length", "10"),), False, id="a short body is left to the server"),
+        pytest.param((("Content-Length", str(MAX_SKIPPED_BYTES + 1)),), True, id="A43 a long body"),
+        pytest.param((("Transfer-Encoding", "chunked"),), True, id="A43 a body of unknown length"),
+    ],
+)
+def test_a_body_that_nobody_read_ends_the_connection(headers: tuple[Header, ...], closes: bool) -> None:
+    for path in ("/v1/sql", "/nope", "/v1/catalogs"):
+        answer = call("POST", path, *headers)
+        assert answer.status == 401
+        assert bool(answer.environ.get(CLOSE_CONNECTION)) is closes
+
+
+def test_what_fails_in_the_middleware_is_a_problem_too(caplog: pytest.LogCaptureFixture) -> None:
+    answer = call("GET", "/health", environ={QUERY_ID: "no\nheader"})
+
+    assert answer.status == 500
+    assert answer.code == "internal_error"
+    assert "BadHeaderError" in caplog.text
+
+
+def test_a_lost_configuration_is_our_own_fault(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_CONFIG", str(tmp_path / "absent.yaml"))
+    runtimeconf.state.set_config(None)
+
+    answer = call("GET", "/v1/catalogs", WITH_KEY)
+
+    assert answer.status == 500
+    assert answer.code == "configuration_error"
+    assert str(tmp_path) not in answer.body.decode()
+
+
+WELL_FORMED = ["localhost", "127.0.0.1:8090", "[::1]", "sql.example", "attacker.test:80", "my_service:1"]
+MALFORMED = [
+    pytest.param("", id="A38 empty"),
+    pytest.param("a@b", id="A38 user"),
+    pytest.param("localhost:99999", id="A38 port"),
+    pytest.param("a" * 10_240, id="A38 10 KB"),
+    pytest.param("evil.test/", id="A38 slash"),
+    pytest.param("evil.test\x00", id="A38 NUL"),
+]
+
+
+@pytest.mark.parametrize("host", WELL_FORMED)
+def test_a38_with_authentication_any_well_formed_host_is_taken(host: str) -> None:
+    assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", host)).status == 200
+
+
+@pytest.mark.parametrize("host", MALFORMED)
+@pytest.mark.parametrize("path", ["/v1/catalogs", "/v1/sql", "/nope", "/health/"])
+def test_a38_a_malformed_host_is_400_with_a_key_and_without(host: str, path: str) -> None:
+    for headers in ((), (WITH_KEY,)):
+        answer = call("GET", path, ("Host", host), *headers)
+        assert answer.status == 400
+        assert answer.code == "invalid_host"
+        assert "evil" not in answer.body.decode()
+
+
+def test_a38_two_hosts_and_none() -> None:
+    assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", "localhost"), ("Host", "localhost")).code == "invalid_host"
+
+    answer = call("GET", "/v1/catalogs", WITH_KEY, environ={"HTTP_HOST": ""})
+    assert answer.code == "invalid_host"
+
+
+@pytest.mark.parametrize("host", ["evil.test", "a@b", ""])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_the_open_routes_take_any_host(auth_off: RuntimeConfig, method: str, host: str) -> None:
+    assert call(method, "/health", ("Host", host)).status == 200
+    assert call(method, "/v1/ready", ("Host", host)).status == 503
+    assert call("POST", "/health", ("Host", host)).status == 400
+
+
+@pytest.mark.parametrize("host", [*LOOPBACK_HOSTS, "localhost:1", "[0:0:0:0:0:0:0:1]:8090"])
+def test_a39_loopback_names_are_taken_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
+    assert call("GET", "/v1/catalogs", ("Host", host)).status == 200
+
+
+@pytest.mark.parametrize("host", ["attacker.test", "localhost.attacker.test", "127.0.0.1.nip.test", "sql.example"])
+def test_a39_other_names_are_refused_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
+    for path in ("/v1/catalogs", "/v1/sql", "/nope"):
+        assert call("POST", path, ("Host", host)).code == "invalid_host"
+
+
+@pytest.mark.parametrize("auth", ["on", "off"])
+def test_a_list_in_the_yaml_always_counts(auth: str, request: pytest.FixtureRequest) -> None:
+    config: RuntimeConfig = request.getfixturevalue("idle" if auth == "on" else "auth_off")
+    runtimeconf.state.set_config(replace(config, http=HttpConfig(allowed_hosts=("sql.example", "other.example:99"))))
+
+    for host, status in [
+        ("sql.example", 200),
+        ("SQL.Example:8090", 200),
+        ("other.example:99", 200),
+        ("other.example", 400),
+        ("localhost", 400),
+        ("evil.test", 400),
+    ]:
+        assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", host)).status == status
+
+
+CROSS_SITE: list[Header] = [
+    ("Origin", "https://evil.test"),
+    ("Origin", "null"),
+    ("Origin", "http://localhost:3000"),
+    ("Sec-Fetch-Site", "cross-site"),
+    ("Sec-Fetch-Site", "same-site"),
+]
+
+
+@pytest.mark.parametrize("header", CROSS_SITE)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/catalogs"), ("POST", "/v1/sql"), ("POST", "/nope")])
+def test_a40_pages_of_other_sites_are_refused_while_authentication_is_off(
+    auth_off: RuntimeConfig, method: str, path: str, header: Header
+) -> None:
+    answer = call(method, path, header)
+
+    assert answer.status == 403
+    assert answer.code == "cross_site_request"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (("Origin", "http://localhost:8090"),),
+        (("Origin", "http://localhost:8090"), ("Sec-Fetch-Site", "same-origin")),
+        (("Sec-Fetch-Site", "none"),),
+    ],
+)
+def test_a40_our_own_origin_is_taken(auth_off: RuntimeConfig, headers: tuple[Header, ...]) -> None:
+    assert call("GET", "/v1/catalogs", *headers).status == 200
+
+
+@pytest.mark.parametrize("header", CROSS_SITE)
+def test_a40_with_authentication_the_key_decides(header: Header) -> None:
+    assert call("GET", "/v1/catalogs", WITH_KEY, header).status == 200
+    assert call("GET", "/v1/catalogs", ("X-API-Key", WRONG), header).status == 401
+
+
+def test_while_authentication_is_off_everybody_is_let_in(auth_off: RuntimeConfig) -> None:
+    for headers in ((), (("X-API-Key", K1),), (("X-API-Key", "any,thing"),), (("Authorization", "Basic x"),)):
+        assert call("GET", "/v1/catalogs", *headers).status == 200
+    assert call("GET", "/nope").status == 404

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import http.client
+import io
+import json
+
+import pytest
+
+from sqlapi.problems import problem, title
+
+
+def test_a_problem_document() -> None:
+    made = problem(404, "not_found", 'There is no "é".', "abc", {"Allow": "GET"})
+
+    assert json.loads(made.body) == {
+        "type": "about:blank",
+        "title": "Not Found",
+        "status": 404,
+        "detail": 'There is no "é".',
+        "code": "not_found",
+        "request_id": "abc",
+    }
+    assert made.headers == {
+        "Content-Type": "application/problem+json",
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "X-Request-Id": "abc",
+        "Allow": "GET",
+    }
+
+
+def test_without_a_request_id_it_makes_one() -> None:
+    first, second = problem(400, "x", "y"), problem(400, "x", "y", "")
+
+    assert first.request_id != second.request_id
+    assert json.loads(first.body)["request_id"] == first.headers["X-Request-Id"] == first.request_id
+
+
+@pytest.mark.parametrize(
+    ("status", "phrase"),
+    [(400, "Bad Request"), (431, "Request Header Fields Too Large"), (499, "Client Closed Request")],
+)
+def test_title(status: int, phrase: str) -> None:
+    assert title(status) == phrase
+
+
+class Connection:
+    """What `http.client` reads an answer from."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._content)
+
+
+def test_as_http_it_is_a_whole_answer() -> None:
+    made = problem(431, "headers_too_large", "The request headers are too large.")
+
+    answer = http.client.HTTPResponse(Connection(made.as_http11()))  # type: ignore[arg-type]
+    answer.begin()
+
+    assert (answer.status, answer.reason) == (431, title(431))
+    assert answer.headers["Connection"] == "close"
+    assert answer.headers["X-Request-Id"] == made.request_id
+    assert answer.headers["Date"].endswith("GMT")
+    assert answer.read() == made.body
