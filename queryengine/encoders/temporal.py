@@ -6,6 +6,7 @@ Years 0000 to 9999 have four digits (0000 is 1 BC); any other year has a sign an
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from queryengine.encoders.rendering import Fragment, Renderer, where
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_FINER = {"s": "ms", "ms": "us", "us": "ns"}
 _SECONDS_A_DAY = 86_400
 
 #: Days since 1970 that have a year of four digits: 0000-01-01 and the last before 10000-01-01.
@@ -59,17 +61,14 @@ class _TemporalRenderer(Renderer):
         rare = [None if value is None or abs(value) == self.infinity else self._rare(value) for value in unusual]
         return pc.coalesce(self._usual(where(usual, integers)), pa.array(rare, pa.string()))
 
-    def _integers(self, array: pa.Array) -> pa.Array:
-        """Return the values as Arrow stores them."""
-        raise NotImplementedError
+    @abstractmethod
+    def _integers(self, array: pa.Array) -> pa.Array: ...  # as Arrow stores them
 
-    def _usual(self, integers: pa.Array) -> pa.StringArray:
-        """Render integers between `first` and `last`."""
-        raise NotImplementedError
+    @abstractmethod
+    def _usual(self, integers: pa.Array) -> pa.StringArray: ...  # `first` to `last`
 
-    def _rare(self, value: int) -> str:
-        """Render one integer outside of `first` to `last`."""
-        raise NotImplementedError
+    @abstractmethod
+    def _rare(self, value: int) -> str: ...  # outside of them
 
 
 class DateRenderer(_TemporalRenderer):
@@ -133,26 +132,24 @@ class TimeRenderer(_TemporalRenderer):
 
 
 def _shortest(
-    integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray]
+    integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray], coarser: str = "s"
 ) -> pa.StringArray:
-    """Render integers of *unit*, each with the shortest fraction that holds it; *text* renders one length of it."""
-    parts = []
-    rest = integers
-    for coarser, per_second in _PER_SECOND.items():
-        if coarser == unit:
-            parts.append(text(rest, unit))
-            break
-        step = _PER_SECOND[unit] // per_second
-        quotients = pc.divide(rest, step)
-        fits = pc.equal(pc.multiply(quotients, step), rest)
-        if not fits.false_count:
-            parts.append(text(quotients, coarser))
-            break
-        if not fits.true_count:
-            continue
-        parts.append(text(where(fits, quotients), coarser))
-        rest = where(pc.invert(fits), rest)
-    return parts[0] if len(parts) == 1 else pc.coalesce(*parts)
+    """
+    Render integers of *unit*, each with the shortest fraction that holds it.
+
+    *text* renders one length of fraction; *coarser* is the unit that is tried first.
+    """
+    if coarser == unit:
+        return text(integers, unit)
+    step = _PER_SECOND[unit] // _PER_SECOND[coarser]
+    quotients = pc.divide(integers, step)
+    fits = pc.equal(pc.multiply(quotients, step), integers)
+    if not fits.false_count:
+        return text(quotients, coarser)
+    if not fits.true_count:
+        return _shortest(integers, unit, text, _FINER[coarser])
+    finer = _shortest(where(pc.invert(fits), integers), unit, text, _FINER[coarser])
+    return pc.coalesce(text(where(fits, quotients), coarser), finer)
 
 
 def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:

@@ -77,7 +77,12 @@ DATES = ["2024-01-31", "0001-01-01", "9999-12-31", "10000-01-01", "0001-12-31 (B
 DATES += ["5877642-06-25 (BC)", "5881580-07-10", "32768-01-01", "2000-02-29", "1900-03-01", "infinity", "-infinity"]
 CLOCKS = ["00:00:00", "12:34:56", "12:34:56.5", "12:34:56.789", "12:34:56.000001", "23:59:59.999999"]
 STAMPS = [f"2024-01-31 {clock}" for clock in CLOCKS] + ["1969-12-31 23:59:59.999999", "infinity", "-infinity"]
-FAR_STAMPS = ["290309-12-22 (BC) 00:00:00", "294247-01-10 04:00:54.775806", "0001-01-01 (BC) 00:00:00.5"]
+FAR_STAMPS = [
+    "290309-12-22 (BC) 00:00:00",
+    "294247-01-10 04:00:54.775806",
+    "0001-01-01 (BC) 00:00:00.5",
+    "0002-01-01 (BC) 00:00:00.5",
+]
 DOUBLES = ["0.1", "1", "-0.0", "12345678901", "123456789012345.5", "9007199254740993", "1e15", "1e16", "1e300"]
 DOUBLES += ["5e-324", "1.7976931348623157e308", "0.00001"]
 TEXTS = ["", "x", 'a "quoted" \\ b', "line\nbreak\r\ttab", "comma, semicolon;", "\x00\x01\x1f\x7f", "\u2028é🦆", "null"]
@@ -230,6 +235,8 @@ def test_a_value_is_a_key_by_its_plain_text(connection: duckdb.DuckDBPyConnectio
     ("sql", "token"),
     [
         pytest.param("[]::INTEGER[]", "[]", id="empty list"),
+        pytest.param("[]::BLOB[]", "[]", id="empty list of bytes"),
+        pytest.param("[]::TIMESTAMP[]", "[]", id="empty list of timestamps"),
         pytest.param("NULL::INTEGER[]", "null", id="null list"),
         pytest.param("NULL::STRUCT(a INTEGER)", "null", id="null struct"),
         pytest.param("NULL::INTEGER[3]", "null", id="null array"),
