@@ -1,0 +1,553 @@
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from datasets import refresher as module
+from datasets.control import DatasetState, RefreshRun
+from datasets.errors import AccelerationDisabledError, UnknownDatasetError
+from datasets.refresher import Refresher
+from queryengine.catalog import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
+from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNotAllowedError
+from queryengine.gate import Gate
+from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasets.support import configure, declare, files_below, rows, wait_for
+from tests.datasets.test_sources import put, put_parquet
+
+
+@pytest.fixture(scope="module")
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def start(tmp_path: Path, gate: Gate) -> Iterator[Callable[..., Refresher]]:
+    """Start refreshers over the state directory of the test, one at a time; the last is stopped at the end."""
+    started: list[Refresher] = []
+
+    def start_one(*datasets: DatasetConfig, now: Callable[[], float] = time.monotonic) -> Refresher:
+        stop_all()
+        (tmp_path / "state").mkdir(exist_ok=True)
+        refresher = Refresher(configure(tmp_path, *datasets), gate, now)
+        started.append(refresher)
+        refresher.start()
+        return refresher
+
+    def stop_all() -> None:
+        while started:
+            assert started.pop().stop(30)
+
+    yield start_one
+    stop_all()
+
+
+def accelerated(directory: Path, text: str = "a.csv", *, name: str = "d", **settings: Any) -> DatasetConfig:
+    return declare(directory, text, name=name, acceleration=AccelerationConfig(**settings))
+
+
+def state(refresher: Refresher, name: str = "d") -> DatasetState:
+    return next(state for state in refresher.datasets() if state.name == name)
+
+
+def settled(refresher: Refresher, name: str = "d") -> RefreshRun:
+    """Wait until no run of the dataset is unfinished, and return the newest."""
+
+    def newest() -> RefreshRun | None:
+        runs = refresher.history(name)
+        return runs[0] if runs and all(run.finished_at for run in runs) else None
+
+    return wait_for(newest, f"{name} to settle")
+
+
+def finished(refresher: Refresher, run: RefreshRun, name: str = "d") -> RefreshRun:
+    """Wait for the end of *run*."""
+
+    def found() -> RefreshRun | None:
+        return next((other for other in refresher.history(name) if other.id == run.id and other.finished_at), None)
+
+    return wait_for(found, f"{run.id} to finish")
+
+
+def served(directory: Path, name: str = "d") -> list[tuple[Any, ...]]:
+    """Return what a statement that begins now reads."""
+    snapshots = {snapshot.dataset: snapshot for snapshot in read_manifest(directory / "state").snapshots}
+    return rows(directory, snapshots[name])
+
+
+@contextmanager
+def held_up(refresher: Refresher, name: str = "d") -> Iterator[RefreshRun]:
+    """Have a load of the dataset under way that goes on until its refresh_timeout, or until the refresher stops."""
+    run = refresher.request_refresh(name, f"SELECT count(*) AS n FROM {name}, range(100000000000) r")
+    wait_for(lambda: any(other.status == "running" for other in refresher.history(name)), "the slow run")
+    yield run
+
+
+# --- loading and refreshing -------------------------------------------------------------------------------------------
+
+
+def test_every_dataset_is_loaded_at_start_in_the_order_of_the_yaml(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    put_parquet(tmp_path, "b.parquet", n=[1, 2, 3])
+
+    refresher = start(
+        accelerated(tmp_path, "b.parquet", name="Second"), accelerated(tmp_path, name="first", enabled=False)
+    )
+    wait_for(refresher.is_loaded, "the initial load")
+    settled(refresher, "first")
+
+    second, first = refresher.datasets()
+    assert (second.name, second.status, second.rows, second.error) == ("Second", "Ready", 3, None)
+    assert (second.from_, second.acceleration_enabled, second.loaded_once) == ("file:b.parquet", True, True)
+    snapshots = read_manifest(tmp_path / "state").snapshots
+    assert [snapshot.dataset for snapshot in snapshots] == ["Second", "first"]
+    assert second.snapshot == Path(snapshots[0].file).stem
+    assert second.refreshed_at == snapshots[0].created_at
+    assert (first.acceleration_enabled, first.status, first.rows) == (False, "Ready", 1)
+
+
+def test_r01_a_refresh_replaces_old_data_by_new_and_nothing_between(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put_parquet(tmp_path, "a.parquet", version=[0] * 10_000)
+    refresher = start(accelerated(tmp_path, "a.parquet"))
+    settled(refresher)
+    seen: set[tuple[int, int, int]] = set()
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            (snapshot,) = read_manifest(tmp_path / "state").snapshots
+            try:
+                seen.update(rows(tmp_path, snapshot, "SELECT min(version), max(version), count(*) FROM d"))  # type: ignore[arg-type]
+            except duckdb.IOException:
+                # Superseded between the two lines: a reader takes the manifest again.
+                assert not snapshot_path(tmp_path / "state", snapshot).exists()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for version in range(1, 6):
+            put_parquet(tmp_path, "new.parquet", version=[version] * 10_000).replace(tmp_path / "a.parquet")
+            run = refresher.request_refresh("d")
+            assert run.id in [other.id for other in refresher.history("d")]
+            done = finished(refresher, run)
+            assert (done.status, done.rows, done.error) == ("succeeded", 10_000, None)
+            assert served(tmp_path)[0] == (version,)
+            assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 1
+    finally:
+        ended.set()
+        reader.join()
+
+    assert seen <= {(version, version, 10_000) for version in range(6)}
+    assert len(seen) >= 2
+
+
+def test_a_run_says_when_it_was_asked_for_began_and_ended(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+
+    asked = refresher.request_refresh("D")
+    run = finished(refresher, asked)
+
+    assert (asked.status, asked.started_at, asked.finished_at) == ("queued", None, None)
+    assert asked.requested_at == run.requested_at
+    assert run.started_at is not None
+    assert run.finished_at is not None
+    assert run.requested_at <= run.started_at <= run.finished_at
+    assert run.duration_ms is not None
+    assert 0 < run.duration_ms < 60_000
+
+
+def test_r12_twenty_requests_at_once_need_two_reads_at_most(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+    before = {run.id for run in refresher.history("d")}
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,newest\n")
+
+    with ThreadPoolExecutor(20) as pool:
+        runs = list(pool.map(lambda _: refresher.request_refresh("d"), range(20)))
+    settled(refresher)
+
+    ids = {run.id for run in runs}
+    assert len(ids) <= 2
+    assert ids == {run.id for run in refresher.history("d")} - before
+    assert served(tmp_path)[-1] == (2, "newest")
+
+
+def test_one_runs_one_waits_and_a_third_joins_the_one_that_waits(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path, refresh_timeout_s=1.0))
+    settled(refresher)
+
+    with held_up(refresher) as running:
+        second = refresher.request_refresh("d")
+        third = refresher.request_refresh("d")
+
+        assert state(refresher).status == "Refreshing"
+        assert second.id == third.id != running.id
+        assert [run.status for run in refresher.history("d")[:2]] == ["queued", "running"]
+
+    settled(refresher)
+    assert [run.status for run in refresher.history("d")] == ["succeeded", "failed", "succeeded"]
+    assert served(tmp_path) == [(1, "x")]
+
+
+def test_a_request_with_another_refresh_sql_joins_and_decides_since_it_is_the_later_one(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n3,z\n")
+    refresher = start(accelerated(tmp_path, refresh_timeout_s=1.0))
+    settled(refresher)
+
+    with held_up(refresher):
+        first = refresher.request_refresh("d", "SELECT * FROM d WHERE a = 1")
+        second = refresher.request_refresh("d", "SELECT * FROM d WHERE a > 1")
+
+    assert first.id == second.id
+    assert finished(refresher, first).rows == 2
+    assert served(tmp_path) == [(2, "y"), (3, "z")]
+
+
+def test_a_refresh_sql_of_a_request_holds_for_that_refresh_only(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n3,z\n")
+    refresher = start(accelerated(tmp_path, refresh_sql="SELECT * FROM d WHERE a < 3"))
+    settled(refresher)
+    assert served(tmp_path) == [(1, "x"), (2, "y")]
+
+    finished(refresher, refresher.request_refresh("d", "SELECT * FROM d WHERE a = 3"))
+    assert served(tmp_path) == [(3, "z")]
+
+    finished(refresher, refresher.request_refresh("d"))
+    assert served(tmp_path) == [(1, "x"), (2, "y")]
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("", EmptyStatementError),
+        ("SELEC 1", SqlSyntaxError),
+        ("DELETE FROM d", StatementNotAllowedError),
+        ("SELECT * FROM read_text('/etc/passwd')", StatementNotAllowedError),
+    ],
+)
+def test_a_refresh_sql_that_may_not_run_is_refused_before_there_is_a_run(
+    tmp_path: Path, start: Callable[..., Refresher], sql: str, error: type[Exception]
+) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+
+    with pytest.raises(error):
+        refresher.request_refresh("d", sql)
+
+    assert len(refresher.history("d")) == 1
+
+
+def test_r15_a_dataset_that_is_unknown_or_not_accelerated_is_not_read(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=False)))
+    settled(refresher)
+
+    with pytest.raises(UnknownDatasetError, match=r"^Dataset nope not found\.$"):
+        refresher.request_refresh("nope")
+    with pytest.raises(UnknownDatasetError):
+        refresher.history("nope")
+    with pytest.raises(AccelerationDisabledError, match=r"^Dataset d does not have acceleration enabled\.$"):
+        refresher.request_refresh("d", "not even SQL")
+
+    assert len(refresher.history("d")) == 1
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-10]), id="R06 truncated"),
+        pytest.param(lambda path: path.write_bytes(b"\0" * 1000), id="R06 bad magic"),
+        pytest.param(lambda path: path.write_bytes(b""), id="R06 0 bytes"),
+        pytest.param(lambda path: path.unlink(), id="R08 gone"),
+        pytest.param(lambda path: (path.unlink(), path.mkdir()), id="R08 directory"),
+        pytest.param(lambda path: (path.unlink(), os.mkfifo(path)), id="R08 FIFO"),
+        pytest.param(lambda path: (path.unlink(), path.symlink_to(path)), id="R08 symlink loop"),
+    ],
+)
+def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
+    tmp_path: Path, start: Callable[..., Refresher], spoil: Callable[[Path], object]
+) -> None:
+    path = put_parquet(tmp_path, "a.parquet", n=[1])
+    refresher = start(accelerated(tmp_path, "a.parquet", refresh_check_interval_s=0.1))
+    settled(refresher)
+
+    put_parquet(tmp_path, "good.parquet", n=[2])
+    spoil(path)
+    failed = wait_for(
+        lambda: next((run for run in refresher.history("d") if run.status == "failed"), None), "the failure"
+    )
+
+    assert failed.error is not None
+    assert "'a.parquet'" in failed.error
+    assert failed.rows is None
+    assert state(refresher).error == failed.error
+    assert state(refresher).status in {"Error", "Refreshing"}
+    assert refresher.is_loaded()
+    assert served(tmp_path) == [(1,)]
+
+    if path.is_dir():
+        path.rmdir()
+    (tmp_path / "good.parquet").replace(path)
+    wait_for(lambda: served(tmp_path) == [(2,)], "the recovery")
+    wait_for(lambda: state(refresher).error is None, "the recovery to show")
+
+
+def test_p10_one_of_five_that_cannot_be_loaded_does_not_keep_the_others_back(
+    tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    for name in names:
+        put(tmp_path, f"{name}.csv")
+    put(tmp_path, "b.csv", "")
+
+    refresher = start(*(accelerated(tmp_path, f"{name}.csv", name=name) for name in names))
+    for name in names:
+        settled(refresher, name)
+
+    assert [state(refresher, name).status for name in names] == ["Ready", "Error", "Ready", "Ready", "Ready"]
+    assert not refresher.is_loaded()
+    assert state(refresher, "b").error == "'b.csv' is empty (0 bytes)."
+    assert "Dataset b cannot be refreshed: 'b.csv' is empty (0 bytes)." in caplog.text
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_dataset_that_was_never_loaded_is_tried_again_without_an_interval(
+    tmp_path: Path, start: Callable[..., Refresher], monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.1)
+    refresher = start(accelerated(tmp_path, enabled=enabled))
+    wait_for(lambda: len(refresher.history("d")) > 2, "more tries")
+    assert state(refresher).status == "Error"
+    assert not refresher.is_loaded()
+
+    put(tmp_path, "a.csv")
+
+    wait_for(refresher.is_loaded, "the load")
+    settled(refresher)
+    tries = len(refresher.history("d"))
+    time.sleep(0.5)
+    assert len(refresher.history("d")) == tries
+
+
+def test_a_dataset_without_acceleration_is_read_once(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path, enabled=False, refresh_check_interval_s=0.05, refresh_sql="not SQL"))
+    settled(refresher)
+
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+    time.sleep(0.5)
+
+    assert len(refresher.history("d")) == 1
+    assert served(tmp_path) == [(1, "x")]
+    assert (state(refresher).status, state(refresher).acceleration_enabled) == ("Ready", False)
+
+
+def test_r16_a_source_that_is_down_is_tried_once_an_interval_and_logged_once_a_minute(
+    tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    refresher = start(accelerated(tmp_path, refresh_check_interval_s=30), now=lambda: clock[0])
+
+    def warnings() -> int:
+        return sum(record.levelno == logging.WARNING for record in caplog.records)
+
+    for minute in range(3):
+        for half in range(2):
+            clock[0] = 60.0 * minute + 30.0 * half
+            with refresher._condition:
+                refresher._condition.notify_all()
+            tries = 2 * minute + half + 1
+            wait_for(lambda tries=tries: len(refresher.history("d")) >= tries, "the next try")  # type: ignore[misc]
+            settled(refresher)
+            wait_for(lambda minute=minute: warnings() == minute + 1, "the log")  # type: ignore[misc]
+            assert len(refresher.history("d")) == tries
+
+
+def test_the_interval_counts_from_the_end_of_a_refresh(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path, refresh_check_interval_s=0.3))
+
+    wait_for(lambda: len([run for run in refresher.history("d") if run.finished_at]) >= 4, "three intervals")
+
+    times = [(run.started_at, run.finished_at) for run in reversed(refresher.history("d")) if run.finished_at]
+    for (_, ended), (began, _) in itertools.pairwise(times):
+        assert ended is not None
+        assert began is not None
+        assert began > ended
+
+
+def test_changed_columns_are_refused_and_the_old_data_stays(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+    put(tmp_path, "a.csv", "a,c\n1,x\n")
+
+    run = finished(refresher, refresher.request_refresh("d"))
+
+    assert run.status == "failed"
+    assert run.error is not None
+    assert "b is gone, c is new" in run.error
+    assert served(tmp_path) == [(1, "x")]
+    assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 1
+
+
+def test_changed_columns_are_accepted_when_the_yaml_says_so(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(declare(tmp_path, "a.csv", on_schema_change="accept"))
+    settled(refresher)
+    put(tmp_path, "a.csv", "c\n7\n")
+
+    run = finished(refresher, refresher.request_refresh("d"))
+
+    assert run.status == "succeeded"
+    assert served(tmp_path) == [(7,)]
+
+
+def test_trouble_nobody_thought_of_fails_one_run_and_is_logged(
+    tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(duckdb, "connect", lambda *_args, **_more: 1 / 0)
+        run = finished(refresher, refresher.request_refresh("d"))
+
+    assert run.error == "The refresh failed for a reason that the log of the runtime tells."
+    assert "ZeroDivisionError" in caplog.text
+    assert finished(refresher, refresher.request_refresh("d")).status == "succeeded"
+
+
+# --- stop and restart -------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_interrupts_the_load_and_lists_what_was_cut_off(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+    began = time.monotonic()
+    with held_up(refresher):
+        refresher.request_refresh("d")
+        assert refresher.stop(30)
+
+    assert time.monotonic() - began < 30
+    queued, running, first = refresher.history("d")
+    assert (queued.status, running.status, first.status) == ("failed", "failed", "succeeded")
+    assert (queued.error, running.error) == ("interrupted", "interrupted")
+    assert queued.finished_at is not None
+    assert running.finished_at is not None
+    assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 1
+
+
+def test_a_restart_serves_the_last_good_data_at_once_and_refreshes_behind_it(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    first = start(dataset)
+    settled(first)
+    (tmp_path / "a.csv").unlink()
+
+    second = start(dataset)
+    assert second.is_loaded()
+    assert served(tmp_path) == [(1, "x")]
+    settled(second)
+
+    assert state(second).status == "Error"
+    assert state(second).rows == 1
+    assert [run.status for run in second.history("d")] == ["failed", "succeeded"]
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+    third = start(dataset)
+    settled(third)
+    assert served(tmp_path) == [(2, "y")]
+
+
+def test_a_restart_with_another_definition_does_not_serve_the_old_data(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    settled(start(accelerated(tmp_path)))
+
+    refresher = start(accelerated(tmp_path, "absent.csv"))
+    settled(refresher)
+
+    assert not refresher.is_loaded()
+    assert (state(refresher).status, state(refresher).rows) == ("Error", None)
+    assert read_manifest(tmp_path / "state").snapshots == ()
+
+
+def test_r18_a_damaged_snapshot_is_rebuilt_at_start(
+    tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    settled(start(dataset))
+    (snapshot,) = (tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir()
+    start(dataset).stop(30)
+    (snapshot,) = (tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir()
+    content = bytearray(snapshot.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    snapshot.write_bytes(content)
+
+    refresher = start(dataset)
+    wait_for(refresher.is_loaded, "the rebuild")
+    settled(refresher)
+
+    assert served(tmp_path) == [(1, "x")]
+    assert "is damaged: its checksum is wrong. It is loaded from the source again." in caplog.text
+
+
+def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+
+    def measure() -> tuple[int, int, list[str]]:
+        names = [name.rsplit("-", 1)[0] for name in files_below(tmp_path)]
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), names
+
+    before = measure()
+    for _ in range(20):
+        finished(refresher, refresher.request_refresh("d"))
+
+    assert measure() == before
+
+
+def test_a_refresher_that_was_never_started_stops(tmp_path: Path, gate: Gate) -> None:
+    (tmp_path / "state").mkdir()
+
+    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)), gate)
+
+    assert [(state.status, state.loaded_once) for state in refresher.datasets()] == [("Initializing", False)]
+    assert refresher.stop(1)
