@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from runtimeclient.answers import JSON, SqlAnswer
+from runtimeclient.credentials import check_api_key
 from runtimeclient.endpoint import Endpoint, parse_endpoint
 from runtimeclient.errors import (
     ClientError,
@@ -69,7 +70,7 @@ class RuntimeClient:
         timeouts: How long to wait.
 
     Raises:
-        UsageError: The URL, the certificate file or a proxy of the environment cannot be used.
+        UsageError: The URL, the key, the certificate file or a proxy of the environment cannot be used.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class RuntimeClient:
     ) -> None:
         self.endpoint = parse_endpoint(base_url)
         self._timeouts = timeouts
-        self._key_header = {} if api_key is None else {"X-API-Key": api_key}
+        self._key_header = {} if api_key is None else {"X-API-Key": check_api_key(api_key, "of the client")}
         tls_context = _tls_context(self.endpoint, tls_root_certificate_file)
         try:
             self._http = httpx.Client(

@@ -45,19 +45,28 @@ def find_credential(flag: str | None, file: str | None, environ: Mapping[str, st
     if flag is not None:
         if not flag:
             raise UsageError("--api-key is empty: give a key, or leave the option out to call without one.")
-        return Credential(_sendable(flag, "given by --api-key"))
+        return Credential(check_api_key(flag, "given by --api-key"))
     if file is not None:
         if file == STANDARD_INPUT:
-            return Credential(_sendable(_key_from_standard_input(), "on standard input"))
+            return Credential(check_api_key(_key_from_standard_input(), "on standard input"))
         text, warning = _key_from_file(file)
-        return Credential(_sendable(text, f"in {file}"), warning)
+        return Credential(check_api_key(text, f"in {file}"), warning)
     if variable := environ.get(KEY_VARIABLE):
-        return Credential(_sendable(variable, f"in {KEY_VARIABLE}"))
+        return Credential(check_api_key(variable, f"in {KEY_VARIABLE}"))
     return Credential(None)
 
 
-def _sendable(key: str, where: str) -> str:
-    """Refuse a key that no header can carry as it is: it would arrive changed, or not at all."""
+def check_api_key(key: str, where: str) -> str:
+    """
+    Give back a key that a header can carry as it is.
+
+    Args:
+        key: The key.
+        where: Where it comes from, for the message.
+
+    Raises:
+        UsageError: The key is empty, or would arrive changed or not at all. The message holds no part of it.
+    """
     if not key:
         raise UsageError(f"The API key {where} is empty.")
     if key != key.strip():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -62,9 +60,8 @@ def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], for
     if format_ == "json":
         output.write(json.dumps(items, ensure_ascii=False, separators=(",", ":")) + "\n")
     elif format_ == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([columns, *(map(_csv_value, row) for row in rows)])
-        output.write(text.getvalue())
+        for row in (columns, *rows):
+            output.write(",".join(map(_csv_value, row)) + "\n")
     else:
         for line in table(columns, ([_json_value(value) for value in row] for row in rows)):
             output.write(line)
@@ -84,8 +81,12 @@ def _copied(pieces: Iterator[str], output: Output) -> Iterator[str]:
         yield piece
 
 
-def _csv_value(value: Plain) -> Plain:
-    return str(value).lower() if isinstance(value, bool) else value
+def _csv_value(value: Plain) -> str:
+    if value is None:
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    # Python's csv module leaves a lone carriage return unquoted, and then does not read it back.
+    return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text
 
 
 def _json_value(value: Plain) -> JsonValue:

@@ -390,6 +390,14 @@ def test_what_cannot_be_sent_is_a_usage_error(
     assert remote.requests == []
 
 
+@pytest.mark.parametrize("key", ["", "sesame\n", "sesame\r\nX-Evil: 1", "sesamé", " sesame"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RuntimeClient("http://127.0.0.1:8090", key)
+
+    assert "sesam" not in str(caught.value)
+
+
 # No connection
 
 
@@ -476,7 +484,7 @@ def test_any_transport_will_do() -> None:
         start_response("200 OK", [("Content-Type", "text/csv")])
         return [b"a\n", b"1\n"]
 
-    transport = httpx.WSGITransport(application)  # type: ignore[arg-type] # a WSGI application, loosely typed
+    transport = httpx.WSGITransport(application)
 
     with (
         RuntimeClient("http://testserver", API_KEY, transport=transport) as client,

@@ -45,17 +45,20 @@ def test_splits_at_the_semicolons_that_end_statements(text: str, statements: lis
 
 def test_gives_a_statement_as_soon_as_it_is_complete() -> None:
     splitter = StatementSplitter()
+    lines = ["SELECT\n", "'a\n", "b;' ;\n", "SELECT 2; SELECT\n", "/* x\n", "; */ 3\n"]
 
-    assert list(splitter.feed("SELECT\n")) == []
-    assert splitter.is_waiting
-    assert list(splitter.feed("'a\n")) == []
-    assert list(splitter.feed("b;' ;\n")) == ["SELECT\n'a\nb;'"]
-    assert not splitter.is_waiting
-    assert list(splitter.feed("SELECT 2; SELECT\n")) == ["SELECT 2"]
-    assert list(splitter.feed("/* x\n")) == []
-    assert list(splitter.feed("; */ 3\n")) == []
-    assert list(splitter.finish()) == ["SELECT\n/* x\n; */ 3"]
-    assert not splitter.is_waiting
+    steps = [(list(splitter.feed(line)), splitter.is_waiting) for line in lines]
+    steps.append((list(splitter.finish()), splitter.is_waiting))
+
+    assert steps == [
+        ([], True),
+        ([], True),
+        (["SELECT\n'a\nb;'"], False),
+        (["SELECT 2"], True),
+        ([], True),
+        ([], True),
+        (["SELECT\n/* x\n; */ 3"], False),
+    ]
 
 
 _PIECES = [

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeclient.client import RuntimeClient
+from runtimeclient.errors import AnswerCutError
+from runtimeclient.formats import MEDIA_TYPES, write_answer, write_list
+from runtimeclient.output import Output
+from tests.runtimeclient.remote import Remote, Reply, with_schema
+
+
+def shown(remote: Remote, reply: Reply, format_: str) -> str:
+    """What is written of an answer; of one that is cut, what is written until then."""
+    remote.on_sql(reply)
+    text = io.StringIO()
+    with RuntimeClient(remote.url) as client, client.sql("SELECT", MEDIA_TYPES[format_]) as answer:
+        try:
+            write_answer(answer, format_, Output(text))
+        except AnswerCutError:
+            return text.getvalue() + "<cut>"
+    return text.getvalue()
+
+
+ROWS = '[{"a":1.50,"b":"x\\u001b[2J"},{"a":null,"b":"日本"}]'
+
+
+def test_json_is_what_was_sent(remote: Remote) -> None:
+    assert shown(remote, Reply(body=ROWS.encode()), "json") == ROWS + "\n"
+
+
+def test_ndjson_is_a_row_a_line_as_it_was_sent(remote: Remote) -> None:
+    assert shown(remote, Reply(body=ROWS.encode()), "ndjson") == (
+        '{"a":1.50,"b":"x\\u001b[2J"}\n{"a":null,"b":"日本"}\n'
+    )
+
+
+def test_x12_csv_is_what_was_sent_control_characters_too(remote: Remote) -> None:
+    assert shown(remote, Reply(body=b"a\n\x1b[2J\n", content_type="text/csv"), "csv") == "a\n\x1b[2J\n"
+
+
+def test_x12_a_table_is_escaped(remote: Remote) -> None:
+    assert shown(remote, with_schema(ROWS, "a", "b"), "table") == (
+        "    a | b\n------+----------\n 1.50 | x\\x1b[2J\n NULL | 日本\n(2 rows)\n"
+    )
+
+
+def test_an_empty_table_has_its_header(remote: Remote) -> None:
+    assert shown(remote, with_schema("[]", "a", "b"), "table") == " a | b\n---+---\n(0 rows)\n"
+
+
+@pytest.mark.parametrize(
+    ("format_", "reply", "written"),
+    [
+        ("json", Reply(body=b'[{"a":1},', is_cut=True), '[{"a":1},<cut>'),
+        ("json", Reply(body=b'[{"a":1}'), '[{"a":1}<cut>'),
+        ("ndjson", Reply(body=b'[{"a":1},{"a":', is_cut=True), '{"a":1}\n<cut>'),
+        ("csv", Reply(body=b"a\n1\n", content_type="text/csv", is_cut=True), "a\n1\n<cut>"),
+        ("table", Reply(body=b'{"data":[{"a":1}', content_type=MEDIA_TYPES["table"], is_cut=True), "<cut>"),
+    ],
+)
+def test_a_cut_answer_never_looks_complete(remote: Remote, format_: str, reply: Reply, written: str) -> None:
+    assert shown(remote, reply, format_) == written
+
+
+ITEMS: list[dict[str, bool | int | str | None]] = [
+    {"name": 'a,"b', "rows": 12345, "ok": True},
+    {"name": "\x1b[2J", "rows": None, "ok": False},
+]
+
+
+TABLE = r"""
+ name    |  rows | ok
+---------+-------+-------
+ a,"b    | 12345 | true
+ \x1b[2J |  NULL | false
+(2 rows)
+"""
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [
+        ("table", TABLE.lstrip("\n")),
+        ("csv", 'name,rows,ok\n"a,""b",12345,true\n\x1b[2J,,false\n'),
+        ("json", '[{"name":"a,\\"b","rows":12345,"ok":true},{"name":"\\u001b[2J","rows":null,"ok":false}]\n'),
+    ],
+)
+def test_a_list_in_every_format(format_: str, text: str) -> None:
+    out = io.StringIO()
+
+    write_list(("name", "rows", "ok"), ITEMS, format_, Output(out))
+
+    assert out.getvalue() == text
+
+
+@given(st.lists(st.fixed_dictionaries({"a": st.none() | st.text(), "b": st.integers()}), max_size=5))
+def test_a_list_keeps_its_values(items: list[dict[str, int | str | None]]) -> None:
+    texts = {}
+    for format_ in ("csv", "json"):
+        out = io.StringIO(newline="")
+        write_list(("a", "b"), items, format_, Output(out))
+        texts[format_] = out.getvalue()
+
+    assert json.loads(texts["json"]) == items
+    assert list(csv.DictReader(io.StringIO(texts["csv"], newline=""))) == [
+        {"a": item["a"] or "", "b": str(item["b"])} for item in items
+    ]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import errno
+import io
+import os
+
+import pytest
+
+from runtimeclient.errors import OutputError
+from runtimeclient.output import Output
+
+
+class Recorder(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[str] = []
+
+    def write(self, text: str, /) -> int:
+        self.blocks.append(text)
+        return len(text)
+
+
+def test_small_texts_become_blocks() -> None:
+    stream = Recorder()
+    output = Output(stream)
+
+    for _ in range(10_000):
+        output.write("0123456789")
+    output.flush()
+    output.flush()
+
+    assert "".join(stream.blocks) == "0123456789" * 10_000
+    assert len(stream.blocks) == 2
+
+
+def test_a_full_disk_is_an_output_error() -> None:
+    with open("/dev/full", "w") as stream:  # noqa: PTH123 (a device)
+        output = Output(stream)
+        output.write("x")
+
+        with pytest.raises(OutputError, match="No space left"):
+            output.flush()
+
+        # What the stream still holds must not fail again when it is closed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_a_reader_that_has_gone_is_no_output_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "w") as stream:  # noqa: PTH123 (a descriptor)
+        output = Output(stream)
+        output.write("x")
+
+        with pytest.raises(BrokenPipeError) as caught:
+            output.flush()
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    assert caught.value.errno == errno.EPIPE
