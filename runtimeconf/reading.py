@@ -92,21 +92,18 @@ class Place:
 
     def warn(self, line: int, sentence: str) -> None:
         """Record what works here and is unsafe."""
-        where = f"{self.reading.file}:{line}" if line else str(self.reading.file)
-        self.reading.warn(f"{where}: {self.path}", sentence)
+        self.reading.warn(f"{self.reading.file}:{line}: {self.path}", sentence)
 
     def found(self, node: Node) -> str:
         """Say what *node* is: its text where that may be shown, otherwise only its type."""
-        if isinstance(node, Scalar) and not node.is_null and node.may_be_shown and not self.is_sensitive:
+        if isinstance(node, Scalar) and node.may_be_shown and not self.is_sensitive:
             return shown(node.text)
         return type_of(node)
 
 
 def type_of(node: Node) -> str:
-    """The type of a node, in words."""
+    """The type of a node that is not null, in words."""
     if isinstance(node, Scalar):
-        if node.is_null:
-            return "nothing"
         if node.is_plain and node.text in _BOOLEANS:
             return "true or false"
         return "a number" if node.is_plain and _NUMBER.fullmatch(node.text) else "a text"
@@ -128,5 +125,5 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if len(name) > _MAX_SHOWN_TEXT:
         return None  # the comparison is quadratic, and nothing known is that long
     folded = {candidate.lower().replace("-", "_"): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.7)
+    matches = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.65)
     return folded[matches[0]] if matches else None

@@ -11,10 +11,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from runtimeconf import references
@@ -127,14 +126,6 @@ class _Quantity:
             raise UnfitError(f"the units are {names}" if unit else f"add a unit, one of {names}")
         return Decimal(number) * self._units[unit]
 
-    def format(self, value: Decimal) -> str:
-        """The quantity in the largest unit that gives a whole number."""
-        unit = max(
-            (name for name, factor in self._units.items() if name and value % factor == 0),
-            key=lambda name: self._units[name],
-        )
-        return f"{int(value / self._units[unit])}{unit}"
-
 
 _DURATION = _Quantity(
     {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
@@ -182,16 +173,6 @@ class Size(ScalarShape[int]):
         return int(value)
 
 
-def format_duration(seconds: float) -> str:
-    """A whole number of milliseconds in the notation that `Duration` reads."""
-    return _DURATION.format(Decimal(round(seconds * 1000)) / 1000)
-
-
-def format_size(size_bytes: int) -> str:
-    """A number of bytes in the notation that `Size` reads."""
-    return _SIZE.format(Decimal(size_bytes))
-
-
 class Choice(ScalarShape[str]):
     """One of a few words, quoted or not, read as source text (so that `1.10` is not `1.1`)."""
 
@@ -229,14 +210,10 @@ class Text(ScalarShape[str]):
 
 
 class FilePath(Text):
-    """A path, given as an absolute one; a relative one begins beside the YAML."""
+    """A path as it is written; a relative one begins beside the YAML."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected, max_length=4096)
-
-    def absolute(self, text: str, place: Place) -> Path:
-        """The absolute path; links are not followed and `..` is kept, as the system reads it."""
-        return place.reading.directory / text
 
 
 _HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -274,9 +251,8 @@ class HostPort(ScalarShape[Address]):
         """Give the address."""
         match = re.fullmatch(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+)):([0-9]{1,5})", node.text, re.ASCII)
         if match is None:
-            raise UnfitError(
-                "put an IPv6 host in brackets" if node.text.count(":") > 1 and "[" not in node.text else ""
-            )
+            is_bare_ipv6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9]+", node.text) is not None
+            raise UnfitError("put an IPv6 host in brackets" if is_bare_ipv6 else "")
         port = int(match[3])
         if port > 65535:
             raise UnfitError
@@ -410,7 +386,7 @@ class Section(Shape[T]):
                 entries[name] = entry
         return entries
 
-    def _refuse_unknown(self, entry: Entry, names: Iterable[str], place: Place) -> None:
+    def _refuse_unknown(self, entry: Entry, names: dict[str, str], place: Place) -> None:
         """Name an unknown field. Where it may be a key in the wrong place, only if it is close to a known one."""
         reading = place.reading
         meant = nearest(entry.name, names) if reading.shows_more else None
@@ -419,7 +395,7 @@ class Section(Shape[T]):
         if elsewhere:
             hint = f"did you mean {' or '.join(elsewhere)}?"
         elif meant:
-            hint = f"did you mean {meant}?"
+            hint = f"did you mean {names[meant]}?"
         else:
             known = ", ".join(field.name for field in self.fields)
             hint = f"this runtime has no such part, known here are: {known}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from runtimeconf.errors import StateDirError
@@ -31,8 +32,8 @@ def prepare_state_dir(path: Path) -> None:
             raise StateDirError(f"The state directory {path} is shared with other users: name one of its own.")
         if stat.S_IMODE(status.st_mode) != _MODE:
             path.chmod(_MODE)
+        with tempfile.TemporaryFile(dir=path):
+            pass  # it can be written: the disk is not full and not mounted read-only
     except OSError as exc:
         reason = (exc.strerror or "the system refuses it").lower()
         raise StateDirError(f"The state directory {path} cannot be used: {reason}.") from exc
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise StateDirError(f"The state directory {path} cannot be written.")

@@ -23,7 +23,7 @@ from runtimeconf.files import MissingFileError, UnreadableFileError, read_regula
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 #: Nodes of the tree with every alias written out; 10,000 API keys are 10,000 nodes.
-MAX_NODES = 100_000
+MAX_NODES = 50_000
 MAX_ALIASES = 100
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})

@@ -90,7 +90,7 @@ def test_a_value_is_used_verbatim_and_never_expanded_again() -> None:
 
 def test_errors_of_the_resolver_pass() -> None:
     with pytest.raises(KeyError, match="missing"):
-        parse("${ s:missing }").expand(lambda reference: {}[reference.name])
+        parse("${ s:missing }").expand(lambda reference: dict[str, str]()[reference.name])
 
 
 def test_says_whether_a_text_holds_a_reference() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -211,11 +212,13 @@ def get_password(service, name):
 
 
 @pytest.fixture
-def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A stand-in for the third-party package, with the two answers that it can give."""
     write(tmp_path / "keyring.py", KEYRING)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "keyring", raising=False)
+    yield
+    sys.modules.pop("keyring", None)
 
 
 @pytest.mark.usefixtures("keyring")
@@ -224,6 +227,12 @@ def test_the_keyring_is_asked_for_service_and_name() -> None:
     assert KeyringStore("keys", "runtime").get("api_key") == "value"
     assert KeyringStore("keys", "other").get("api_key") == "other value"
     assert KeyringStore("keys", "runtime").get("absent") is None
+
+
+def test_without_the_package_there_is_no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)  # as where it is not installed
+
+    assert not KeyringStore.is_installed()
 
 
 @pytest.mark.usefixtures("keyring")

@@ -1,0 +1,426 @@
+"""API keys: source text stays, whatever is no key is a fault, whatever is weak is a warning, and none is shown."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.api_keys import MAX_LENGTH, is_trivial
+from runtimeconf.model import AuthConfig, RuntimeConfig
+from tests.runtimeconf.texts import KEY, Fault, Faults, Load, with_keys
+
+KEYS = "runtime.auth.api-key.keys"
+
+
+def revealed(config: RuntimeConfig) -> list[str]:
+    return [key.reveal() for key in config.auth.keys]
+
+
+def sentences(config: RuntimeConfig) -> list[str]:
+    """The warnings without the file."""
+    return [warning.removeprefix(f"{config.file}:") for warning in config.warnings]
+
+
+def test_c01_literals_and_references_in_order(load_text: Load) -> None:
+    config = load_text(with_keys(f"- ${{ secrets:api_key }}\n- {KEY}"), {"API_KEY": "from-the-environment"})
+
+    assert config.auth.enabled
+    assert revealed(config) == ["from-the-environment", KEY]
+    assert config.warnings == ()
+
+
+def test_c02_api_key_with_an_underscore_is_the_same_field(load_text: Load) -> None:
+    config = load_text(with_keys(f"- {KEY}").replace("api-key:", "api_key:"))
+
+    assert revealed(config) == [KEY]
+
+
+def test_c02_both_spellings_are_a_fault_with_both_lines(fault: Fault) -> None:
+    text = with_keys(f"- {KEY}") + "    api_key: {enabled: false}\n"
+
+    assert fault(text) == (
+        "7: runtime.auth.api-key: api-key on line 3 and api_key on line 7 are the same field: keep one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        pytest.param("1234567890", "1234567890", id="C13 an unquoted number"),
+        pytest.param("0123", "0123", id="C14 octal in YAML 1.1"),
+        pytest.param("0o17", "0o17", id="C14 octal in YAML 1.2"),
+        pytest.param("0x1F", "0x1F", id="C14 hexadecimal"),
+        pytest.param("1_000", "1_000", id="C14 with an underscore"),
+        pytest.param("1:30", "1:30", id="C14 base 60"),
+        pytest.param("1.10", "1.10", id="C14 a zero at the end"),
+        pytest.param("1e3", "1e3", id="C14 an exponent"),
+        pytest.param("+12", "+12", id="C14 a sign"),
+        pytest.param(".inf", ".inf", id="C14 infinity"),
+        pytest.param("9" * 4000, "9" * 4000, id="C19 thousands of digits"),
+        pytest.param("yes", "yes", id="C14 yes"),
+        pytest.param("on", "on", id="C14 on"),
+        pytest.param("true", "true", id="C14 true"),
+        pytest.param("NO", "NO", id="C14 no"),
+        pytest.param("2024-01-01", "2024-01-01", id="C14 a date"),
+        pytest.param("2024-01-01 10:00:00", "2024-01-01 10:00:00", id="C14 a time"),
+        pytest.param("'0123'", "0123", id="quoted"),
+        pytest.param('"a\\x62c"', "abc", id="an escape"),
+        pytest.param("abc # comment", "abc", id="a comment"),
+        pytest.param("a#b", "a#b", id="a hash inside"),
+        pytest.param("a:b", "a:b", id="a colon inside"),
+        pytest.param("a b", "a b", id="a space inside"),
+        pytest.param("<<", "<<", id="a merge key is a text here"),
+        pytest.param("=", "=", id="the value tag of YAML 1.1"),
+        pytest.param(KEY + ":rw", KEY + ":rw", id="a suffix is part of the key"),
+        pytest.param("nullable", "nullable", id="a word that begins like null"),
+        pytest.param("a${ env:x }b", "avalueb", id="text around a reference"),
+        pytest.param("${ env:x }${ env:x }", "valuevalue", id="two references"),
+        pytest.param("${ env:x }:ro", "value:ro", id="a suffix after a reference"),
+        pytest.param("${ env:braces }", "${ env:x }", id="a value that looks like a reference"),
+        pytest.param("|-\n  abc", "abc", id="a block without its line break"),
+    ],
+)
+def test_c14_a_key_is_its_source_text(load_text: Load, written: str, key: str) -> None:
+    config = load_text(with_keys(f"- {written}"), {"X": "value", "BRACES": "${ env:x }"})
+
+    assert revealed(config) == [key]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param("      keys: []\n", id="C05 empty list"),
+        pytest.param("", id="C05 left out"),
+    ],
+)
+def test_c05_enabled_without_a_key_is_a_fault(fault: Fault, keys: str) -> None:
+    text = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n{keys}"
+
+    assert fault(text).endswith(f"{KEYS}: has no key, and enabled is true: list at least one")
+
+
+@pytest.mark.parametrize("null", ["", "~", "null"])
+def test_c05_null_keys_are_a_fault(fault: Fault, null: str) -> None:
+    assert fault(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: {null}\n").startswith(
+        f"5: {KEYS}: is empty: it must be a list"
+    )
+
+
+@pytest.mark.parametrize(
+    "item", ["", "~", "null", "Null", "NULL", "''", '""', "'   '", '" \\t "', "'null'", '"~"', "'Null '", "nUlL"]
+)
+@pytest.mark.parametrize("others", [pytest.param("", id="alone"), pytest.param(f"\n- {KEY}", id="beside another")])
+def test_c06_an_empty_blank_or_null_item_is_a_fault(fault: Fault, item: str, others: str) -> None:
+    assert fault(with_keys(f"- {item}{others}")).startswith(f"6: {KEYS}[0]: is empty, blank or null: write a key")
+
+
+def test_c07_a_missing_secret_is_named_with_the_stores(fault: Fault) -> None:
+    assert fault(with_keys("- ${ secrets:missing }")) == (
+        f"6: {KEYS}[0]: secret 'missing' was not found; stores asked: env"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param("", "secret 'x' in store env is empty", id="empty"),
+        pytest.param("   ", "is blank", id="blank"),
+        pytest.param("a\n", "holds a control character", id="a line break at its end"),
+        pytest.param("a,b", "holds a comma", id="a comma"),
+        pytest.param(" a", "begins or ends with a space", id="a space first"),
+        pytest.param("é", "holds a character outside ASCII", id="not ASCII"),
+        pytest.param("\udce9", "holds a character outside ASCII", id="not even UTF-8"),
+        pytest.param("x" * (MAX_LENGTH + 1), "is longer than 4,096 characters", id="too long"),
+    ],
+)
+def test_a_secret_that_is_no_key_is_a_fault(fault: Fault, value: str, message: str) -> None:
+    assert fault(with_keys("- ${ secrets:x }"), {"X": value}).startswith(f"6: {KEYS}[0]: {message}")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "${secrets:}",
+        "${ secret:x }",
+        "${unknown:x}",
+        "${ secrets:x",
+        "$ {secrets:x}",
+        "${}",
+        "'${{ secrets:x }}'",
+        "'{ secrets:x }'",
+        "$secrets:x",
+        "secrets:x",
+        "${ secrets: x }",
+        "a ${ secrets:x",
+    ],
+)
+def test_c09_a_reference_with_an_error_never_authenticates_as_text(faults: Faults, item: str) -> None:
+    found = faults(with_keys(f"- {item}\n- {KEY}"), {"X": "value"})
+
+    assert len(found) == 1
+    assert found[0].line == 6
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ("canary", "a text"),
+        ("12345", "a number"),
+        ("true", "true or false"),
+        ("'${ secrets:canary }'", "a text"),
+        ("{canary: canary}", "a mapping"),
+    ],
+)
+def test_c11_keys_must_be_a_list(fault: Fault, keys: str, found: str) -> None:
+    message = fault(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: {keys}\n")
+
+    assert message == f"5: {KEYS}: must be a list, one item a line after a dash; found {found}"
+
+
+@pytest.mark.parametrize("item", ["[canary]", "{canary: canary}", "canary: canary", "- canary"])
+def test_c11_an_item_must_be_a_single_value(fault: Fault, item: str) -> None:
+    message = fault(with_keys(f"- {item}"))
+
+    assert message.startswith(f"6: {KEYS}[0]: must be a key or a secret reference such as")
+    assert "canary" not in message
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        pytest.param("canary,canary", "holds a comma", id="comma"),
+        pytest.param("cänäry", "holds a character outside ASCII", id="not ASCII"),
+        pytest.param("' canary'", "begins or ends with a space", id="space first"),
+        pytest.param("'canary '", "begins or ends with a space", id="space last"),
+        pytest.param('"can\\tary"', "holds a control character", id="tab"),
+        pytest.param('"canary\\x7f"', "holds a control character", id="DEL"),
+        pytest.param('"canary\\x1b"', "holds a control character", id="escape"),
+        pytest.param("|\n  canary", "holds a control character, perhaps a line break at its end", id="block"),
+        pytest.param("c" * (MAX_LENGTH + 1), "is longer than 4,096 characters", id="long"),
+    ],
+)
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_a_key_that_cannot_be_sent_is_a_fault(fault: Fault, item: str, message: str, enabled: str) -> None:
+    found = fault(with_keys(f"- {item}", enabled=enabled))
+
+    assert found.startswith(f"6: {KEYS}[0]: {message}")
+    assert found.endswith("such a key cannot be sent in a header as one value")
+    assert "canary" not in found
+
+
+@pytest.mark.parametrize("enabled", ['"false"', '"true"', "1", "0", "ture", '""', "yes", "on", "[true]", "{}"])
+def test_c22_enabled_must_be_a_boolean(fault: Fault, enabled: str) -> None:
+    assert fault(with_keys(f"- {KEY}", enabled=enabled)).startswith(
+        "4: runtime.auth.api-key.enabled: must be true or false; found "
+    )
+
+
+def test_c22_enabled_is_required(fault: Fault) -> None:
+    assert fault(f"runtime:\n  auth:\n    api-key:\n      keys: [{KEY}]\n") == (
+        "4: runtime.auth.api-key: lacks the field enabled: true or false"
+    )
+
+
+def test_c20_two_enabled_are_a_fault_with_both_lines(fault: Fault) -> None:
+    text = with_keys(f"- {KEY}") + "      enabled: false\n"
+
+    assert fault(text) == ("7: runtime.auth.api-key.enabled: duplicate field: it stands on line 4 and on line 7")
+
+
+def test_while_off_no_secret_is_asked_for_and_no_key_is_kept(load_text: Load) -> None:
+    assert load_text(with_keys("- ${ secrets:missing }", enabled="false")).auth == AuthConfig(enabled=False)
+    assert load_text("runtime: {auth: {api-key: {enabled: false}}}\n").auth == AuthConfig(enabled=False)
+    assert load_text("runtime: {auth: {api-key: {enabled: false, keys: []}}}\n").auth == AuthConfig(enabled=False)
+
+
+@pytest.mark.parametrize("item", ["", "${secrets:}", "[a]"])
+def test_while_off_keys_must_still_be_well_formed(fault: Fault, item: str) -> None:
+    assert fault(with_keys(f"- {item}", enabled="false")).startswith(f"6: {KEYS}[0]: ")
+
+
+def test_all_keys_at_fault_are_named_at_once(faults: Faults) -> None:
+    found = faults(with_keys("- ''\n- ${ secrets:missing }\n- a,b\n- ${x}\n- [a]"))
+
+    assert [fault.yaml_path for fault in found] == [f"{KEYS}[{index}]" for index in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        pytest.param("runtime:\n  auth:\n", "2: runtime.auth: is empty", id="auth null"),
+        pytest.param("runtime:\n  auth: {}\n", "2: runtime.auth: is empty", id="auth {}"),
+        pytest.param("runtime:\n  auth: ~\n", "2: runtime.auth: is empty", id="auth ~"),
+        pytest.param("runtime:\n  auth: []\n", "2: runtime.auth: must be a mapping; found a list", id="auth []"),
+        pytest.param("runtime:\n  auth: canary\n", "2: runtime.auth: must be a mapping; found a text", id="auth text"),
+        pytest.param("runtime:\n  auth:\n    api-key:\n", "3: runtime.auth.api-key: is empty", id="api-key null"),
+        pytest.param("runtime:\n  auth:\n    api-key: {}\n", "3: runtime.auth.api-key: is empty", id="api-key {}"),
+        pytest.param("runtime:\n  auth:\n    api_key:\n", "3: runtime.auth.api_key: is empty", id="api_key null"),
+        pytest.param("runtime:\n  auth: {api-key: true}\n", "2: runtime.auth.api-key: must be a mapping", id="boolean"),
+        pytest.param(
+            "auth:\n  api-key: {enabled: true, keys: [canary]}\n",
+            "1: auth: unknown field; did you mean runtime.auth?",
+            id="C04 at the root",
+        ),
+        pytest.param(
+            "api-key: {enabled: true, keys: [canary]}\n",
+            "1: api-key: unknown field; did you mean runtime.auth.api-key?",
+            id="C04 deeper, at the root",
+        ),
+        pytest.param(
+            "runtime:\n  api_key: {enabled: true, keys: [canary]}\n",
+            "2: runtime.api_key: unknown field; did you mean runtime.auth.api-key?",
+            id="C04 one level too high",
+        ),
+        pytest.param(
+            "runtime:\n  Auth: {api-key: {enabled: true, keys: [canary]}}\n",
+            "2: runtime.Auth: unknown field; did you mean auth?",
+            id="in another case",
+        ),
+    ],
+)
+def test_a_block_that_would_leave_the_runtime_open_is_a_fault(fault: Fault, text: str, start: str) -> None:
+    message = fault(text)
+
+    assert message.startswith(start)
+    assert "canary" not in message
+
+
+def test_unknown_names_below_auth_are_shown_only_when_close_to_known_ones(faults: Faults) -> None:
+    text = with_keys(f"- {KEY}") + "      keyz: [a]\n      canary-123: x\n    oidc: {}\n    apikey: {}\n"
+
+    assert [f"{fault.line}: {fault.yaml_path}: {fault.message}" for fault in faults(text)] == [
+        "7: runtime.auth.api-key.keyz: unknown field; did you mean keys?",
+        "8: runtime.auth.api-key: unknown field; this runtime has no such part, known here are: enabled, keys",
+        "9: runtime.auth: unknown field; this runtime has no such part, known here are: api-key",
+        "10: runtime.auth.apikey: unknown field; did you mean api-key?",
+    ]
+
+
+def test_c25_the_same_key_twice_is_a_warning_by_index(load_text: Load) -> None:
+    config = load_text(with_keys(f"- {KEY}\n- ${{ secrets:x }}\n- {KEY}"), {"X": KEY})
+
+    assert len(config.auth.keys) == 3
+    assert sentences(config) == [
+        f"7: {KEYS}[1]: is the same key as keys[0]",
+        f"8: {KEYS}[2]: is the same key as keys[0]",
+    ]
+
+
+@pytest.mark.parametrize("key", ["a1B2c3D4e5F6g7H", "Zq7"])
+def test_c26_a_short_key_is_a_warning(load_text: Load, key: str) -> None:
+    config = load_text(with_keys(f"- {key}"))
+
+    assert sentences(config)[0] == f"6: {KEYS}[0]: is shorter than 16 characters, so that it can be guessed"
+    assert key not in "".join(sentences(config))
+
+
+@pytest.mark.parametrize("key", ["passwordpassword", "a" * 16, "my-super-secret-api-key", "abababababababababab"])
+def test_c26_a_well_known_or_repeated_key_is_a_warning(load_text: Load, key: str) -> None:
+    assert sentences(load_text(with_keys(f"- {key}"))) == [
+        f"6: {KEYS}[0]: is a well-known word, a sequence or a repetition, so that it can be guessed"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "password",
+            "Password1",
+            "PASSW0RD",
+            "changeme",
+            "change-me!",
+            "your-api-key-here",
+            "latchkey",
+            "admin123456",
+        ),
+        *("1234567890", "abcdefghijkl", "qwertyuiop", "0987654321", "aaaa", "aAaA", "x1y2x1y2x1y2", "test_key_123"),
+    ],
+)
+def test_c26_what_anybody_tries_first_is_trivial(text: str) -> None:
+    assert is_trivial(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEY,
+        "key-8471638471638471",
+        "correct horse battery staple",
+        "9f86d081884c7d65",
+        "Zk3vT9qLZk3vT9qL",
+        "testimony-x",
+    ],
+)
+def test_c26_other_keys_are_not_trivial(text: str) -> None:
+    assert not is_trivial(text)
+
+
+@pytest.mark.parametrize("text", ["pass" * 1000 + "!x", "xxx" * 1300 + "!a", "keyskey" * 500 + "?z"])
+def test_c26_a_hostile_key_costs_no_time(text: str) -> None:
+    begin = time.process_time()
+
+    assert not is_trivial(text)
+    assert time.process_time() - begin < 0.5
+
+
+@pytest.mark.parametrize("suffix", [":ro", ":rw"])
+def test_a_suffix_of_upstream_is_a_warning(load_text: Load, suffix: str) -> None:
+    config = load_text(
+        with_keys(f"- {KEY}{suffix}\n- ${{ env:x }}{suffix}\n- ${{ env:y }}"), {"X": "A" + KEY, "Y": KEY + suffix}
+    )
+
+    assert [sentence.partition(": ends with")[0] for sentence in sentences(config)[:2]] == [
+        f"6: {KEYS}[0]",
+        f"7: {KEYS}[1]",
+    ]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_c29_a_literal_key_in_a_file_that_others_can_read_is_one_warning(load_text: Load, mode: int) -> None:
+    config = load_text(with_keys(f"- {KEY}\n- {KEY}2"), mode=mode)
+
+    assert sentences(config) == [
+        f"6: {KEYS}: holds a literal key and other users can read the file: chmod 600 it, or use secret references"
+    ]
+
+
+def test_c29_references_in_such_a_file_are_fine(load_text: Load) -> None:
+    assert load_text(with_keys("- ${ env:x }"), {"X": KEY}, mode=0o644).warnings == ()
+
+
+def test_a_dotenv_file_that_others_can_read_is_one_warning(load_text: Load, yaml_file: Path) -> None:
+    dotenv = yaml_file.with_name(".env")
+    dotenv.write_text(f"X={KEY}\nY={KEY}2\n")
+    dotenv.chmod(0o644)
+
+    config = load_text(with_keys("- ${ env:x }\n- ${ secrets:y }"))
+
+    assert config.warnings == (f"{dotenv}: holds a secret in use and other users can read it",)
+
+
+def test_10_000_keys_load_in_time_and_their_warnings_are_counted(load_text: Load) -> None:
+    begin = time.process_time()
+
+    config = load_text(with_keys("".join(f"- k{n}\n" for n in range(10_000))))
+
+    assert time.process_time() - begin < 2
+    assert len(config.auth.keys) == 10_000
+    assert sentences(config)[:21:20] == [
+        f"6: {KEYS}[0]: is shorter than 16 characters, so that it can be guessed",
+        " 9980 more like this: is shorter than 16 characters, so that it can be guessed",
+    ]
+
+
+def test_c33_nothing_that_prints_holds_a_key(load_text: Load, faults: Faults) -> None:
+    canary = "canary-Zk3vT9qLm2XwR7"
+    good = load_text(with_keys(f"- {canary}\n- {canary}\n- short\n- ${{ env:x }}:rw"), {"X": canary}, mode=0o644)
+    bad = faults(
+        with_keys(f"- {canary}\n- {canary}é\n- [{canary}]\n- {{{canary}: x}}\n- ${{ {canary}:x }}") + "models: x\n"
+    )
+
+    assert "<secret>" in repr(good)
+    for text in (repr(good), str(good), "\n".join(good.warnings), repr(bad), "\n".join(map(str, bad))):
+        assert canary not in text

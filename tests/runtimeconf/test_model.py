@@ -1,0 +1,35 @@
+"""Values that print as they are written, and only what may be printed."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from runtimeconf.model import Address, AuthConfig, DatasetConfig
+from runtimeconf.secret import Secret
+
+
+@pytest.mark.parametrize(("host", "text"), [("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1"), ("a.b", "a.b:1")])
+def test_an_address_prints_as_it_is_written(host: str, text: str) -> None:
+    assert str(Address(host, 1)) == text
+
+
+def test_c33_a_secret_does_not_print_pickle_or_hash() -> None:
+    secret = Secret("canary")
+
+    assert secret.reveal() == "canary"
+    assert "canary" not in f"{secret} {secret!r} {AuthConfig(enabled=True, keys=(secret,))}"
+    assert secret == Secret("canary")
+    assert secret != Secret("other")
+    assert secret != "canary"
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(secret)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(secret)
+
+
+def test_c33_params_do_not_print() -> None:
+    dataset = DatasetConfig(name="a", from_="file:a", file="/a", params={"file_format": "canary"})
+
+    assert "canary" not in repr(dataset)

@@ -1,0 +1,99 @@
+"""The state directory is this user's alone, or it is not used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.errors import StateDirError
+from runtimeconf.statedir import prepare_state_dir
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_it_is_made_with_its_parents_for_this_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        prepare_state_dir(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+
+    assert mode(tmp_path / "a") == 0o700
+    assert mode(tmp_path / "a" / "b") == 0o700
+
+
+def test_a_umask_that_takes_rights_away_does_not_matter(tmp_path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        prepare_state_dir(tmp_path / "a")
+    finally:
+        os.umask(before)
+
+    assert mode(tmp_path / "a") == 0o700
+
+
+@pytest.mark.parametrize("found", [0o755, 0o770, 0o777, 0o500, 0o700])
+def test_the_rights_of_others_are_taken_away_and_its_files_stay(tmp_path: Path, found: int) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "manifest.json").write_text("{}")
+    (tmp_path / "state").chmod(found)
+
+    prepare_state_dir(tmp_path / "state")
+
+    assert mode(tmp_path / "state") == 0o700
+    assert (tmp_path / "state" / "manifest.json").read_text() == "{}"
+
+
+def test_a_link_to_a_directory_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "state").symlink_to("real")
+
+    prepare_state_dir(tmp_path / "state")
+
+    assert mode(tmp_path / "real") == 0o700
+
+
+def test_a_shared_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+
+    with pytest.raises(StateDirError, match="is shared with other users: name one of its own") as caught:
+        prepare_state_dir(tmp_path / "tmp")
+
+    assert mode(tmp_path / "tmp") == 0o1777
+    assert caught.value.code == "state_directory_error"
+
+
+def test_a_file_is_no_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StateDirError, match="is not a directory"):
+        prepare_state_dir(tmp_path / "file")
+    with pytest.raises(StateDirError, match="cannot be used: not a directory"):
+        prepare_state_dir(tmp_path / "file" / "state")
+
+
+def test_a_dangling_link_is_no_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "state").symlink_to(tmp_path / "nowhere" / "at all")
+
+    with pytest.raises(StateDirError, match="cannot be used: "):
+        prepare_state_dir(tmp_path / "state")
+
+
+def test_a_directory_that_the_system_does_not_let_us_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    # /proc takes no new directory, whoever asks; root included.
+    with pytest.raises(StateDirError, match="cannot be used: "):
+        prepare_state_dir(Path("/proc/latchkey-state"))
+
+
+def test_the_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+    with pytest.raises(StateDirError, match="belongs to another user"):
+        prepare_state_dir(tmp_path)
