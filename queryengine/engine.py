@@ -61,7 +61,7 @@ class QueryResult(Protocol):
 
 
 class CancelToken(Protocol):
-    """Lets another thread stop a statement that `run` has not returned from yet."""
+    """Lets another thread stop a statement: before `run` returns, and after, until its result is closed."""
 
     def cancel(self) -> None:
         """Stop the statement now or, when it has not begun, as soon as it begins."""

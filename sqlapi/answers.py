@@ -48,13 +48,10 @@ class Answer:
         self._ahead: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""
-        self._cancel = CancelSource()
-        self._watch: Watch = watcher.watch(connection, self._stop_statement)
+        cancel = CancelSource()
+        self._watch: Watch = watcher.watch(connection, cancel.cancel)
         try:
-            self._result = engine.run(query, self._cancel)
-            if self._watch.gone:
-                # The client may have left after the engine last looked at the token, and before there was a result.
-                self._result.cancel()
+            self._result = engine.run(query, cancel)
             self._chunks = iter(self._result)
             self._read_ahead()
         except Exception as error:
@@ -70,8 +67,6 @@ class Answer:
     def __next__(self) -> bytes:
         if self._ahead:
             return self._ahead.popleft()
-        if self._outcome:
-            raise StopIteration
         try:
             return next(self._chunks)
         except StopIteration:
@@ -100,11 +95,6 @@ class Answer:
                 return
             self._ahead.append(chunk)
             size += len(chunk)
-
-    def _stop_statement(self) -> None:
-        self._cancel.cancel()
-        if self._result is not None:
-            self._result.cancel()
 
     def _end(self, outcome: str) -> None:
         if self._outcome:

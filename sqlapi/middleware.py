@@ -32,6 +32,9 @@ class RequestIdMiddleware:
         """Answer one request."""
         environ = request.META
         environ.setdefault(REQUEST_ID, accepted_id(environ.get("HTTP_X_REQUEST_ID")) or new_id())
+        if not request.path_info.startswith("/"):
+            # What names no path (`OPTIONS *`) would be a 404 of Django's own; so it is one of the unknown paths.
+            request.path_info = f"//{request.path_info}"
         response = self._get_response(request)
         response["X-Request-Id"] = environ[REQUEST_ID]
         if QUERY_ID in environ:
@@ -90,7 +93,7 @@ class _Metered:
 
     def __init__(self, chunks: Iterable[bytes], log: _LogLine) -> None:
         self._chunks = iter(chunks)
-        self._log: _LogLine | None = log
+        self._log = log
         self._sent_bytes = 0
         self._complete = False
 
@@ -107,10 +110,8 @@ class _Metered:
         return chunk
 
     def close(self) -> None:
-        """Write the log line, once."""
-        log, self._log = self._log, None
-        if log is not None:
-            log(self._sent_bytes, complete=self._complete)
+        """Write the log line."""
+        self._log(self._sent_bytes, complete=self._complete)
 
 
 class HostMiddleware:

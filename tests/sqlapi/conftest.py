@@ -14,6 +14,8 @@ import datasets.state
 import queryengine.state
 import runtimeconf.state
 from authkeys.access import build
+from datasets.service import DatasetService
+from queryengine.inprocess import InProcessEngine
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.sqlapi.harness import K1, K2

@@ -1,0 +1,227 @@
+"""From the engine to the client: short answers, streamed ones, cut ones, and clients that leave."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import queryengine.state
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import QueryConfig, RuntimeConfig
+from sqlapi.answers import READ_AHEAD_BYTES
+from tests.sqlapi.harness import WITH_KEY, call, sql
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+PATIENCE_S = 60.0
+CSV = ("Accept", "text/csv")
+
+#: Runs for minutes when nothing stops it, and can be interrupted.
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000000) a"
+#: Gives rows at once, and fails on one of the last.
+FAILS_LATE = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
+
+
+@pytest.fixture(autouse=True)
+def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.INFO):
+        yield
+
+
+def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [record.fields for record in caplog.records if record.name == name]  # type: ignore[attr-defined]
+
+
+def test_a_short_answer_has_a_length_and_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    answer = sql("SELECT 1 AS a", ("X-Request-Id", "short"))
+
+    assert answer.headers["Content-Length"] == "9"
+    (query,) = lines(caplog, "sqlapi.queries")
+    (access,) = lines(caplog, "sqlapi.access")
+    assert query["outcome"] == "ok"
+    assert query["request_id"] == access["request_id"] == "short"
+    assert query["query_id"] == access["query_id"] == answer.headers["X-Query-Id"]
+    assert query["fingerprint"] == access["fingerprint"] != ""
+    assert (query["rows"], query["bytes"], access["bytes"]) == (1, 9, 9)
+    for name in ("queued_ms", "parse_ms", "run_ms", "encode_ms", "duration_ms"):
+        assert 0 <= query[name] <= PATIENCE_S * 1000
+
+
+def test_a_long_answer_is_streamed_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    answer = sql("SELECT * FROM range(100000) t(a)")
+
+    assert not answer.is_cut
+    assert "Content-Length" not in answer.headers
+    assert json.loads(answer.body) == [{"a": number} for number in range(100_000)]
+    (query,) = lines(caplog, "sqlapi.queries")
+    (access,) = lines(caplog, "sqlapi.access")
+    assert (query["outcome"], query["rows"]) == ("ok", 100_000)
+    assert query["bytes"] == access["bytes"] == len(answer.body)
+    assert access["complete"] is True
+
+
+def test_an_answer_just_below_and_above_the_read_ahead() -> None:
+    for rows in (READ_AHEAD_BYTES // 20, READ_AHEAD_BYTES // 2):
+        answer = sql(f"SELECT * FROM range({rows}) t(a)", CSV)
+        assert answer.body.decode().splitlines() == ["a", *map(str, range(rows))]
+
+
+def test_l12_an_answer_that_fails_late_is_cut_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    answer = sql(FAILS_LATE, CSV)
+
+    assert answer.status == 200
+    assert answer.is_cut
+    (query,) = lines(caplog, "sqlapi.queries")
+    (access,) = lines(caplog, "sqlapi.access")
+    assert query["outcome"] == "sql_error"
+    assert access["complete"] is False
+    assert access["bytes"] == len(answer.body)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/vnd.spiceai.sql.v1+json"])
+def test_l12_a_cut_answer_is_no_json(accept: str) -> None:
+    answer = sql(FAILS_LATE, ("Accept", accept))
+
+    assert answer.is_cut
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(answer.body)
+
+
+@pytest.fixture
+def impatient(config: RuntimeConfig, runtime: RuntimeConfig) -> Iterator[None]:
+    """An engine with a short time limit."""
+    running = InProcessEngine(replace(config, query=QueryConfig(timeout_s=0.5, workers=2)))
+    queryengine.state.set_engine(running)
+    yield
+    running.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_l01_the_time_limit_is_504(caplog: pytest.LogCaptureFixture) -> None:
+    answer = sql(ENDLESS)
+
+    assert (answer.status, answer.code) == (504, "query_timeout")
+    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["query_timeout"]
+    assert sql("SELECT 1 AS a").status == 200
+
+
+@pytest.mark.usefixtures("impatient")
+def test_l12_the_time_limit_cuts_a_streamed_answer() -> None:
+    answer = sql("SELECT * FROM range(10000000000)", CSV)
+
+    assert answer.status == 200
+    assert answer.is_cut
+
+
+def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None:
+    small = InProcessEngine(replace(config, query=QueryConfig(workers=1, max_queued=1, queue_timeout_s=0.05)))
+    queryengine.state.set_engine(small)
+    try:
+        streaming = hold_open("SELECT * FROM range(10000000000)")
+
+        answer = sql("SELECT 1")
+
+        assert (answer.status, answer.code) == (503, "engine_busy")
+        assert int(answer.headers["Retry-After"]) >= 1
+        streaming.close()
+        assert sql("SELECT 1 AS a").status == 200
+    finally:
+        small.close()
+
+
+def hold_open(statement: str) -> Any:
+    """Begin to read a streamed answer, and keep its place."""
+    from django.core.handlers.wsgi import WSGIHandler  # noqa: PLC0415 (beside its use)
+
+    from tests.sqlapi.harness import environ_of  # noqa: PLC0415 (as above)
+
+    response = WSGIHandler()(environ_of("POST", "/v1/sql", [WITH_KEY], statement.encode()), lambda *_: None)
+    next(iter(response))
+    return response
+
+
+def test_l17_a_client_that_closes_in_the_middle_frees_its_place(
+    config: RuntimeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(config.query.workers + 1):
+        answer = sql("SELECT * FROM range(10000000000)", chunks=3)
+        assert answer.status == 200
+
+    assert sql("SELECT 1 AS a").json() == [{"a": 1}]
+    outcomes = [line["outcome"] for line in lines(caplog, "sqlapi.queries")]
+    assert outcomes == ["client_closed_request"] * (config.query.workers + 1) + ["ok"]
+    assert lines(caplog, "sqlapi.access")[0]["complete"] is False
+
+
+@pytest.mark.parametrize("name", ["runtime.socket", "gunicorn.socket"])
+def test_l17_a_client_that_leaves_before_its_answer_stops_the_statement(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair()
+    left_at: list[float] = []
+
+    def leave() -> None:
+        time.sleep(0.3)  # The client waits for a while.
+        left_at.append(time.monotonic())
+        theirs.close()
+
+    client = threading.Thread(target=leave)
+    client.start()
+    answer = sql(ENDLESS, environ={name: ours})
+    client.join()
+    ours.close()
+
+    assert time.monotonic() - left_at[0] < 2
+    assert (answer.status, answer.code) == (499, "client_closed_request")
+    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
+
+
+def test_l17_a_client_that_left_long_ago_stops_the_statement_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+
+    began = time.monotonic()
+    answer = sql(ENDLESS, environ={"runtime.socket": ours})
+
+    assert answer.status == 499
+    assert time.monotonic() - began < 2
+    ours.close()
+
+
+def test_l17_a_client_that_leaves_while_the_answer_is_streamed_cuts_it(caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = socket.socketpair()
+    stalls = "SELECT * FROM range(100000) UNION ALL SELECT count(*) FROM range(1000000000000)"
+
+    client = threading.Timer(0.5, theirs.close)
+    client.start()
+    answer = sql(stalls, CSV, environ={"runtime.socket": ours})
+    client.join()
+    ours.close()
+
+    assert answer.is_cut or answer.status == 499
+    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
+
+
+def test_a_refused_statement_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    answer = sql("DELETE FROM orders")
+
+    (query,) = lines(caplog, "sqlapi.queries")
+    assert query["outcome"] == "statement_not_allowed"
+    assert query["query_id"] == answer.headers["X-Query-Id"]
+    assert "rows" not in query
+    assert "DELETE" not in str([record.__dict__ for record in caplog.records])
+
+
+def test_statements_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    sql("SELECT 'a secret text' AS a")
+    call("POST", "/v1/sql?a-secret-text", WITH_KEY, body=b"SELECT 'a secret text' FROM nowhere")
+
+    assert "secret" not in str([getattr(record, "fields", record.getMessage()) for record in caplog.records])

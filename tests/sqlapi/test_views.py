@@ -1,0 +1,427 @@
+"""Each route with a whole runtime behind it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.ipc
+import pytest
+from rest_framework.test import APIClient
+
+import datasets.state
+import queryengine.state
+from datasets.control import DatasetState, RefreshRun
+from datasets.service import DatasetService
+from queryengine.errors import QueryTimeoutError
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.sqlapi.harness import K1, WITH_KEY, Answer, call, sql
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+JSON = ("Content-Type", "application/json")
+REFRESH = "/v1/datasets/orders/acceleration/refresh"
+
+
+def test_health_needs_neither_engine_nor_data() -> None:
+    queryengine.state.set_engine(None)
+    datasets.state.set_datasets(None)
+
+    answer = call("GET", "/health")
+
+    assert (answer.status, answer.body) == (200, b"ok\n")
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_ready() -> None:
+    answer = call("GET", "/v1/ready")
+
+    assert (answer.status, answer.body) == (200, b"ready")
+
+
+@pytest.mark.parametrize("missing", ["engine", "datasets", "both"])
+def test_not_ready(missing: str) -> None:
+    if missing != "datasets":
+        queryengine.state.set_engine(None)
+    if missing != "engine":
+        datasets.state.set_datasets(None)
+
+    answer = call("GET", "/v1/ready")
+
+    assert (answer.status, answer.body) == (503, b"not ready")
+    assert call("HEAD", "/v1/ready").status == 503
+
+
+def test_not_ready_when_the_engine_has_stopped(config: RuntimeConfig) -> None:
+    stopped = InProcessEngine(config)
+    stopped.close()
+    queryengine.state.set_engine(stopped)
+
+    assert call("GET", "/v1/ready").status == 503
+    assert status_of_components()["engine"] == "Error"
+
+
+def test_a_statement_as_text() -> None:
+    answer = sql("SELECT 1 AS a, 'é' AS b")
+
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert answer.body == '[{"a":1,"b":"é"}]'.encode()
+    assert len(answer.headers["X-Query-Id"]) == 32
+    assert answer.headers["X-Query-Id"] != answer.headers["X-Request-Id"]
+
+
+def test_a_dataset() -> None:
+    assert sql("SELECT count(*) AS n, sum(id) AS s FROM orders").json() == [{"n": 100, "s": 4950}]
+
+
+def test_an_empty_result() -> None:
+    assert sql("SELECT 1 AS a WHERE false").body == b"[]"
+    assert sql("SELECT 1 AS a WHERE false", ("Accept", "text/csv")).body == b"a\n"
+
+
+def test_each_form_of_an_answer() -> None:
+    statement = "SELECT 1 AS a, 'x,y' AS b"
+
+    as_json = sql(statement, ("Accept", "application/json"))
+    as_csv = sql(statement, ("Accept", "text/csv"))
+    as_arrow = sql(statement, ("Accept", "application/vnd.apache.arrow.stream"))
+    as_vnd = sql(statement, ("Accept", "application/vnd.spiceai.sql.v1+json"))
+
+    assert as_json.headers["Content-Type"] == "application/json"
+    assert as_json.json() == [{"a": 1, "b": "x,y"}]
+    assert as_csv.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert list(csv.reader(io.StringIO(as_csv.body.decode()))) == [["a", "b"], ["1", "x,y"]]
+    assert as_arrow.headers["Content-Type"] == "application/vnd.apache.arrow.stream"
+    assert pyarrow.ipc.open_stream(as_arrow.body).read_all().to_pylist() == [{"a": 1, "b": "x,y"}]
+    assert as_vnd.headers["Content-Type"] == "application/vnd.spiceai.sql.v1+json"
+    assert (as_vnd.json()["row_count"], as_vnd.json()["data"]) == (1, [{"a": 1, "b": "x,y"}])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"sql": "SELECT 1 AS a"}, [{"a": 1}]),
+        ({"sql": "SELECT ? + 1 AS a", "parameters": [41]}, [{"a": 42}]),
+        ({"sql": "SELECT $1 AS a, $2 AS b", "parameters": ["x", None]}, [{"a": "x", "b": None}]),
+        ({"sql": "SELECT $n AS a", "parameters": {"n": "'; DROP TABLE orders"}}, [{"a": "'; DROP TABLE orders"}]),
+    ],
+)
+def test_a_statement_as_json(body: dict[str, Any], expected: list[dict[str, Any]]) -> None:
+    for content_type in ("application/json", "application/json; charset=UTF-8"):
+        assert sql(json.dumps(body), ("Content-Type", content_type)).json() == expected
+
+
+def test_a_statement_through_drfs_client() -> None:
+    client = APIClient()
+    headers = {"host": "localhost", "X-API-Key": K1}
+
+    as_json = client.post("/v1/sql", {"sql": "SELECT 1 AS a"}, format="json", headers=headers)
+    as_text = client.post("/v1/sql", "SELECT 2 AS a", content_type="text/plain", headers=headers)
+
+    assert json.loads(as_json.content) == [{"a": 1}]
+    assert json.loads(as_text.content) == [{"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "code"),
+    [
+        pytest.param("", 400, "empty_statement", id="S23 empty"),
+        pytest.param("  \n ", 400, "empty_statement", id="S23 blank"),
+        pytest.param("SELEC 1", 400, "sql_syntax_error", id="syntax"),
+        pytest.param("SELECT nope FROM orders", 400, "sql_error", id="S27 unknown column"),
+        pytest.param("SELECT CAST('x' AS INTEGER)", 400, "sql_error", id="S27 conversion"),
+        pytest.param("DELETE FROM orders", 403, "statement_not_allowed", id="S14 DELETE"),
+        pytest.param("SELECT ?", 400, "invalid_parameters", id="S29 no parameters"),
+        pytest.param(b"SELECT '\xff'", 400, "invalid_body", id="S32 not UTF-8"),
+    ],
+)
+def test_statements_that_fail(statement: str | bytes, status: int, code: str) -> None:
+    answer = sql(statement)
+
+    assert (answer.status, answer.code) == (status, code)
+    assert ("X-Query-Id" in answer.headers) is (code != "invalid_body")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b'{"sql":1}', b"[" * 100_000, b'{"sql":"SELECT ?","parameters":[NaN]}', b'{"sql":"\\ud800"}', b"\xff"],
+)
+def test_a41_json_that_is_not_taken(body: bytes) -> None:
+    answer = sql(body, JSON)
+
+    assert answer.status == 400
+    assert answer.code in {"invalid_json", "invalid_body"}
+
+
+def test_a41_h17_charsets_and_codings() -> None:
+    assert sql('{"sql":"SELECT 1"}', ("Content-Type", "application/json; charset=utf-99")).code == "unsupported_charset"
+    assert sql("SELECT 1", ("Content-Type", "text/plain; charset=utf-16")).code == "unsupported_charset"
+    refused = sql(b"\x1f\x8b", ("Content-Encoding", "gzip"))
+    assert refused.code == "unsupported_content_encoding"
+    assert refused.headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/sql", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""],
+)
+def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
+    assert sql("SELECT 1 AS a", ("Content-Type", content_type)).json() == [{"a": 1}]
+
+
+def test_h04_chunked() -> None:
+    answer = sql("SELECT 4 AS a", ("Transfer-Encoding", "chunked"), ("Content-Length", ""))
+
+    assert answer.json() == [{"a": 4}]
+
+
+def test_h06_too_large(config: RuntimeConfig) -> None:
+    limit = config.http.max_body_bytes
+
+    assert sql("SELECT 1 AS a".ljust(limit)).status == 200
+    for answer in (
+        sql("SELECT 1 AS a".ljust(limit + 1)),
+        sql("SELECT 1 AS a".ljust(limit + 1), ("Transfer-Encoding", "chunked"), ("Content-Length", "")),
+    ):
+        assert answer.code == "body_too_large"
+        assert answer.environ["runtime.close_connection"] is True
+
+
+def test_without_an_engine_a_statement_is_503() -> None:
+    queryengine.state.set_engine(None)
+
+    answer = sql("SELECT 1")
+
+    assert (answer.status, answer.code) == (503, "engine_unavailable")
+    assert answer.headers["Retry-After"] == "1"
+
+
+def status_of_components() -> dict[str, str]:
+    return {row["name"]: row["status"] for row in call("GET", "/v1/status", WITH_KEY).json()}
+
+
+def test_status() -> None:
+    answer = call("GET", "/v1/status", WITH_KEY)
+
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.json() == [
+        {"name": "http", "endpoint": "127.0.0.1:8090", "status": "Ready"},
+        {"name": "flight", "endpoint": "N/A", "status": "Disabled"},
+        {"name": "engine", "endpoint": "in-process", "status": "Ready"},
+        {"name": "refresh", "endpoint": "in-process", "status": "Ready"},
+    ]
+
+
+def test_status_as_csv() -> None:
+    answer = call("GET", "/v1/status?format=csv", WITH_KEY)
+
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert answer.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
+
+
+def test_status_while_it_starts() -> None:
+    queryengine.state.set_engine(None)
+    datasets.state.set_datasets(None)
+
+    assert status_of_components() == {
+        "http": "Ready",
+        "flight": "Disabled",
+        "engine": "Initializing",
+        "refresh": "Error",
+    }
+
+
+def test_status_before_the_first_load() -> None:
+    datasets.state.set_datasets(Unloaded())
+
+    assert status_of_components()["refresh"] == "Initializing"
+    assert call("GET", "/v1/ready").status == 503
+
+
+class Unloaded:
+    """A refresher that has not loaded anything yet, and never will."""
+
+    def is_loaded(self) -> bool:
+        return False
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        return ()
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+        raise QueryTimeoutError(1)
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        raise LookupError(name)
+
+
+def test_what_nobody_foresaw_is_500_and_says_nothing() -> None:
+    datasets.state.set_datasets(Unloaded())
+
+    answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
+
+    assert (answer.status, answer.code) == (500, "internal_error")
+    assert b"secret" not in answer.body
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets"])
+@pytest.mark.parametrize(
+    "query", ["format=xml", "format=", "format=JSON", "format=csv&format=json", "&".join(["a=1"] * 200), "format=%ff"]
+)
+def test_an_unknown_format_is_400(path: str, query: str) -> None:
+    assert call("GET", f"{path}?{query}", WITH_KEY).code == "invalid_parameter"
+
+
+@pytest.mark.parametrize("query", ["", "format=json", "other=1", "format=json&status=true", "%ff=%ff"])
+def test_other_parameters_do_not_matter(query: str) -> None:
+    assert call("GET", f"/v1/datasets?{query}", WITH_KEY).headers["Content-Type"] == "application/json"
+
+
+def test_datasets() -> None:
+    orders, fixed = call("GET", "/v1/datasets", WITH_KEY).json()
+
+    assert list(orders) == [
+        "from",
+        "name",
+        "acceleration_enabled",
+        "status",
+        "rows",
+        "refreshed_at",
+        "snapshot",
+        "error",
+    ]
+    assert (orders["from"], orders["name"], orders["acceleration_enabled"]) == ("file:orders.csv", "Orders", True)
+    assert (orders["rows"], orders["error"]) == (100, None)
+    assert orders["status"] in {"Ready", "Refreshing"}
+    assert (fixed["name"], fixed["acceleration_enabled"], fixed["status"]) == ("fixed", False, "Ready")
+
+
+def test_datasets_as_csv() -> None:
+    rows = list(csv.DictReader(io.StringIO(call("GET", "/v1/datasets?format=csv", WITH_KEY).body.decode())))
+
+    assert [row["name"] for row in rows] == ["Orders", "fixed"]
+    assert [row["acceleration_enabled"] for row in rows] == ["true", "false"]
+    assert [row["error"] for row in rows] == ["", ""]
+
+
+def test_datasets_without_a_refresher_are_503() -> None:
+    datasets.state.set_datasets(None)
+
+    for answer in (
+        call("GET", "/v1/datasets", WITH_KEY),
+        call("POST", REFRESH, WITH_KEY),
+        call("GET", REFRESH, WITH_KEY),
+    ):
+        assert (answer.status, answer.code) == (503, "datasets_unavailable")
+        assert answer.headers["Retry-After"]
+
+
+def test_catalogs() -> None:
+    answer = call("GET", "/v1/catalogs", WITH_KEY)
+
+    assert answer.body == b'[{"from":"runtime","name":"runtime"}]'
+    assert answer.headers["Content-Type"] == "application/json"
+
+
+def finished(run_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for run in call("GET", REFRESH, WITH_KEY).json():
+            if run["id"] == run_id and run["status"] in {"succeeded", "failed"}:
+                return dict(run)
+        time.sleep(0.01)
+    raise AssertionError(f"run {run_id} did not end")
+
+
+@pytest.mark.parametrize("name", ["orders", "Orders", "ORDERS"])
+def test_r01_a_refresh(name: str) -> None:
+    answer = call("POST", f"/v1/datasets/{name}/acceleration/refresh", WITH_KEY)
+
+    assert answer.status == 201
+    assert answer.json()["message"] == "Dataset refresh triggered for Orders."
+    assert set(answer.json()["refresh"]) == {"id", "status"}
+    run = finished(answer.json()["refresh"]["id"])
+    assert list(run) == [
+        "id",
+        "status",
+        "requested_at",
+        "started_at",
+        "finished_at",
+        "rows",
+        "duration_ms",
+        "error",
+    ]
+    assert (run["status"], run["rows"], run["error"]) == ("succeeded", 100, None)
+
+
+@pytest.fixture
+def _restored(runtime: RuntimeConfig, service: DatasetService) -> Iterator[None]:
+    """Load the whole source again after a test that loaded a part of it."""
+    yield
+    finished(service.request_refresh("orders").id)
+
+
+@pytest.mark.usefixtures("_restored")
+def test_a_refresh_with_a_statement_of_its_own() -> None:
+    body = json.dumps({"refresh_sql": "SELECT * FROM orders WHERE id < 10"}).encode()
+
+    answer = call("POST", REFRESH, WITH_KEY, body=body)
+
+    assert answer.status == 201
+    assert finished(answer.json()["refresh"]["id"])["rows"] == 10
+
+
+@pytest.mark.parametrize("body", [b"", b"  \n", b"{}", b'{"refresh_sql":null}'])
+def test_bodies_of_a_refresh(body: bytes) -> None:
+    for content_type in ("application/json", "application/x-www-form-urlencoded", ""):
+        assert call("POST", REFRESH, WITH_KEY, ("Content-Type", content_type), body=body).status == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "invalid_json"),
+        (b"[]", 400, "invalid_json"),
+        (b"null", 400, "invalid_json"),
+        (b'{"refresh_sql":1}', 400, "invalid_json"),
+        (b'{"refresh_mode":"full"}', 400, "invalid_json"),
+        (b'{"refresh_sql":"SELECT 1","x":1}', 400, "invalid_json"),
+        (b"\xff", 400, "invalid_body"),
+        (b'{"refresh_sql":"SELEC 1"}', 400, "sql_syntax_error"),
+        (b'{"refresh_sql":"DROP TABLE orders"}', 403, "statement_not_allowed"),
+        (b'{"refresh_sql":""}', 400, "empty_statement"),
+    ],
+)
+def test_bodies_of_a_refresh_that_are_refused(body: bytes, status: int, code: str) -> None:
+    before = call("GET", REFRESH, WITH_KEY).json()
+
+    answer = call("POST", REFRESH, WITH_KEY, body=body)
+
+    assert (answer.status, answer.code) == (status, code)
+    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
+
+
+def test_r15_refreshes_that_are_refused() -> None:
+    def refresh(method: str, name: str, *headers: tuple[str, str]) -> Answer:
+        return call(method, f"/v1/datasets/{name}/acceleration/refresh", *headers)
+
+    assert refresh("POST", "nope", WITH_KEY).code == "dataset_not_found"
+    assert refresh("GET", "nope", WITH_KEY).code == "dataset_not_found"
+    assert refresh("POST", "fixed", WITH_KEY).code == "acceleration_disabled"
+    assert refresh("PUT", "orders", WITH_KEY).status == 405
+    assert refresh("PUT", "orders", WITH_KEY).headers["Allow"] == "GET, HEAD, POST"
+    assert refresh("GET", "fixed", WITH_KEY).status == 200
+    before = len(refresh("GET", "orders", WITH_KEY).json())
+    assert refresh("POST", "orders").code == "missing_key"
+    assert len(refresh("GET", "orders", WITH_KEY).json()) == before
+
+
+@pytest.mark.parametrize("name", ["a%2Fb", "%00", "%0a", "..", "%ff", "x" * 5000, "orders%20"])
+def test_odd_names_of_datasets_are_404(name: str) -> None:
+    for method in ("GET", "POST"):
+        assert call(method, f"/v1/datasets/{name}/acceleration/refresh", WITH_KEY).status == 404
