@@ -125,6 +125,9 @@ _AT_FAULT: Mapping[Fault, type[StatementError]] = MappingProxyType(
 )
 
 _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
+#: The excerpt of the statement that follows the sentence.
+_LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
+_PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.IGNORECASE)
 #: Our attachments, which the caller never named.
 _ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
 _CATALOG_VIEW = re.compile(r"\b_catalog\.main\.(?=tables\b|columns\b|schemata\b)")
@@ -132,6 +135,13 @@ _CATALOG_VIEW = re.compile(r"\b_catalog\.main\.(?=tables\b|columns\b|schemata\b)
 _ADVICE = re.compile(r"\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*", re.DOTALL)
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
+)
+
+#: Where the class and the kind say too little, the text decides.
+_BY_TEXT = (
+    (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
+    (Fault.OTHER, re.compile(r"launched in read-only mode"), Fault.NOT_ALLOWED),
+    (Fault.DATA, _NO_SPACE, Fault.RESOURCES),
 )
 
 
@@ -142,16 +152,27 @@ def fault_of(exc: BaseException) -> Fault:
         fault = BY_KIND.get(match["kind"].lower(), Fault.OTHER) if match else Fault.OTHER
     else:
         fault = next((BY_CLASS[base] for base in type(exc).__mro__ if base in BY_CLASS), Fault.OTHER)
-    if fault is Fault.DATA and _NO_SPACE.search(str(exc)):
-        return Fault.RESOURCES
+    for listed, pattern, meant in _BY_TEXT:
+        if fault is listed and pattern.search(str(exc)):
+            return meant
     return fault
 
 
-def translate(exc: BaseException, limits: QueryConfig, state_dir: Path) -> QueryError:
-    """Make of *exc* the error for the caller. What is not the caller's doing is logged here, with its text."""
+def is_about_parameters(exc: duckdb.Error) -> bool:
+    """Say whether DuckDB could not take a value: too large, not UTF-8, of a type it does not know."""
+    kinds = duckdb.InvalidInputException | duckdb.NotImplementedException
+    return isinstance(exc, kinds) and _PARAMETER.search(str(exc)) is not None
+
+
+def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines_before: int = 0) -> QueryError:
+    """
+    Make of *exc* the error for the caller. What is not the caller's doing is logged here, with its text.
+
+    *lines_before* is how many lines of ours stood before the caller's statement.
+    """
     fault = fault_of(exc)
     if fault in _AT_FAULT:
-        return _AT_FAULT[fault](sentence(exc, state_dir))
+        return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
     if fault is Fault.RESOURCES:
         return ResourceLimitError(_used_up(str(exc), limits))
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: whoever else interrupts has left a reason
@@ -164,11 +185,12 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path) -> Query
     return QueryError("The engine could not run this statement.")
 
 
-def sentence(exc: BaseException, state_dir: Path) -> str:
+def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> str:
     """Keep of DuckDB's text what concerns the caller: no kind, no path of ours, no name of an attachment."""
     text = _KIND.sub("", str(exc), count=1)
     text = _ADVICE.sub("", text)
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
+    text = _LINE.sub(lambda match: f"\n\nLINE {max(1, int(match['number']) - lines_before)}:", text)
     return _CATALOG_VIEW.sub("information_schema.", _ATTACHMENT.sub("", text)).strip()
 
 

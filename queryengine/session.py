@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 #: DuckDB's vector, the least it computes at once: with wide values, a larger batch only holds more of them in memory.
 _VECTOR_ROWS = 2048
 
+#: DuckDB puts a projected statement into a subquery that begins on the third line, and counts from there in errors.
+_LINES_BEFORE_PROJECTED = 2
+
 #: What a reader joins vectors to, whichever comes first. The first batch is not held back.
 BATCH_ROWS = 20_000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -68,6 +71,7 @@ class Reader:
         self._interruption = interruption
         self._batches: pa.RecordBatchReader | None = None
         self._ahead: deque[pa.RecordBatch] = deque()
+        self._lines_before = 0
         self.short = False
         self._interruption.attach(cursor.interrupt)
 
@@ -87,9 +91,8 @@ class Reader:
                 Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True)
             )
             if projection := _projection(self.columns):
-                relation = self._relation(
-                    f"FROM ({statement.sql}\n) AS _r({projection[0]}) SELECT {projection[1]}", parameters
-                )
+                relation = relation.project(projection)
+                self._lines_before = _LINES_BEFORE_PROJECTED
             self._interruption.check()
             self._batches = relation.to_arrow_reader(_VECTOR_ROWS)
         self.schema = self._batches.schema
@@ -144,8 +147,9 @@ class Reader:
             return self._cursor.sql(sql)
         try:
             return self._cursor.sql(sql, params=parameters)
-        except (duckdb.InvalidInputException, TypeError, ValueError, OverflowError, RuntimeError) as exc:
-            # Raised while values are converted: too large, not UTF-8, a list of things that have no common type.
+        except (duckdb.Error, TypeError, ValueError) as exc:
+            if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
+                raise
             raise ParameterError(duckdb_errors.sentence(exc, self._session.state_dir)) from exc
 
     def _pull(self) -> pa.RecordBatch | None:
@@ -162,7 +166,7 @@ class Reader:
             yield
         except duckdb_errors.ENGINE_ERRORS as exc:
             self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.
-            raise self._session.failure(exc) from exc
+            raise self._session.failure(exc, lines_before=self._lines_before) from exc
 
 
 class EngineInstance:
@@ -245,11 +249,11 @@ class EngineInstance:
             raise
         return reader
 
-    def failure(self, exc: BaseException) -> Exception:
+    def failure(self, exc: BaseException, *, lines_before: int = 0) -> Exception:
         """Translate what DuckDB raised, and remember when no further statement should trust this instance."""
         if duckdb_errors.fault_of(exc) in {duckdb_errors.Fault.BROKEN, duckdb_errors.Fault.DATA}:
             self.broken = True
-        return duckdb_errors.translate(exc, self._config.query, self.state_dir)
+        return duckdb_errors.translate(exc, self._config.query, self.state_dir, lines_before=lines_before)
 
     def close(self) -> None:
         """Free the snapshots' files and the space it spilled to. Readers must be closed before."""
@@ -269,6 +273,8 @@ class EngineInstance:
         execute("USE runtime")
         execute("DETACH memory")  # The database that `connect` made: nobody is to see it, or find a place to write.
         execute("SET GLOBAL TimeZone = 'UTC'")  # whatever the machine's
+        # Not among the settings of `connect`: DuckDB 2.0 shows it then, but does not keep to it.
+        execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         for number, dataset in enumerate(self._config.datasets):
             self._define_dataset(number, dataset.name, tolerant=tolerant)
         execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
@@ -331,7 +337,6 @@ def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
         "threads": len(os.sched_getaffinity(0)),
         "memory_limit": f"{limits.memory_limit_bytes}B",
         "temp_directory": str(scratch),
-        "max_temp_directory_size": f"{limits.temp_directory_limit_bytes}B",
         # A clock that needs no thread of Python; it starts after ours, so it rings second.
         "max_execution_time": max(1, round(limits.timeout_s * 1000)),
         "python_enable_replacements": False,
@@ -341,17 +346,15 @@ def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _projection(columns: Sequence[Column]) -> tuple[str, str] | None:
-    """Names for the columns of a subquery, and the list that selects them as Arrow can hold them; None: as they are."""
+def _projection(columns: Sequence[Column]) -> str | None:
+    """Select the columns of a relation, by position as names may repeat, as Arrow can hold them; None: as they are."""
     templates = [arrow_projection(column.type) for column in columns]
     if not any(templates):
         return None
-    names = [f"c{number}" for number in range(len(columns))]
-    selected = (
-        f"{(template or '{}').format(name)} AS {_name(column.name)}"
-        for template, name, column in zip(templates, names, columns, strict=True)
+    return ", ".join(
+        f"{(template or '{}').format(f'#{number}')} AS {_name(column.name)}"
+        for number, (template, column) in enumerate(zip(templates, columns, strict=True), start=1)
     )
-    return ", ".join(names), ", ".join(selected)
 
 
 def _name(identifier: str) -> str:

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from queryengine.duckdb_errors import BY_CLASS, BY_KIND, Fault, fault_of, is_about_parameters, sentence, translate
+from queryengine.errors import (
+    EngineUnavailableError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    SqlSyntaxError,
+    StatementNotAllowedError,
+)
+from runtimeconf.model import QueryConfig
+
+STATE = Path("/var/lib/runtime/state")
+
+DUCKDB_ERRORS = [error for _, error in inspect.getmembers(duckdb, inspect.isclass) if issubclass(error, duckdb.Error)]
+
+
+@pytest.mark.parametrize("error", DUCKDB_ERRORS)
+def test_every_exception_of_duckdb_is_judged(error: type[duckdb.Error]) -> None:
+    assert error in BY_CLASS
+
+
+def test_nothing_is_judged_that_duckdb_does_not_have() -> None:
+    assert {error for error in BY_CLASS if issubclass(error, duckdb.Error)} == set(DUCKDB_ERRORS)
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_every_fault_becomes_an_error_of_this_room(fault: Fault) -> None:
+    error = next(error for error, judged in BY_CLASS.items() if judged is fault)
+
+    assert isinstance(translate(error("Some Error: text"), QueryConfig(), STATE), QueryError)
+
+
+@pytest.mark.parametrize(
+    ("exc", "expected"),
+    [
+        pytest.param(OSError("Conversion Error: Could not convert"), Fault.SQL, id="conversion"),
+        pytest.param(OSError("Out of Range Error: Overflow"), Fault.SQL, id="overflow"),
+        pytest.param(OSError("INTERRUPT Error: Interrupted!"), Fault.INTERRUPTED, id="interrupt"),
+        pytest.param(pa.ArrowInvalid("Invalid Input Error: no"), Fault.SQL, id="ArrowInvalid"),
+        pytest.param(OSError("Out of Memory Error: failed"), Fault.RESOURCES, id="memory"),
+        pytest.param(pa.ArrowMemoryError("malloc of size 5 failed"), Fault.RESOURCES, id="Arrow's memory"),
+        pytest.param(MemoryError(), Fault.RESOURCES, id="MemoryError"),
+        pytest.param(OSError("IO Error: Could not read"), Fault.DATA, id="IO"),
+        pytest.param(OSError("IO Error: write: No space left on device"), Fault.RESOURCES, id="disk full"),
+        pytest.param(OSError("FATAL Error: invalidated"), Fault.BROKEN, id="fatal"),
+        pytest.param(OSError("INTERNAL Error: assertion"), Fault.BROKEN, id="internal"),
+        pytest.param(OSError("Corrupt database file: checksum"), Fault.DATA, id="damaged under way"),
+        pytest.param(duckdb.Error("Corrupt database file: checksum"), Fault.DATA, id="damaged"),
+        pytest.param(OSError("something else"), Fault.OTHER, id="no kind"),
+        pytest.param(OSError("Brand New Error: text"), Fault.OTHER, id="unknown kind"),
+        pytest.param(RuntimeError("x"), Fault.OTHER, id="not DuckDB's"),
+        pytest.param(
+            duckdb.TransactionException("TransactionContext Error: transaction is launched in read-only mode"),
+            Fault.NOT_ALLOWED,
+            id="write",
+        ),
+    ],
+)
+def test_a_failure_is_judged_by_class_or_text(exc: BaseException, expected: Fault) -> None:
+    assert fault_of(exc) is expected
+
+
+def test_a_new_exception_is_judged_by_its_base() -> None:
+    class NewException(duckdb.DataError):
+        pass
+
+    assert fault_of(NewException("x")) is Fault.SQL
+
+
+def test_kinds_are_as_fault_of_looks_them_up() -> None:
+    assert all(kind == kind.lower() for kind in BY_KIND)
+
+
+@pytest.mark.parametrize(
+    ("exc", "error", "message"),
+    [
+        pytest.param(duckdb.ParserException("Parser Error: at"), SqlSyntaxError, "at", id="syntax"),
+        pytest.param(duckdb.BinderException("Binder Error: no a"), SqlError, "no a", id="binder"),
+        pytest.param(
+            duckdb.PermissionException("Permission Error: no"), StatementNotAllowedError, "no", id="permission"
+        ),
+        pytest.param(
+            duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate"),
+            ResourceLimitError,
+            "The statement needs more memory than there is (1 GiB at most): ask for less at once.",
+            id="memory",
+        ),
+        pytest.param(
+            duckdb.OutOfMemoryException("Out of Memory Error: limit was set by the 'max_temp_directory_size' setting"),
+            ResourceLimitError,
+            "The statement needs more temporary space than there is (1500 MiB at most): ask for less at once.",
+            id="temporary space",
+        ),
+        pytest.param(duckdb.InterruptException("INTERRUPT Error: x"), QueryTimeoutError, None, id="DuckDB's clock"),
+        pytest.param(
+            duckdb.InternalException("INTERNAL Error: /src/x.cpp:12"),
+            EngineUnavailableError,
+            "The engine failed on this statement and starts anew; other statements work.",
+            id="internal",
+        ),
+        pytest.param(
+            duckdb.IOException("IO Error: /var/x"),
+            EngineUnavailableError,
+            "The data could not be read: try again.",
+            id="IO",
+        ),
+        pytest.param(
+            duckdb.ConnectionException("Connection Error: /x"),
+            QueryError,
+            "The engine could not run this statement.",
+            id="other",
+        ),
+    ],
+)
+def test_an_error_is_a_sentence(exc: duckdb.Error, error: type[QueryError], message: str | None) -> None:
+    limits = QueryConfig(temp_directory_limit_bytes=1500 * 2**20)
+
+    translated = translate(exc, limits, STATE)
+
+    assert type(translated) is error
+    assert message is None or str(translated) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param(
+            "Binder Error: no a\n\nLINE 1: SELECT a\n               ^",
+            "no a\n\nLINE 1: SELECT a\n               ^",
+            id="excerpt",
+        ),
+        pytest.param(
+            'IO Error: Cannot open "/var/lib/runtime/state/tmp/1/x.tmp": no', 'Cannot open "<file>": no', id="path"
+        ),
+        pytest.param("Table _s3.main.flights has 3 columns", "Table flights has 3 columns", id="attachment"),
+        pytest.param('Table "_s12".main."flights" has', 'Table "flights" has', id="quoted attachment"),
+        pytest.param("Table _catalog.main.tables has", "Table information_schema.tables has", id="catalog view"),
+        pytest.param(
+            "no\n\nPlease try installing and loading the x extension:\nINSTALL x;", "no", id="extension advice"
+        ),
+        pytest.param("no\n\nPossible solutions:\n* Reducing the number of threads", "no", id="settings advice"),
+        pytest.param("Error: text", "Error: text", id="no kind"),
+    ],
+)
+def test_a_sentence_keeps_what_concerns_the_caller(text: str, kept: str) -> None:
+    assert sentence(duckdb.Error(text), STATE) == kept
+
+
+@pytest.mark.parametrize(("number", "shown"), [(3, 1), (4, 2), (1, 1)])
+def test_lines_are_counted_in_the_callers_statement(number: int, shown: int) -> None:
+    text = f"Binder Error: no\n\nLINE {number}: SELECT"
+
+    assert sentence(duckdb.Error(text), STATE, lines_before=2) == f"no\n\nLINE {shown}: SELECT"
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [(1023, "1023 B"), (2048, "2 KiB"), (1025 * 1024, "1025 KiB"), (2**40, "1024 GiB")]
+)
+def test_a_limit_is_shown_in_the_largest_unit_that_is_exact(size: int, shown: str) -> None:
+    error = translate(duckdb.OutOfMemoryException(""), QueryConfig(memory_limit_bytes=size), STATE)
+
+    assert shown in str(error)
+
+
+def test_what_is_about_parameters_is_told_apart() -> None:
+    assert is_about_parameters(duckdb.InvalidInputException("Invalid Input Error: Python integer too large"))
+    assert is_about_parameters(duckdb.NotImplementedException("Unable to transform python value"))
+    assert not is_about_parameters(duckdb.InvalidInputException("Invalid Input Error: Failed to parse"))
+    assert not is_about_parameters(duckdb.BinderException("Binder Error: parameter"))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queryengine.errors import ParameterError
+from queryengine.parameters import MAX_DEPTH, MAX_PARAMETERS, bind
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "bound"),
+    [
+        pytest.param((), None, None, id="none"),
+        pytest.param((), [], None, id="empty list"),
+        pytest.param((), {}, None, id="empty mapping"),
+        pytest.param(("1",), [5], [5], id="one"),
+        pytest.param(("1", "2"), (5, None), [5, None], id="tuple"),
+        pytest.param(("a",), {"a": 1}, {"a": 1}, id="name"),
+        pytest.param(("A",), {"a": 1}, {"a": 1}, id="name in another case"),
+        pytest.param(("a", "A"), {"A": 1}, {"a": 1}, id="one name in two cases"),
+        pytest.param(("1",), {"1": 5}, {"1": 5}, id="number as a name"),
+    ],
+)
+def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None:
+    assert bind(taken, given) == bound
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "message"),
+    [
+        pytest.param(("1",), None, "takes 1 parameter, and 0 are given", id="S29 none"),
+        pytest.param(("1", "2"), [1], "takes 2 parameters, and 1 is given", id="S29 too few"),
+        pytest.param((), [1], "takes 0 parameters, and 1 is given", id="S29 unasked"),
+        pytest.param(("2",), [1, 2], "takes 1 parameter, and 2 are given", id="S29 a gap in the numbers"),
+        pytest.param(("a", "b"), [1, 2], r"names its parameters \(\$a, \$b\): give an object", id="S29 list for names"),
+        pytest.param(("a", "b"), {"a": 1}, r"takes \$b, and no value", id="S29 missing name"),
+        pytest.param(("a",), {"a": 1, "b": 2}, r"has no parameter \$b", id="S29 extra name"),
+        pytest.param((), {"b": 2}, r"has no parameter \$b", id="S29 name unasked"),
+        pytest.param(("a",), {"a": 1, "A": 2}, "given twice", id="S29 name twice"),
+        pytest.param((), {"x" * 1000: 2}, r"no parameter \$x{40}\.", id="S29 long name"),
+        pytest.param((), [0] * (MAX_PARAMETERS + 1), "10,000 parameters at most, and 10,001", id="S29 too many"),
+        pytest.param(
+            (), dict.fromkeys(range(MAX_PARAMETERS + 1)), "10,000 parameters at most", id="S29 too many names"
+        ),
+    ],
+)
+def test_values_that_do_not_fit(taken: tuple[str, ...], given: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        bind(taken, given)
+
+
+def nested(depth: int, *, mapping: bool) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value} if mapping else [value]
+    return value
+
+
+@pytest.mark.parametrize("mapping", [False, True])
+def test_s29_values_may_be_nested_up_to_a_depth(mapping: bool) -> None:
+    deep, deeper = nested(MAX_DEPTH - 1, mapping=mapping), nested(100_000, mapping=mapping)
+
+    assert bind(("1",), [deep]) == [deep]
+    with pytest.raises(ParameterError, match="more than 64 levels"):
+        bind(("1",), [deeper])
+    with pytest.raises(ParameterError, match="more than 64 levels"):
+        bind(("a",), {"a": deeper})
