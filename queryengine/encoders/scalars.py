@@ -71,7 +71,7 @@ class FloatRenderer(Renderer):
             whole = pc.and_(whole, pc.less(magnitude, _WHOLE_UNTIL))
             large = pc.and_(large, whole)
             text = pc.if_else(large, pc.cast(pc.cast(where(large, array), pa.int64()), pa.string()), text)
-        return pc.if_else(whole, join(text, ".0"), text)
+        return pc.if_else(whole, join(where(whole, text), ".0"), text)
 
 
 class DecimalRenderer(Renderer):

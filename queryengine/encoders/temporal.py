@@ -149,7 +149,7 @@ def _shortest(
     if not fits.true_count:
         return _shortest(integers, unit, text, _FINER[coarser])
     finer = _shortest(where(pc.invert(fits), integers), unit, text, _FINER[coarser])
-    return pc.coalesce(text(where(fits, quotients), coarser), finer)
+    return pc.if_else(fits, text(where(fits, quotients), coarser), finer)
 
 
 def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:
