@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -53,8 +51,6 @@ class ApiKeyAuthentication(BaseAuthentication):
                     audit.log_failure(request, audit.UNKNOWN)
                     raise AuthenticationFailed("The API key is not valid.", code="invalid_key")
                 return Principal.of(key), key
-            case _:
-                assert_never(credential)
 
     def authenticate_header(self, request: Request) -> str:
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -85,6 +85,22 @@ def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes)
 _application = WSGIHandler()
 
 
+def begin(environ: dict[str, Any]) -> tuple[Answer, Any]:
+    """Send a request; the answer has no body yet, the pieces give it and are to be closed."""
+    answer = Answer(0, {}, environ=environ)
+
+    def start_response(
+        status: str, fields: list[tuple[str, str]], exc_info: object = None, /
+    ) -> Callable[[bytes], Any]:
+        answer.status = int(status.split(" ", 1)[0])
+        answer.headers = dict(fields)
+        assert len(answer.headers) == len(fields)
+        assert exc_info is None
+        return answer.body.join
+
+    return answer, _application(environ, start_response)
+
+
 def call(
     method: str,
     target: str,
@@ -94,15 +110,7 @@ def call(
     chunks: int | None = None,
 ) -> Answer:
     """Send a request and read the answer, or only its first *chunks* pieces, and close it as a server does."""
-    full = {**environ_of(method, target, headers, body), **(environ or {})}
-    answer = Answer(0, {}, environ=full)
-
-    def start_response(status: str, fields: list[tuple[str, str]]) -> None:
-        answer.status = int(status.split(" ", 1)[0])
-        answer.headers = dict(fields)
-        assert len(answer.headers) == len(fields)
-
-    pieces: Any = _application(full, start_response)
+    answer, pieces = begin({**environ_of(method, target, headers, body), **(environ or {})})
     try:
         for count, piece in enumerate(pieces):
             if count == chunks:

@@ -17,7 +17,7 @@ import queryengine.state
 from queryengine.inprocess import InProcessEngine
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from sqlapi.answers import READ_AHEAD_BYTES
-from tests.sqlapi.harness import WITH_KEY, call, sql
+from tests.sqlapi.harness import WITH_KEY, begin, call, environ_of, sql
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -139,13 +139,9 @@ def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None
 
 def hold_open(statement: str) -> Any:
     """Begin to read a streamed answer, and keep its place."""
-    from django.core.handlers.wsgi import WSGIHandler  # noqa: PLC0415 (beside its use)
-
-    from tests.sqlapi.harness import environ_of  # noqa: PLC0415 (as above)
-
-    response = WSGIHandler()(environ_of("POST", "/v1/sql", [WITH_KEY], statement.encode()), lambda *_: None)
-    next(iter(response))
-    return response
+    _, pieces = begin(environ_of("POST", "/v1/sql", [WITH_KEY], statement.encode()))
+    next(iter(pieces))
+    return pieces
 
 
 def test_l17_a_client_that_closes_in_the_middle_frees_its_place(

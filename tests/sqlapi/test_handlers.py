@@ -10,7 +10,8 @@ from django.test import RequestFactory
 from sqlapi.handlers import bad_request, respond, server_error
 from sqlapi.request_ids import REQUEST_ID
 
-request = RequestFactory().get("/", **{REQUEST_ID: "the-id"})
+request = RequestFactory().get("/")
+request.META[REQUEST_ID] = "the-id"
 
 
 def test_what_django_refuses_is_a_problem() -> None:

@@ -20,7 +20,7 @@ from datasets.service import DatasetService
 from queryengine.errors import QueryTimeoutError
 from queryengine.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.sqlapi.harness import K1, WITH_KEY, Answer, call, sql
+from tests.sqlapi.harness import K1, WITH_KEY, Answer, Header, call, sql
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -407,7 +407,7 @@ def test_bodies_of_a_refresh_that_are_refused(body: bytes, status: int, code: st
 
 
 def test_r15_refreshes_that_are_refused() -> None:
-    def refresh(method: str, name: str, *headers: tuple[str, str]) -> Answer:
+    def refresh(method: str, name: str, *headers: Header) -> Answer:
         return call(method, f"/v1/datasets/{name}/acceleration/refresh", *headers)
 
     assert refresh("POST", "nope", WITH_KEY).code == "dataset_not_found"
