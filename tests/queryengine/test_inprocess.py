@@ -67,7 +67,9 @@ def engine(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
         pytest.param("SELECT 1 AS a", [{"a": 1}], id="select"),
         pytest.param("SELECT 1 AS a;", [{"a": 1}], id="semicolon"),
         pytest.param("SELECT 1 AS a -- end", [{"a": 1}], id="comment"),
-        pytest.param("SELECT 1::UHUGEINT AS a; -- end", [{"a": 1}], id="projected with semicolon and comment"),
+        pytest.param(
+            "SELECT 1::UHUGEINT AS a, 'é;' AS b;; /* ; */ -- end", [{"a": 1, "b": "é;"}], id="projected with end"
+        ),
         pytest.param("VALUES (1, 'x'), (2, 'y')", [{"col0": 1, "col1": "x"}, {"col0": 2, "col1": "y"}], id="values"),
         pytest.param("FROM few SELECT id ORDER BY ALL", [{"id": 0}, {"id": 1}, {"id": 2}], id="view"),
         pytest.param("SELECT count(*) AS n FROM runtime.main.flights", [{"n": 1000}], id="qualified"),
@@ -238,8 +240,8 @@ def test_s24_information_schema_lists_what_is_declared(engine: InProcessEngine) 
 
 def test_the_lock_holds_behind_the_gate(engine: InProcessEngine, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a\n1\n")
-    session = engine._generations.lease().session
-    cursor = session._connection.cursor()
+    lease = engine._generations.lease()
+    cursor = lease.session._connection.cursor()
     cursor.execute("USE runtime")
 
     for sql in (
@@ -260,6 +262,7 @@ def test_the_lock_holds_behind_the_gate(engine: InProcessEngine, tmp_path: Path)
             cursor.execute(sql)
         del secret_frame
     cursor.close()
+    lease.release()
 
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["data.csv"]
 

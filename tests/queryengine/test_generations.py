@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from queryengine.cancellation import Interruption
+from queryengine.catalog import Manifest, manifest_path, read_manifest, snapshot_path, write_manifest
+from queryengine.errors import EngineUnavailableError
+from queryengine.gate import Gate
+from queryengine.generations import Generations
+from queryengine.session import EngineInstance
+from tests.queryengine.conftest import MakeConfig
+from tests.queryengine.publishing import Publisher, open_files, wait_until
+
+MakeGenerations = Callable[..., Generations]
+
+
+@pytest.fixture
+def opened() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def make_generations(
+    publisher: Publisher, make_config: MakeConfig, tmp_path: Path, opened: list[int]
+) -> Iterator[MakeGenerations]:
+    with ExitStack() as made:
+
+        def make(before_open: Callable[[], None] = lambda: None, **settings: Any) -> Generations:
+            config = make_config(**settings)
+
+            def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
+                before_open()
+                session = EngineInstance.open(
+                    config, manifest, (), tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
+                )
+                opened.append(manifest.generation)
+                return session
+
+            generations = Generations(publisher.state_dir, open_session)
+            made.callback(generations.close, 5)
+            return generations
+
+        yield make
+
+
+def value(generations: Generations, sql: str = "SELECT min(id) AS id FROM flights") -> int:
+    lease = generations.lease()
+    try:
+        reader = lease.session.run(Gate().admit(sql, frozenset({"flights"})), None, Interruption())
+        (batch,) = reader
+        reader.close()
+        return int(batch.column(0)[0].as_py())
+    finally:
+        lease.release()
+
+
+def test_one_session_serves_until_something_is_published(
+    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+
+    assert [value(generations) for _ in range(3)] == [1, 1, 1]
+    publisher.publish(flights="SELECT 2 AS id")
+    assert [value(generations) for _ in range(3)] == [2, 2, 2]
+
+    assert opened == [1, 2]
+
+
+def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
+    publisher: Publisher, make_generations: MakeGenerations
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    (old,) = open_files(publisher.state_dir)
+    leases = [generations.lease(), generations.lease()]
+    publisher.publish(flights="SELECT 2 AS id")
+    assert value(generations) == 2
+
+    leases[0].release()
+    leases[0].release()
+    wait_until(lambda: not generations._wake.is_set())
+    assert any(old in name for name in open_files(publisher.state_dir))
+    leases[1].release()
+
+    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir)), within_s=2)
+
+
+def test_a_manifest_is_noticed_without_a_statement(
+    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+) -> None:
+    make_generations()
+
+    publisher.publish(flights="SELECT 1 AS id")
+
+    assert wait_until(lambda: opened == [0, 1]) < 2
+
+
+def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
+    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    publications = iter(["SELECT 2 AS id", "SELECT 3 AS id"])
+
+    def publish_first() -> None:
+        if sql := next(publications, None):
+            publisher.publish(flights=sql)
+
+    generations = make_generations(before_open=publish_first)
+
+    assert value(generations) == 3
+    assert opened == [3]
+
+
+def test_a_snapshot_that_is_lost_is_done_without(publisher: Publisher, make_generations: MakeGenerations) -> None:
+    manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 7 AS id")
+    snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
+    generations = make_generations(datasets=("flights", "planes"))
+
+    with pytest.raises(EngineUnavailableError, match="'flights' cannot be read"):
+        value(generations)
+
+    publisher.publish(flights="SELECT 2 AS id")
+    assert value(generations) == 2
+
+
+def test_a_damaged_manifest_leaves_the_data_of_before(
+    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    good = read_manifest(publisher.state_dir)
+    manifest_path(publisher.state_dir).write_text("{")
+
+    assert [value(generations) for _ in range(3)] == [1, 1, 1]
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
+
+    lease = generations.lease()
+    lease.session.failure(duckdb.FatalException("FATAL Error: x"))
+    lease.release()
+    with pytest.raises(EngineUnavailableError, match="damaged"):
+        generations.lease()
+    write_manifest(publisher.state_dir, good)
+    assert value(generations) == 1
+
+
+def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_generations: MakeGenerations) -> None:
+    manifest_path(publisher.state_dir).write_text('{"format_version": 99}')
+    generations = make_generations()
+
+    assert value(generations, "SELECT 5 AS id") == 5
+    with pytest.raises(EngineUnavailableError, match="not loaded"):
+        value(generations)
+    manifest_path(publisher.state_dir).unlink()
+    publisher.publish(flights="SELECT 1 AS id")
+    assert value(generations) == 1
+
+
+def test_a_broken_session_is_replaced_once(
+    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    lease = generations.lease()
+    lease.session.failure(duckdb.InternalException("INTERNAL Error: x"))
+    lease.release()
+
+    assert [value(generations) for _ in range(2)] == [1, 1]
+
+    assert opened == [1, 1]
+
+
+def test_a_session_that_cannot_be_opened_is_tried_again(
+    publisher: Publisher, make_generations: MakeGenerations
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    failures = iter([False, True, True])
+
+    def fail() -> None:
+        if next(failures, False):
+            raise EngineUnavailableError("The engine cannot start.")
+
+    generations = make_generations(before_open=fail)
+    publisher.publish(flights="SELECT 2 AS id")
+
+    wait_until(lambda: next(failures, None) is None)
+    assert value(generations) == 2
+
+
+def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_generations: MakeGenerations) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    lease = generations.lease()
+    closing = threading.Thread(target=generations.close, args=(10,))
+    closing.start()
+
+    wait_until(lambda: generations._closed)
+    with pytest.raises(EngineUnavailableError, match="stopping"):
+        generations.lease()
+    assert open_files(publisher.state_dir)
+    lease.release()
+    closing.join(5)
+
+    assert not closing.is_alive()
+    assert not open_files(publisher.state_dir)
+    generations.close(1)
+
+
+def test_close_does_not_wait_for_ever(publisher: Publisher, make_generations: MakeGenerations) -> None:
+    generations = make_generations()
+    lease = generations.lease()
+
+    generations.close(0.05)
+
+    assert generations._thread.is_alive()
+    lease.release()
+    wait_until(lambda: not generations._thread.is_alive())

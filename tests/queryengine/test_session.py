@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from queryengine.cancellation import Interruption
+from queryengine.catalog import Column, Manifest, read_manifest, snapshot_path
+from queryengine.engine import Parameters
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, SqlError
+from queryengine.gate import Gate
+from queryengine.session import BATCH_BYTES, BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
+from queryengine.views import gate_views
+from tests.queryengine.conftest import MakeConfig
+from tests.queryengine.publishing import Publisher
+
+OpenSession = Callable[..., EngineInstance]
+
+
+@pytest.fixture
+def open_session(make_config: MakeConfig, publisher: Publisher, tmp_path: Path) -> Iterator[OpenSession]:
+    with ExitStack() as sessions:
+
+        def open_(*, tolerant: bool = False, manifest: Manifest | None = None, **settings: Any) -> EngineInstance:
+            config = make_config(**settings)
+            datasets = frozenset(dataset.name for dataset in config.datasets)
+            views = gate_views(config.views, datasets, Gate(), config.file)
+            newest = manifest or read_manifest(publisher.state_dir)
+            session = EngineInstance.open(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
+            sessions.callback(session.close)
+            return session
+
+        yield open_
+
+
+def run(
+    session: EngineInstance,
+    sql: str,
+    parameters: Parameters | None = None,
+    interruption: Interruption | None = None,
+    relations: frozenset[str] = frozenset({"flights", "planes", "ids"}),
+) -> Reader:
+    return session.run(Gate().admit(sql, relations), parameters, interruption or Interruption())
+
+
+def table(reader: Reader) -> pa.Table:
+    try:
+        return pa.Table.from_batches(list(reader), schema=reader.schema)
+    finally:
+        reader.close()
+
+
+def test_its_settings_are_the_limits_of_the_yaml(open_session: OpenSession, tmp_path: Path) -> None:
+    session = open_session(memory_limit_bytes=300 * 2**20, temp_directory_limit_bytes=50 * 2**20, timeout_s=12.5)
+    cursor = session._connection.cursor()
+    settings = dict(cursor.execute("SELECT name, value FROM duckdb_settings()").fetchall())
+    cursor.close()
+
+    expected = {
+        "threads": str(len(os.sched_getaffinity(0))),
+        "memory_limit": "300.0 MiB",
+        "max_temp_directory_size": "50.0 MiB",
+        "max_execution_time": "12500",
+        "temp_directory": str(tmp_path / "scratch"),
+        "TimeZone": "UTC",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+        "python_enable_replacements": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allow_community_extensions": "false",
+    }
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_every_other_setting_is_duckdbs_default(open_session: OpenSession) -> None:
+    ours = {
+        *("threads", "worker_threads", "memory_limit", "max_memory", "write_buffer_row_group_memory_limit"),
+        *("max_temp_directory_size", "max_execution_time"),
+        *("temp_directory", "TimeZone", "enable_external_access", "lock_configuration", "python_enable_replacements"),
+        *("autoinstall_known_extensions", "autoload_known_extensions", "allow_community_extensions"),
+        *("allowed_directories", "allowed_paths", "schema", "search_path"),
+    }
+    cursor = open_session()._connection.cursor()
+    query = "SELECT name, value FROM duckdb_settings()"
+
+    settings = dict(cursor.execute(query).fetchall())
+    with duckdb.connect(":memory:") as fresh:
+        defaults = dict(fresh.execute(query).fetchall())
+    cursor.close()
+
+    assert {name for name in settings if settings[name] != defaults[name]} <= ours
+
+
+def test_it_has_one_visible_database(open_session: OpenSession, publisher: Publisher) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    session = open_session()
+
+    assert table(run(session, "SHOW DATABASES")).to_pylist() == [{"database_name": "runtime"}]
+    assert table(run(session, "SELECT current_database() AS d, current_schema() AS s")).to_pylist() == [
+        {"d": "runtime", "s": "main"}
+    ]
+
+
+def test_a_reader_names_columns_and_types_as_the_statement_does(open_session: OpenSession) -> None:
+    reader = run(open_session(), "SELECT 1 AS a, 2::UHUGEINT AS a, [1.5] AS b, TIMETZ '12:00:00+02' AS t")
+    result = table(reader)
+
+    assert reader.columns == (
+        Column(name="a", type="INTEGER"),
+        Column(name="a", type="UHUGEINT"),
+        Column(name="b", type="DECIMAL(2,1)[]"),
+        Column(name="t", type="TIME WITH TIME ZONE"),
+    )
+    assert result.schema.names == ["a", "a", "b", "t"]
+    assert [str(value) for value in result.column(1)] == ["2"]
+
+
+def test_names_of_datasets_and_files_are_quoted(open_session: OpenSession, publisher: Publisher) -> None:
+    publisher.publish(select="SELECT 1 AS id", Flights="SELECT 2 AS id")
+    session = open_session(datasets=("select", "flights"))
+
+    assert table(run(session, 'FROM "select"', relations=frozenset({"select"}))).to_pylist() == [{"id": 1}]
+    assert table(run(session, "FROM FLIGHTS")).to_pylist() == [{"id": 2}]
+
+
+def test_a_state_directory_with_a_quote_works(tmp_path: Path, open_session: OpenSession, publisher: Publisher) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    quoted = tmp_path / "it's"
+    publisher.state_dir.rename(quoted)
+    publisher.state_dir.symlink_to(quoted)
+
+    assert table(run(open_session(), "FROM flights")).num_rows == 1
+
+
+def test_small_batches_are_joined_but_the_first_is_not_held_back(open_session: OpenSession) -> None:
+    reader = run(open_session(), "SELECT range FROM range(100000)")
+    sizes = [batch.num_rows for batch in reader]
+    reader.close()
+
+    assert sizes[0] < BATCH_ROWS / 4
+    assert all(size >= BATCH_ROWS for size in sizes[1:-1])
+    assert sum(sizes) == 100_000
+    assert not reader.short
+
+
+def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
+    reader = run(open_session(), "SELECT repeat('x', 10000) AS v FROM range(20000)")
+    batches = [(batch.num_rows, batch.nbytes) for batch in reader]
+    reader.close()
+
+    assert sum(rows for rows, _ in batches) == 20_000
+    assert max(size for _, size in batches) < BATCH_BYTES + 25 * 2**20
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2047])
+def test_a_short_answer_is_known_to_be_one(open_session: OpenSession, rows: int) -> None:
+    reader = run(open_session(), f"SELECT range FROM range({rows})")
+
+    assert reader.short
+    assert table(reader).num_rows == rows
+
+
+def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
+    session = open_session()
+    reader = run(session, "SELECT * FROM range(200000000)")
+    next(iter(reader))
+
+    reader.close()
+    reader.close()
+
+    assert list(reader) == []
+    assert table(run(session, "SELECT 1 AS a")).num_rows == 1
+
+
+def test_what_a_pivot_makes_for_itself_does_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
+    publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
+    session = open_session()
+    cursor = session._connection.cursor()
+    count = "SELECT count(*) FROM duckdb_types() WHERE NOT internal AND database_name NOT IN ('system', 'temp')"
+    before = cursor.execute(count).fetchone()
+
+    assert table(run(session, "PIVOT flights ON name USING sum(id)")).num_columns == 3
+
+    assert cursor.execute(count).fetchone() == before
+    cursor.close()
+
+
+def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession) -> None:
+    session = open_session()
+    statement = Gate().admit("SELECT 1 AS a", frozenset())
+    for sql in ("CREATE TABLE runtime.main.t AS SELECT 1", "CREATE OR REPLACE MACRO runtime.main.abs(x) AS 42"):
+        with pytest.raises(Exception, match="read-only"):
+            session.run(type(statement)(sql, "select", frozenset(), frozenset()), None, Interruption())
+
+    assert table(run(session, "SHOW TABLES")).num_rows == 0
+
+
+def test_a_stopped_statement_does_not_start(open_session: OpenSession) -> None:
+    interruption = Interruption()
+    interruption.stop(QueryCancelledError)
+
+    with pytest.raises(QueryCancelledError):
+        run(open_session(), "SELECT 1", interruption=interruption)
+
+
+def test_an_error_in_a_projected_statement_counts_its_own_lines(open_session: OpenSession) -> None:
+    with pytest.raises(SqlError, match=r"LINE 2: , CAST"):
+        run(open_session(), "SELECT 1::UHUGEINT AS a\n, CAST('x' || range AS INTEGER) FROM range(3)")
+
+
+def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession, publisher: Publisher) -> None:
+    manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
+    snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
+    datasets = ("flights", "planes")
+
+    with pytest.raises(SnapshotGoneError):
+        open_session(datasets=datasets)
+    session = open_session(datasets=datasets, tolerant=True, views={"ids": "SELECT id FROM flights"})
+
+    assert table(run(session, "FROM planes")).to_pylist() == [{"id": 2}]
+    with pytest.raises(EngineUnavailableError, match=r"^Dataset 'flights' cannot be read at the moment\.$"):
+        run(session, "FROM flights")
+    with pytest.raises(EngineUnavailableError, match="View 'ids' has no data yet: Dataset 'flights' cannot"):
+        run(session, "FROM ids")
+
+
+def test_an_engine_that_cannot_start_says_so(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(timeout_s=1e30)
+
+    with pytest.raises(EngineUnavailableError, match="cannot start"):
+        EngineInstance.open(config, Manifest(generation=0), (), tmp_path / "scratch")
+
+
+def test_a_failure_that_leaves_the_instance_sound_does_not_condemn_it(open_session: OpenSession) -> None:
+    session = open_session()
+
+    session.failure(duckdb.BinderException("Binder Error: x"))
+    assert not session.broken
+    session.failure(duckdb.InternalException("INTERNAL Error: x"))
+    assert session.broken

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queryengine.gate import Gate
+from queryengine.views import gate_views, order_views
+from runtimeconf.errors import ConfigError
+from runtimeconf.model import ViewConfig
+
+FILE = Path("/etc/runtime.yaml")
+DATASETS = frozenset({"flights", "planes"})
+
+
+def declared(**views: str) -> list[ViewConfig]:
+    return [
+        ViewConfig(name=name, sql=sql, line=10 + number, yaml_path=f"views[{number}].sql")
+        for number, (name, sql) in enumerate(views.items())
+    ]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def faults(gate: Gate, **views: str) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        order_views(declared(**views), DATASETS, gate, FILE)
+    assert all(fault.file == FILE and fault.line >= 10 for fault in caught.value.faults)
+    return {fault.yaml_path: fault.message for fault in caught.value.faults}
+
+
+def test_views_come_after_what_they_read(gate: Gate) -> None:
+    views = declared(
+        last="SELECT * FROM middle JOIN planes USING (id)",
+        middle="WITH x AS (SELECT * FROM first) SELECT * FROM x",
+        first="SELECT * FROM flights",
+        free="SELECT 1 AS a",
+    )
+
+    ordered = order_views(views, DATASETS, gate, FILE)
+
+    assert [view.name for view in ordered] == ["first", "middle", "last", "free"]
+
+
+def test_views_in_a_good_order_stay_in_it(gate: Gate) -> None:
+    views = declared(b="SELECT * FROM flights", a="SELECT * FROM B", c="SELECT * FROM Planes")
+
+    assert order_views(views, DATASETS, gate, FILE) == tuple(views)
+    assert order_views([], DATASETS, gate, FILE) == ()
+
+
+def test_what_the_gate_made_of_a_view_is_kept(gate: Gate) -> None:
+    (view,) = gate_views(declared(a="SELECT * FROM flights"), DATASETS, gate, FILE)
+
+    assert view.config.name == "a"
+    assert view.statement.relations == {"flights"}
+
+
+def test_a_circle_is_named_at_each_of_its_views(gate: Gate) -> None:
+    found = faults(
+        gate,
+        a="SELECT * FROM b",
+        b="SELECT * FROM c",
+        c="SELECT * FROM a",
+        outside="SELECT * FROM a",
+        itself="SELECT * FROM Itself",
+        good="SELECT * FROM flights",
+    )
+
+    circle = "The views read each other in a circle: a -> b -> c -> a."
+    assert found == {
+        "views[0].sql": circle,
+        "views[1].sql": circle,
+        "views[2].sql": circle,
+        "views[4].sql": "The views read each other in a circle: itself -> itself.",
+    }
+
+
+def test_a_view_in_two_circles_is_named_once(gate: Gate) -> None:
+    found = faults(gate, a="SELECT * FROM b, c", b="SELECT * FROM a", c="SELECT * FROM b, a")
+
+    assert len(found) == 3
+    assert all(message.startswith("The views read each other in a circle: ") for message in found.values())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("SELECT * FROM nowhere", id="unknown name"),
+        pytest.param("SELECT * FROM '/etc/passwd'", id="file"),
+        pytest.param("DELETE FROM flights", id="write"),
+        pytest.param("SELECT 1; SELECT 2", id="two statements"),
+        pytest.param("SELEC 1", id="syntax"),
+        pytest.param("", id="empty"),
+        pytest.param("SELECT * FROM read_csv('x')", id="function"),
+        pytest.param("SELECT ? AS a", id="parameter"),
+        pytest.param("EXPLAIN SELECT 1", id="explain"),
+        pytest.param("PIVOT flights ON name USING count(*)", id="pivot without IN"),
+    ],
+)
+def test_a_view_that_is_refused_is_named(gate: Gate, sql: str) -> None:
+    found = faults(gate, good="SELECT * FROM flights", bad=sql, reader="SELECT * FROM bad")
+
+    assert list(found) == ["views[1].sql"]
+    assert found["views[1].sql"]
+
+
+def test_all_faults_are_named_at_once(gate: Gate) -> None:
+    found = faults(gate, a="SELECT * FROM nowhere", b="SELECT * FROM b", c="DROP TABLE flights")
+
+    assert list(found) == ["views[0].sql", "views[1].sql", "views[2].sql"]
