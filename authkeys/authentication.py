@@ -8,7 +8,7 @@ from rest_framework.request import Request
 
 from authkeys import audit
 from authkeys.access import Access
-from authkeys.credentials import Absent, Credential, Malformed, Presented, Reason
+from authkeys.credentials import Absent, Credential, Malformed, Reason
 from authkeys.keys import ApiKey
 from authkeys.principal import ANONYMOUS, Principal
 from authkeys.state import get_access
@@ -39,18 +39,16 @@ class ApiKeyAuthentication(BaseAuthentication):
         if access.key_set is None:
             return ANONYMOUS, None
         credential = _credential(access, request)
-        match credential:
-            case Absent():
-                return None
-            case Malformed(reason):
-                audit.log_failure(request, reason.value)
-                raise AuthenticationFailed(_SENTENCES[reason], code="invalid_key")
-            case Presented(text):
-                key = access.key_set.find(text)
-                if key is None:
-                    audit.log_failure(request, audit.UNKNOWN)
-                    raise AuthenticationFailed("The API key is not valid.", code="invalid_key")
-                return Principal.of(key), key
+        if isinstance(credential, Absent):
+            return None
+        if isinstance(credential, Malformed):
+            audit.log_failure(request, credential.reason.value)
+            raise AuthenticationFailed(_SENTENCES[credential.reason], code="invalid_key")
+        key = access.key_set.find(credential.text)
+        if key is None:
+            audit.log_failure(request, audit.UNKNOWN)
+            raise AuthenticationFailed("The API key is not valid.", code="invalid_key")
+        return Principal.of(key), key
 
     def authenticate_header(self, request: Request) -> str:
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""

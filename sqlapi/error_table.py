@@ -79,8 +79,8 @@ _HIDDEN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What an error is for a caller."""
+class Refusal:
+    """What an error is for a caller: the parts of a problem document."""
 
     status: int
     code: str
@@ -89,20 +89,20 @@ class Answer:
     is_internal: bool = False
 
 
-def answer_of(error: Exception) -> Answer:
+def refusal_of(error: Exception) -> Refusal:
     """Return what *error* is for a caller; anything not in the table is an internal error and says nothing."""
     for kind in type(error).__mro__:
         status = STATUSES.get(kind)
         if status is not None:
             hidden = isinstance(error, _HIDDEN)
-            return Answer(
+            return Refusal(
                 status=status,
                 code=code_of(error),
                 detail=HIDDEN_DETAIL if hidden else str(error),
                 headers=_headers(error, status),
                 is_internal=hidden,
             )
-    return Answer(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL, is_internal=True)
+    return Refusal(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL, is_internal=True)
 
 
 def code_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 
-from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, Answer, answer_of
+from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, Refusal, refusal_of
 from sqlapi.problems import problem, title
 from sqlapi.request_ids import REQUEST_ID
 
@@ -17,36 +17,36 @@ logger = logging.getLogger(__name__)
 
 
 def handle_view_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Answer what a view raised: DRF's `EXCEPTION_HANDLER`."""
+    """Refusal what a view raised: DRF's `EXCEPTION_HANDLER`."""
     request: HttpRequest = context["request"]
     return respond(error, request)
 
 
 def respond(error: Exception, request: HttpRequest) -> HttpResponse:
     """Return the problem document for *error*; one that is the runtime's own fault is logged with its traceback."""
-    answer = _unauthorized(error) if isinstance(error, NotAuthenticated | AuthenticationFailed) else answer_of(error)
-    if answer.is_internal:
+    refusal = _unauthorized(error) if isinstance(error, NotAuthenticated | AuthenticationFailed) else refusal_of(error)
+    if refusal.is_internal:
         _log_internal_error(request, error)
-    return _response(answer, request)
+    return _response(refusal, request)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django passes it)
-    """Answer what Django itself finds wrong with a request: `handler400`."""
+    """Refusal what Django itself finds wrong with a request: `handler400`."""
     detail = "The request is not well-formed."
-    return _response(Answer(status=400, code="malformed_request", detail=detail), request)
+    return _response(Refusal(status=400, code="malformed_request", detail=detail), request)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer a failure outside the views: `handler500`. Django calls it while it handles the exception."""
+    """Refusal a failure outside the views: `handler500`. Django calls it while it handles the exception."""
     _log_internal_error(request, sys.exception())
-    return _response(Answer(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL), request)
+    return _response(Refusal(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL), request)
 
 
-def _unauthorized(error: NotAuthenticated | AuthenticationFailed) -> Answer:
+def _unauthorized(error: NotAuthenticated | AuthenticationFailed) -> Refusal:
     # DRF puts the challenge of the authentication class there before it calls the handler.
     challenge = {"WWW-Authenticate": error.auth_header}  # type: ignore[union-attr]
     code = str(error.get_codes())
-    return Answer(status=401, code=code, detail=str(error.detail), headers=challenge)
+    return Refusal(status=401, code=code, detail=str(error.detail), headers=challenge)
 
 
 def _log_internal_error(request: HttpRequest, error: BaseException | None) -> None:
@@ -54,8 +54,8 @@ def _log_internal_error(request: HttpRequest, error: BaseException | None) -> No
     logger.error("a request failed", exc_info=error, extra={"fields": fields})
 
 
-def _response(answer: Answer, request: HttpRequest) -> HttpResponse:
-    document = problem(answer.status, answer.code, answer.detail, request.META.get(REQUEST_ID), answer.headers)
+def _response(refusal: Refusal, request: HttpRequest) -> HttpResponse:
+    document = problem(refusal.status, refusal.code, refusal.detail, request.META.get(REQUEST_ID), refusal.headers)
     response = HttpResponse(document.body, status=document.status, headers=document.headers)
     response.reason_phrase = title(document.status)
     return response

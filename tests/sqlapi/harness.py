@@ -85,6 +85,10 @@ def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes)
 _application = WSGIHandler()
 
 
+def _write(data: bytes) -> None:
+    raise AssertionError("PEP 3333: new applications do not write")
+
+
 def begin(environ: dict[str, Any]) -> tuple[Answer, Any]:
     """Send a request; the answer has no body yet, the pieces give it and are to be closed."""
     answer = Answer(0, {}, environ=environ)
@@ -96,7 +100,7 @@ def begin(environ: dict[str, Any]) -> tuple[Answer, Any]:
         answer.headers = dict(fields)
         assert len(answer.headers) == len(fields)
         assert exc_info is None
-        return answer.body.join
+        return _write
 
     return answer, _application(environ, start_response)
 

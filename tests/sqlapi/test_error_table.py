@@ -13,7 +13,7 @@ import queryengine.errors
 import runtimeconf.errors
 import sqlapi.errors
 from runtimeconf.errors import ConfigError, ConfigFault
-from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, STATUSES, answer_of, code_of
+from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, STATUSES, refusal_of, code_of
 
 ROOMS = [queryengine, datasets, authkeys, runtimeconf, sqlapi]
 BASES = [
@@ -78,7 +78,7 @@ def test_codes_name_one_kind_of_error_each() -> None:
     ],
 )
 def test_what_a_caller_gets(error: Exception, status: int, code: str, headers: dict[str, str]) -> None:
-    answer = answer_of(error)
+    answer = refusal_of(error)
 
     assert (answer.status, answer.code, answer.headers) == (status, code, headers)
     assert answer.detail == str(error)
@@ -98,7 +98,7 @@ def test_what_is_our_own_fault_says_nothing(tmp_path: Any) -> None:
         (ValueError(f"{tmp_path}"), INTERNAL_CODE),
         (KeyError("code"), INTERNAL_CODE),
     ]:
-        answer = answer_of(error)
+        answer = refusal_of(error)
         assert (answer.status, answer.code, answer.detail) == (500, code, HIDDEN_DETAIL)
         assert answer.is_internal
 
@@ -107,7 +107,7 @@ def test_a_subclass_of_a_plugin_has_the_status_of_its_base() -> None:
     class OddError(queryengine.errors.SqlError):
         code = "odd"
 
-    assert answer_of(OddError("x")).status == 400
+    assert refusal_of(OddError("x")).status == 400
     assert code_of(OddError("x")) == "odd"
 
 
