@@ -13,7 +13,7 @@ import queryengine.errors
 import runtimeconf.errors
 import sqlapi.errors
 from runtimeconf.errors import ConfigError, ConfigFault
-from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, STATUSES, refusal_of, code_of
+from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, STATUSES, code_of, refusal_of
 
 ROOMS = [queryengine, datasets, authkeys, runtimeconf, sqlapi]
 BASES = [
