@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from datasets.control import DatasetControl, DatasetState, DatasetStatus, RefreshRun
 from datasets.errors import (
@@ -52,6 +52,7 @@ _TIMEOUT_S = 5.0
 _MAX_CONNECTIONS = 32
 
 Call = Literal["datasets", "history", "refresh"]
+_CALLS: tuple[Call, ...] = get_args(Call)
 
 #: What a refused `refresh` or `history` raises here, by the code that the other side gives.
 _ERRORS: Mapping[str, Callable[[str, str], Exception]] = {
@@ -95,8 +96,9 @@ def decode_request(line: bytes) -> Request:
     fields = _fields(line)
     if not fields.keys() <= {"call", "name", "refresh_sql"}:
         raise ProtocolError("a request has the fields call, name and refresh_sql")
-    call, name, refresh_sql = fields.get("call"), fields.get("name", ""), fields.get("refresh_sql")
-    if call not in get_args(Call):
+    name, refresh_sql = fields.get("name", ""), fields.get("refresh_sql")
+    call = next((call for call in _CALLS if call == fields.get("call")), None)
+    if call is None:
         raise ProtocolError("the call is datasets, history or refresh")
     if not isinstance(name, str) or not isinstance(refresh_sql, str | None):
         raise ProtocolError("the name and the refresh_sql are texts")
@@ -209,17 +211,17 @@ class ControlClient:
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
         result = self._ask(Request(call="datasets"))
-        return self._decoded(lambda: tuple(_state_of(item) for item in result))
+        return _decoded(lambda: tuple(_state_of(item) for item in result))
 
     def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
         result = self._ask(Request(call="refresh", name=name, refresh_sql=refresh_sql))
-        return self._decoded(lambda: run_of(result))
+        return _decoded(lambda: run_of(result))
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
         result = self._ask(Request(call="history", name=name))
-        return self._decoded(lambda: tuple(run_of(item) for item in result))
+        return _decoded(lambda: tuple(run_of(item) for item in result))
 
     def _ask(self, request: Request) -> Any:
         try:
@@ -232,12 +234,15 @@ class ControlClient:
         except (OSError, ProtocolError) as exc:
             raise DatasetsUnavailableError from exc
 
-    @staticmethod
-    def _decoded(decode: Callable[[], Any]) -> Any:
-        try:
-            return decode()
-        except (TypeError, ValueError) as exc:
-            raise DatasetsUnavailableError from exc
+
+_T = TypeVar("_T")
+
+
+def _decoded(decode: Callable[[], _T]) -> _T:
+    try:
+        return decode()
+    except (TypeError, ValueError) as exc:
+        raise DatasetsUnavailableError from exc
 
 
 def _state_of(item: dict[str, Any]) -> DatasetState:

@@ -32,6 +32,9 @@ def admit_refresh_sql(gate: Gate, dataset: DatasetConfig, sql: str) -> str:
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":
         raise StatementNotAllowedError("A refresh_sql must be a SELECT: its rows become the dataset.")
+    # The gate turns the views of information_schema into those of a session, which a load does not have.
+    if statement.sql.count("_catalog.") > sql.count("_catalog."):
+        raise StatementNotAllowedError("A refresh_sql reads its own dataset only, not information_schema.")
     if statement.parameters:
         raise StatementNotAllowedError("A refresh_sql has no parameters: write the values into it.")
     return statement.sql

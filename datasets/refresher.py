@@ -260,7 +260,7 @@ class Refresher:
         # Without acceleration nobody can ask for another try, so it goes on until the one read at start succeeded.
         if entry.loaded_here or (served and acceleration.enabled):
             return None
-        return self._now() + min(_LAST_RETRY_S, _FIRST_RETRY_S * 2 ** min(entry.failures - 1, 10))
+        return self._now() + min(_LAST_RETRY_S, _FIRST_RETRY_S * 2.0 ** min(entry.failures - 1, 10))
 
     def _log(self, entry: _Entry, run: RefreshRun) -> None:
         fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms}

@@ -279,7 +279,7 @@ def _sync(path: Path) -> None:
 
 
 def _verify_content(path: Path, snapshot: Snapshot) -> None:
-    config: dict[str, str | bool | int] = {
+    config: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
         "enable_external_access": False,
         "autoload_known_extensions": False,

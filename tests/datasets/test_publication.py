@@ -59,10 +59,10 @@ def test_the_other_datasets_stay_published(tmp_path: Path) -> None:
 
 def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
-    publication = Publication(tmp_path / "state", [dataset]) if (tmp_path / "state").mkdir() is None else None
-    assert publication is not None
+    made = builder(tmp_path)
+    publication = Publication(tmp_path / "state", [dataset])
     put(tmp_path, "a.csv")
-    snapshot = builder(tmp_path).build(dataset, None, deadline())
+    snapshot = made.build(dataset, None, deadline())
     manifest_path(tmp_path / "state").mkdir()
 
     with pytest.raises(SnapshotError, match=r"^The snapshot cannot be published: Is a directory\.$"):

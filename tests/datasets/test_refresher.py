@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNot
 from queryengine.gate import Gate
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasets.support import configure, declare, files_below, rows, wait_for
-from tests.datasets.test_sources import put, put_parquet
+from tests.datasets.test_sources import make_fifo, make_loop, put, put_parquet
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def test_r01_a_refresh_replaces_old_data_by_new_and_nothing_between(
         while not ended.is_set():
             (snapshot,) = read_manifest(tmp_path / "state").snapshots
             try:
-                seen.update(rows(tmp_path, snapshot, "SELECT min(version), max(version), count(*) FROM d"))  # type: ignore[arg-type]
+                seen.update(rows(tmp_path, snapshot, "SELECT min(version), max(version), count(*) FROM d"))
             except duckdb.IOException:
                 # Superseded between the two lines: a reader takes the manifest again.
                 assert not snapshot_path(tmp_path / "state", snapshot).exists()
@@ -279,6 +278,16 @@ def test_r15_a_dataset_that_is_unknown_or_not_accelerated_is_not_read(
     assert len(refresher.history("d")) == 1
 
 
+def instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Return what puts something else in the place of a file."""
+
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
 # --- trouble ----------------------------------------------------------------------------------------------------------
 
 
@@ -289,9 +298,9 @@ def test_r15_a_dataset_that_is_unknown_or_not_accelerated_is_not_read(
         pytest.param(lambda path: path.write_bytes(b"\0" * 1000), id="R06 bad magic"),
         pytest.param(lambda path: path.write_bytes(b""), id="R06 0 bytes"),
         pytest.param(lambda path: path.unlink(), id="R08 gone"),
-        pytest.param(lambda path: (path.unlink(), path.mkdir()), id="R08 directory"),
-        pytest.param(lambda path: (path.unlink(), os.mkfifo(path)), id="R08 FIFO"),
-        pytest.param(lambda path: (path.unlink(), path.symlink_to(path)), id="R08 symlink loop"),
+        pytest.param(instead(Path.mkdir), id="R08 directory"),
+        pytest.param(instead(make_fifo), id="R08 FIFO"),
+        pytest.param(instead(make_loop), id="R08 symlink loop"),
     ],
 )
 def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
@@ -310,7 +319,7 @@ def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
     assert failed.error is not None
     assert "'a.parquet'" in failed.error
     assert failed.rows is None
-    assert state(refresher).error == failed.error
+    assert "'a.parquet'" in str(state(refresher).error)
     assert state(refresher).status in {"Error", "Refreshing"}
     assert refresher.is_loaded()
     assert served(tmp_path) == [(1,)]

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -30,7 +30,7 @@ def put(directory: Path, name: str, content: str | bytes = ONE_ROW) -> Path:
     return path
 
 
-def put_parquet(directory: Path, name: str, **columns: list[object]) -> Path:
+def put_parquet(directory: Path, name: str, **columns: Sequence[object]) -> Path:
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)

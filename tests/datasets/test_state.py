@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from datasets.control_socket import ControlClient
 from datasets.errors import DatasetsUnavailableError
+from datasets.service import DatasetService
 from datasets.state import get_datasets, set_datasets
+from tests.datasets.support import configure
 
 
 def test_whoever_was_set_answers_until_it_is_forgotten(tmp_path: Path) -> None:
-    control = ControlClient(tmp_path)
+    control = DatasetService(configure(tmp_path), exclusive=False)
     set_datasets(control)
     assert get_datasets() is control
 

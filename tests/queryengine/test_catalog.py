@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_a_manifest_of_anything_else_is_refused(tmp_path: Path, text: bytes) -> 
 
 
 def test_a_snapshot_outside_its_directory_is_refused(tmp_path: Path) -> None:
-    content = {"generation": 1, "snapshots": [{**catalog.asdict(FLIGHTS), "file": "../../etc/passwd"}]}
+    content = {"generation": 1, "snapshots": [{**asdict(FLIGHTS), "file": "../../etc/passwd"}]}
     catalog.write_manifest(tmp_path, Manifest(generation=1))
     rewrite(tmp_path, content=content, checksum=catalog._checksum(content))
 
