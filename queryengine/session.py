@@ -65,7 +65,7 @@ class Reader:
     short: bool  # whether all rows are here already
 
     def __init__(self, session: EngineInstance, cursor: duckdb.DuckDBPyConnection, interruption: Interruption) -> None:
-        """Begin the transaction. `start` runs the statement."""
+        """Own *cursor*, and let *interruption* stop what happens on it. `start` runs a statement."""
         self._session = session
         self._cursor = cursor
         self._interruption = interruption
@@ -96,14 +96,7 @@ class Reader:
             self._interruption.check()
             self._batches = relation.to_arrow_reader(_VECTOR_ROWS)
         self.schema = self._batches.schema
-        batch = self._pull()
-        while batch is not None:
-            self._ahead.append(batch)
-            # DuckDB fills a batch as long as there are rows: one that is not full is the last.
-            if batch.num_rows >= _VECTOR_ROWS or batch.nbytes >= BATCH_BYTES:
-                return
-            batch = self._pull()
-        self.short = True
+        self._look_ahead()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """
@@ -151,6 +144,18 @@ class Reader:
             if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
                 raise
             raise ParameterError(duckdb_errors.sentence(exc, self._session.state_dir)) from exc
+
+    def _look_ahead(self) -> None:
+        """Take the first rows: enough to answer with, or all there are."""
+        rows = size = 0
+        while rows < _VECTOR_ROWS and size < BATCH_BYTES:
+            batch = self._pull()
+            if batch is None:
+                self.short = True
+                return
+            self._ahead.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
 
     def _pull(self) -> pa.RecordBatch | None:
         with self._translated():
