@@ -6,7 +6,12 @@ import socket
 import struct
 
 
-def reset_on_close(connection: socket.socket) -> None:
-    """Make the end of *connection* a reset (RST) that its peer cannot take for a complete answer."""
+def reset(connection: socket.socket) -> None:
+    """
+    End *connection* now by a reset (RST), which its peer cannot take for the end of a complete answer.
+
+    Whoever else holds the socket object finds it closed.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
+    # Not close(): files made of the socket would keep it open, and a later shutdown would end it politely.
+    socket.close(connection.detach())

@@ -17,7 +17,7 @@ from wsgiref.types import WSGIEnvironment
 from django.core.handlers.wsgi import LimitedStream
 from django.core.servers import basehttp
 
-from runtime_site.connections import reset_on_close
+from runtime_site.connections import reset
 from sqlapi.access_log import log_refused_request
 from sqlapi.problems import problem
 
@@ -87,6 +87,7 @@ class ChunkedBody(io.RawIOBase):
 class _ServerHandler(basehttp.ServerHandler):
     """Runs the application for one request."""
 
+    server_software = "runserver"  # without versions
     headers: Any  # of the answer, set by wsgiref when the application starts it
     request_handler: RequestHandler
 
@@ -113,14 +114,15 @@ class _ServerHandler(basehttp.ServerHandler):
 
     def handle_error(self) -> None:
         """End a failed answer with a reset; nothing more can be said on this connection."""
-        reset_on_close(cast(socket.socket, self.request_handler.connection))
+        reset(cast(socket.socket, self.request_handler.connection))
 
 
 class RequestHandler(basehttp.WSGIRequestHandler):
     """Reads one request; what is not HTTP is answered with a problem body."""
 
     def get_environ(self) -> dict[str, Any]:
-        """Return the environ with the socket, by which a client that leaves is noticed."""
+        """Return the environ with the path as sent, and the socket by which a client that leaves is noticed."""
+        self.path = self.requestline.split(" ")[1]  # the base class has folded leading slashes into one
         return super().get_environ() | {"runtime.socket": self.connection}
 
     def handle_one_request(self) -> None:

@@ -19,7 +19,7 @@ from gunicorn.http import errors as http_errors
 from gunicorn.workers.gthread import ThreadWorker
 
 from runtime_site import startup
-from runtime_site.connections import reset_on_close
+from runtime_site.connections import reset
 from runtimeconf.model import RuntimeConfig
 from sqlapi.access_log import log_refused_request
 from sqlapi.body import CLOSE_CONNECTION
@@ -155,7 +155,7 @@ class _Chunks:
         except AnswerCutError as error:
             # HTTP/1.1 sees the missing last chunk; HTTP/1.0 ends an answer by closing, so only a reset tells it.
             if self._environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
-                reset_on_close(self._environ["gunicorn.socket"])
+                reset(self._environ["gunicorn.socket"])
             raise ConnectionResetError(errno.ECONNRESET, "the answer was cut") from error
 
     def close(self) -> None:

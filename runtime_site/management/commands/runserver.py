@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -40,4 +41,7 @@ class Command(runserver.Command):
             self.default_addr = bind.host
         if os.environ.get("RUN_MAIN") != "true":
             startup.log_warnings(config)
+        if not options["use_reloader"]:
+            # As the reloader does: SIGTERM is an orderly end, which stops the engine.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         super().handle(*args, **options)
