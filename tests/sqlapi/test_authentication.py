@@ -416,7 +416,7 @@ def test_drf_api_client_sees_the_same() -> None:
     assert client.post("/v1/sql", {"sql": "SELECT 1"}, headers={"host": "localhost"}).status_code == 401
 
 
-FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 latin_1 = st.text(alphabet=st.characters(codec="latin-1"))
 near_keys = st.builds(lambda key, cut, more: key[:cut] + more, st.sampled_from([K1, K2]), st.integers(0, 40), latin_1)
 
