@@ -7,7 +7,6 @@ import fcntl
 import os
 import time
 import weakref
-from contextlib import suppress
 from pathlib import Path
 
 from datasets.errors import StateDirectoryError
@@ -91,10 +90,7 @@ _held: weakref.WeakSet[StateLock] = weakref.WeakSet()
 def _let_go() -> None:
     """A child that was forked shares the lock and would keep it beyond the end of its parent."""
     for lock in list(_held):
-        if lock._descriptor is not None:  # noqa: SLF001 - of this module
-            with suppress(OSError):
-                os.close(lock._descriptor)  # noqa: SLF001 - of this module
-            lock._descriptor = None  # noqa: SLF001 - of this module
+        lock.release()
 
 
 os.register_at_fork(after_in_child=_let_go)

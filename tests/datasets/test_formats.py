@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datasets.errors import SourceError
 from datasets.formats import _first_record
+from datasets.sources import source_of
 from queryengine.catalog import Column
 from tests.datasets.support import builder, deadline, declare, rows
 from tests.datasets.test_sources import load, put, refusal
@@ -318,14 +320,41 @@ def test_a_file_that_ends_in_much_white_space_is_looked_through(tmp_path: Path) 
     assert "has no data in it" in refusal(tmp_path, "blank.json")
 
 
-def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_file(tmp_path: Path) -> None:
-    put(tmp_path, "t.csv", "a\nsecret\n")
-    from datasets.sources import source_of  # noqa: PLC0415 - only here
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        pytest.param("d/1.csv", "d/1.csv", id="one file"),
+        pytest.param("d", "d", id="several files, none of them named"),
+    ],
+)
+@pytest.mark.parametrize("message", ["Some Error: secret /etc/passwd", "Error when sniffing file: secret"])
+def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_file(
+    tmp_path: Path, text: str, name: str, message: str
+) -> None:
+    put(tmp_path, "d/1.csv", "a\nsecret\n")
+    put(tmp_path, "d/2.csv", "a\nsecret\n")
+
+    with duckdb.connect() as connection, source_of(declare(tmp_path, text)).open(deadline()) as scan:
+        scan.bind(connection)
+        sentence = str(scan.explain(connection, duckdb.Error(message)))
+
+    assert sentence == f"'{name}': the engine cannot read it as CSV."
+
+
+def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", "a,b\n1,2\n")
 
     with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(deadline()) as scan:
-        sentence = str(scan.explain(connection, duckdb.Error("Some Error: secret /etc/passwd")))
+        scan.bind(connection)
+        scan.accept(connection, ["B", "a"])
+        with pytest.raises(SourceError, match=r"^'t\.csv': its columns cannot be told from its first line\.$"):
+            scan.accept(connection, ["a", "column1"])
 
-    assert sentence == "'t.csv': the engine cannot read it as CSV."
+
+def test_a_large_gzipped_file_is_read_whole(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv.gz", gzip.compress(b"a\n" + b"123456789\n" * 400_000, 1))
+
+    assert len(load(tmp_path, "t.csv.gz")) == 400_000
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from datasets import lock as module
 from datasets.errors import StateDirectoryError
 from datasets.lock import LOCK_NAME, StateLock
 from tests.datasets.support import wait_for
@@ -80,6 +82,39 @@ def test_a_child_that_outlives_the_holder_does_not_keep_the_lock(tmp_path: Path)
     finally:
         os.kill(child, 9)
         lock.release()
+
+
+def test_a_lock_let_go_of_in_a_child_is_free(tmp_path: Path) -> None:
+    first, second = StateLock(tmp_path), StateLock(tmp_path)
+    first.acquire()
+
+    # As after a fork; here no parent is left that holds it too.
+    module._let_go()
+
+    assert not first.held
+    assert second.acquire()
+    second.release()
+
+
+def test_the_lock_of_a_file_that_is_replaced_just_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = StateLock(tmp_path)
+    flock = fcntl.flock
+    replaced: list[Path] = []
+
+    def replace_first(descriptor: int, operation: int) -> None:
+        if not replaced:
+            replaced.append((tmp_path / LOCK_NAME).rename(tmp_path / "old"))
+            (tmp_path / LOCK_NAME).touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", replace_first)
+
+    assert lock.acquire(30)
+    assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / "old").read_text() == ""
+    lock.release()
 
 
 def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:

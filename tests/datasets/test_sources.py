@@ -17,7 +17,7 @@ import pytest
 
 from datasets.errors import SnapshotError, SourceError
 from datasets.formats import Identity
-from datasets.sources import source_of
+from datasets.sources import _Found, _inode, source_of
 from tests.datasets.support import builder, deadline, declare, rows
 
 ONE_ROW = "a,b\n1,x\n"
@@ -268,6 +268,28 @@ for text in ("data/a.csv", "data", "data/*.csv"):
     assert lines[2] == "SourceError 'data/*.csv' cannot be read: Permission denied."
 
 
+@pytest.mark.parametrize("text", ["data", "data/"])
+def test_r08_a_subdirectory_that_cannot_be_listed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    put(tmp_path, "data/a.csv")
+    put(tmp_path, "data/sub/b.csv")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with (
+            pytest.raises(SourceError, match=f"^'{text}' cannot be read: Permission denied\\.$"),
+            source_of(declare(tmp_path, text)).open(deadline()),
+        ):
+            pass
+
+
 def test_more_files_than_may_be_open_are_refused_with_the_way_out(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for number in range(60):
@@ -352,6 +374,10 @@ def test_r09_a_set_of_files_that_changes_while_it_is_read_is_refused(tmp_path: P
 
         with pytest.raises(SourceError, match=f"The files of '{text.replace('*', '.')}' changed while they were read"):
             scan.confirm()
+
+
+def test_a_file_that_is_gone_is_no_file_of_before(tmp_path: Path) -> None:
+    assert _inode(_Found(str(tmp_path / "absent"), "absent")) is None
 
 
 def test_a_set_that_stays_as_it_is_is_one_version(tmp_path: Path) -> None:
