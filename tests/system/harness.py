@@ -56,7 +56,8 @@ def write_orders(path: Path, rows: int = 1000, offset: int = 0) -> None:
     with duckdb.connect() as connection:
         connection.execute(
             f"""COPY (SELECT i + {offset} AS id, 'name ' || i AS name, (i / 8)::DECIMAL(12,3) AS amount,
-            TIMESTAMP '2024-01-01' + to_seconds(i) AS placed_at FROM range({rows}) t(i)) TO '{path}.new' (FORMAT parquet)"""
+            TIMESTAMP '2024-01-01' + to_seconds(i) AS placed_at FROM range({rows}) t(i))
+            TO '{path}.new' (FORMAT parquet)"""
         )
     Path(f"{path}.new").replace(path)
 
