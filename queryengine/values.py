@@ -18,6 +18,12 @@ from types import MappingProxyType
 #: Levels of nesting that leave as Arrow; pyarrow refuses more than 64, and a MAP takes two. Deeper values are text.
 MAX_NESTING = 30
 
+#: Types inside one type. A short statement can double a type a hundred times over; a larger one is sent as text.
+MAX_MEMBERS = 10_000
+
+#: Longer texts of types are read again each time: kept, they could fill the memory.
+_LONGEST_KEPT_TEXT = 256
+
 
 class Carrier(Enum):
     """What carries a value from the engine to the encoders."""
@@ -76,11 +82,20 @@ TABLE: Mapping[str, Carrier] = MappingProxyType(
     }
 )
 
+_NESTED = frozenset({"STRUCT", "TUPLE", "MAP", "UNION"})
+_PUNCTUATION = frozenset({"", "(", ")", ",", "[", "]"})
+
 _CAST_TARGETS = {Carrier.TEXT: "VARCHAR", Carrier.NUMBER: "VARCHAR", Carrier.JSON: "JSON"}
 
-# A whole ENUM is one token: it may list a hundred thousand values.
+# A whole ENUM is one token, for it may list a hundred thousand values. Nothing is tried twice (`*+`).
 _TOKEN = re.compile(
-    r"""ENUM\((?:'(?:[^']|'')*'(?:,\ )?)*\) | "(?:[^"]|"")*" | '(?:[^']|'')*' | [^\s"'(),\[\]]+ | [(),\[\]]""",
+    r"""
+    ENUM\( '(?:[^']|'')*+' (?:,\ '(?:[^']|'')*+')*+ \)
+    | "(?:[^"]|"")*+"
+    | '(?:[^']|'')*+'
+    | [^\s"'(),\[\]]++
+    | [(),\[\]]
+    """,
     re.VERBOSE,
 )
 
@@ -118,20 +133,26 @@ def arrow_projection(duckdb_type: str) -> str | None:
     return None if target is None else "CAST({} AS " + target.replace("{", "{{").replace("}", "}}") + ")"
 
 
-@lru_cache(maxsize=512)
 def parse_type(duckdb_type: str) -> ValueType:
     """
     Read a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
 
-    A text that is no type, or one nested deeper than `MAX_NESTING`, becomes an unknown type: its values are text.
+    A text that is no type, one nested deeper than `MAX_NESTING` or with more than `MAX_MEMBERS` becomes an unknown
+    type: its values are text.
     """
-    unknown = ValueType("", duckdb_type)
+    return _remembered(duckdb_type) if len(duckdb_type) <= _LONGEST_KEPT_TEXT else _parsed(duckdb_type)
+
+
+def _parsed(duckdb_type: str) -> ValueType:
+    parser = _TypeParser(duckdb_type)
     try:
-        parser = _TypeParser(duckdb_type)
         parsed = parser.type()
     except _NotATypeError:
-        return unknown
-    return parsed if parser.at_end() else unknown
+        return ValueType("", duckdb_type)
+    return parsed if parser.at_end() else ValueType("", duckdb_type)
+
+
+_remembered = lru_cache(maxsize=1024)(_parsed)
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -199,73 +220,79 @@ class _TypeParser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = list(_TOKEN.finditer(text))
-        self._next = 0
+        self._tokens = _TOKEN.finditer(text)
+        self._token = next(self._tokens, None)
+        self._end = 0  # of the token before
+        self._members = 0
 
     def at_end(self) -> bool:
-        return self._peek() == ""
+        """Say whether everything was read."""
+        return self._token is None
 
     def type(self, depth: int = 0) -> ValueType:
         """Read one type with its `[]` and `[3]` suffixes, at *depth* levels inside others."""
-        if depth > MAX_NESTING:
+        self._members += 1
+        if self._members > MAX_MEMBERS:
             raise _NotATypeError
-        start = self._next
+        start = self._start()
         kind = self._base(depth)
         while self._peek() == "[":
+            depth += 1
             self._take("[")
             name = "LIST" if self._peek() == "]" else "ARRAY"
             if name == "ARRAY":
                 self._word()
             self._take("]")
-            kind = ValueType(name, self._source(start), (kind,))
-            depth += 1
-            if depth > MAX_NESTING:
-                raise _NotATypeError
+            kind = ValueType(name, self._text[start : self._end], (kind,))
+        if depth > MAX_NESTING:
+            raise _NotATypeError
         return kind
 
     def _base(self, depth: int) -> ValueType:
-        start = self._next
+        start = self._start()
         first = self._word()
         if first.startswith("ENUM("):
             return ValueType("ENUM", first)
         words = [_unquoted(first)]
-        while self._peek() not in {"", "(", ")", ",", "[", "]"}:
+        while self._peek() not in _PUNCTUATION:
             words.append(self._word())
         name = " ".join(words)
         fields: list[str] = []
         children: list[ValueType] = []
         if self._peek() == "(":
-            self._take("(")
-            while True:
+            if depth == MAX_NESTING and name in _NESTED:
+                raise _NotATypeError
+            separator = "("
+            while self._peek() == separator:
+                self._take(separator)
                 if name in {"STRUCT", "UNION"}:
                     fields.append(_unquoted(self._word()))
-                if name in {"STRUCT", "UNION", "TUPLE", "MAP"}:
+                if name in _NESTED:
                     children.append(self.type(depth + 1))
                 else:
                     self._word()  # DECIMAL(18,3), GEOMETRY('OGC:CRS84')
-                if self._peek() != ",":
-                    break
-                self._take(",")
+                separator = ","
             self._take(")")
-        return ValueType(name, self._source(start), tuple(children), tuple(fields))
+        return ValueType(name, self._text[start : self._end], tuple(children), tuple(fields))
+
+    def _start(self) -> int:
+        return self._token.start() if self._token else len(self._text)
 
     def _peek(self) -> str:
-        return self._tokens[self._next].group() if self._next < len(self._tokens) else ""
+        return self._token.group() if self._token else ""
 
     def _take(self, token: str) -> None:
-        if self._peek() != token:
+        if self._token is None or self._token.group() != token:
             raise _NotATypeError
-        self._next += 1
+        self._end = self._token.end()
+        self._token = next(self._tokens, None)
 
     def _word(self) -> str:
         word = self._peek()
-        if word in {"", "(", ")", ",", "[", "]"}:
+        if word in _PUNCTUATION:
             raise _NotATypeError
-        self._next += 1
+        self._take(word)
         return word
-
-    def _source(self, start: int) -> str:
-        return self._text[self._tokens[start].start() : self._tokens[self._next - 1].end()]
 
 
 def _unquoted(word: str) -> str:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import time
+
 import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.values import MAX_NESTING, TABLE, Carrier, arrow_projection, parse_type, unique_names
+from queryengine.values import MAX_MEMBERS, MAX_NESTING, TABLE, Carrier, arrow_projection, parse_type, unique_names
 from tests.queryengine.answers import connect
 
 
@@ -48,6 +50,7 @@ def test_a_type_that_arrow_holds_exactly_is_selected_as_it_is(kind: str) -> None
         ("A TYPE OF TOMORROW", "VARCHAR"),
         ("TOMORROW(3)[]", "VARCHAR[]"),
         ("INTEGER" + "[]" * (MAX_NESTING + 1), "VARCHAR"),
+        (f"STRUCT({', '.join(['a INTEGER'] * MAX_MEMBERS)})", "VARCHAR"),
         ("STRUCT(a " * 40 + "INTEGER" + ")" * 40, "VARCHAR"),
         ("STRUCT(a INTEGER", "VARCHAR"),
         ("STRUCT(a)", "VARCHAR"),
@@ -81,6 +84,25 @@ def test_the_deepest_value_that_leaves_as_arrow_is_read_by_arrow(connection: duc
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     assert pa.ipc.open_stream(sink.getvalue()).read_all() == table
+
+
+def test_a_type_that_doubles_itself_takes_no_time() -> None:
+    doubled = "BIT"
+    while len(doubled) < 3_000_000:
+        doubled = f"STRUCT(a {doubled}, b {doubled})"
+
+    started = time.process_time()
+    assert arrow_projection(doubled) == "CAST({} AS VARCHAR)"
+    assert time.process_time() - started < 2
+
+
+def test_an_enum_of_very_many_values_takes_no_time() -> None:
+    values = ", ".join(f"'it''s {number}'" for number in range(100_000))
+
+    started = time.process_time()
+    assert arrow_projection(f"ENUM({values})[]") is None
+    assert arrow_projection(f"ENUM({values})[") == "CAST({} AS VARCHAR)"
+    assert time.process_time() - started < 2
 
 
 def test_a_tree_names_its_members() -> None:
