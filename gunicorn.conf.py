@@ -4,12 +4,11 @@ import sys
 from typing import Any
 
 from runtime_site import gunicorn_web, startup
-from runtimeconf.errors import RuntimeConfError
 
 try:
     globals().update(gunicorn_web.options(startup.checked_config()))
     fault = None
-except RuntimeConfError as error:
+except startup.StartError as error:
     fault = error
 
 

@@ -22,8 +22,11 @@ class AuthKeysConfig(AppConfig):
 
         Django starts for `check` and `help` too, where no YAML may be and no state directory may appear. Whatever
         stops it here leaves access unbuilt, so nobody may call; a server calls `state.ensure_built` before it binds
-        a port, which makes what is missing or says what is wrong.
+        a port, which makes what is missing or says what is wrong. In a process that was forked from such a server the
+        key set is there already, and the keys are not.
         """
+        if state.is_built():
+            return
         try:
             access = build_from_what_is_there(get_config())
         except (ConfigError, SaltError):

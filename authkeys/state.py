@@ -22,6 +22,11 @@ def get_access() -> Access:
     return access
 
 
+def is_built() -> bool:
+    """Say whether this process, or the one it was forked from, knows who may call."""
+    return _access is not None
+
+
 def set_access(access: Access | None) -> None:
     """Replace who may call; None forgets it, and then nobody may."""
     global _access  # noqa: PLW0603 (a process has one access object)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from dataclasses import replace
 
 import authkeys.state
 import datasets.state
 import queryengine.state
 import runtimeconf.state
+from authkeys.errors import AuthKeysError
 from datasets import declarations
+from datasets.errors import DatasetError
 from datasets.service import DatasetService
 from queryengine.gate import Gate
 from queryengine.inprocess import InProcessEngine
 from queryengine.views import order_views
-from runtimeconf.errors import ConfigError, ConfigFault
+from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
 
@@ -28,22 +31,38 @@ logger = logging.getLogger(__name__)
 
 _start_lock = threading.Lock()
 _runtime: Runtime | None = None
+_checked: RuntimeConfig | None = None
+
+MAX_SHOWN_FINGERPRINTS = 4
+
+#: What can stop a start; each prints as one sentence or, a ConfigError, as one line a fault.
+StartError = (RuntimeConfError, AuthKeysError, DatasetError, OSError)
 
 
 def checked_config() -> RuntimeConfig:
     """
     Return the configuration of this process, with everything checked that can be checked before any data is read.
 
+    The key set is built here, and the keys themselves are forgotten: neither this process nor one that is forked from
+    it holds more than their digests, or reads the YAML again.
+
     Raises:
         ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
         StateDirError: The state directory cannot be used.
+        SaltError: The salt of the key digests can be neither read nor made.
     """
+    global _checked  # noqa: PLW0603 (a process has one configuration)
     config = runtimeconf.state.get_config()
+    if config is _checked:
+        return config
     faults = statement_faults(config)
     if faults:
         raise ConfigError(faults)
     prepare_state_dir(config.state_dir)
-    return config
+    authkeys.state.ensure_built(config)
+    _checked = replace(config, auth=replace(config.auth, keys=()))
+    runtimeconf.state.set_config(_checked)
+    return _checked
 
 
 def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
@@ -59,6 +78,16 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
         return tuple(faults)
     finally:
         gate.close()
+
+
+def describe_keys() -> str:
+    """Say in a few words who may call: the number of keys, and the fingerprints of a few."""
+    key_set = authkeys.state.get_access().key_set
+    if key_set is None:
+        return "off: everybody who can connect may call"
+    shown = ", ".join(key_set.fingerprints()[:MAX_SHOWN_FINGERPRINTS])
+    more = ", ..." if len(key_set) > MAX_SHOWN_FINGERPRINTS else ""
+    return f"{len(key_set)} API {'key' if len(key_set) == 1 else 'keys'} loaded ({shown}{more})"
 
 
 def log_warnings(config: RuntimeConfig) -> None:
@@ -109,14 +138,13 @@ def start_once(*, exclusive: bool = False) -> Runtime:
     Start the runtime of this process unless it runs already, and stop it when the process ends.
 
     Raises:
-        RuntimeConfError: The configuration cannot be used.
+        RuntimeConfError, AuthKeysError: As `checked_config`.
         StateDirectoryError: Another runtime holds the state directory and *exclusive* is asked for.
     """
     global _runtime  # noqa: PLW0603 (a process has one runtime)
     with _start_lock:
         if _runtime is None:
             config = checked_config()
-            authkeys.state.ensure_built(config)
             runtime = Runtime(config, exclusive=exclusive)
             runtime.start()
             atexit.register(runtime.stop)

@@ -12,7 +12,6 @@ from django.core.management.commands import runserver
 
 from runtime_site import startup
 from runtime_site.development_server import DevelopmentServer
-from runtimeconf.errors import RuntimeConfError
 
 
 class Command(runserver.Command):
@@ -25,7 +24,7 @@ class Command(runserver.Command):
         """Check the configuration first: with the reloader a fault would otherwise only be printed, again and again."""
         try:
             config = startup.checked_config()
-        except RuntimeConfError as error:
+        except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(1)
         if config.tls.enabled:

@@ -16,7 +16,6 @@ from datasets.errors import StateDirectoryError
 from datasets.lock import StateLock
 from runtime_site import gunicorn_web, startup
 from runtime_site.ports import wait_until_bindable
-from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import RuntimeConfig
 
 #: Seconds that a start waits for the ports and the lock of a predecessor that is just ending.
@@ -48,7 +47,7 @@ class Command(BaseCommand):
             deadline = time.monotonic() + PREDECESSOR_WAIT_S
             wait_until_bindable(config.http.bind, deadline)
             _wait_for_state_dir(config, deadline)
-        except (RuntimeConfError, StateDirectoryError, OSError) as error:
+        except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(1)
         self._announce(config)
@@ -57,10 +56,9 @@ class Command(BaseCommand):
 
     def _announce(self, config: RuntimeConfig) -> None:
         scheme = "https" if config.tls.enabled else "http"
-        auth = f"on, {len(config.auth.keys)} API keys loaded" if config.auth.enabled else "off"
         names = ", ".join(dataset.name for dataset in config.datasets) or "none"
         self.stdout.write(f"HTTP      {scheme}://{config.http.bind}")
-        self.stdout.write(f"Keys      {auth}")
+        self.stdout.write(f"Keys      {startup.describe_keys()}")
         self.stdout.write(f"Datasets  {names}")
         startup.log_warnings(config)
 
