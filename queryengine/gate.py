@@ -1,0 +1,265 @@
+"""
+Decide whether a statement may run, before any engine that holds data sees it.
+
+First its shape (`lexer`), then DuckDB's own parser on a private, empty, locked instance, then its tree against a
+positive list (`parse_tree`, `functions`). `docs/sql.md` tells users what passes; the reasons are in
+`docs/decisions/0004-statement-gate.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import duckdb
+
+from queryengine import functions, rewriting
+from queryengine.errors import (
+    EmptyStatementError,
+    EngineUnavailableError,
+    ParameterError,
+    SqlSyntaxError,
+    StatementNotAllowedError,
+)
+from queryengine.lexer import Kind, Scan, Token, scan
+from queryengine.parse_tree import Reading, decode
+
+#: Statements up to this many characters are remembered, this many of them.
+_REMEMBERED_CHARACTERS: Final = 4096
+_REMEMBERED: Final = 512
+
+#: A parser message may quote the whole statement.
+_MESSAGE_CHARACTERS: Final = 300
+
+_SETTINGS: Final[dict[str, str | bool | int]] = {
+    "threads": 1,
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "lock_configuration": True,
+}
+_PARSE: Final = "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
+
+_EXPLAIN_FORMATS: Final = frozenset({"text", "json", "html", "graphviz", "yaml", "mermaid"})
+
+#: Statements whose own answer would name the engine's internal databases.
+_CONSTANT_ANSWERS: Final = {
+    "databases": "SELECT 'runtime' AS database_name",
+    "schemas": "SELECT 'runtime' AS database_name, 'main' AS schema_name, true AS \"current\"",
+}
+
+#: What writes after a WITH clause.
+_WRITES: Final = ("insert", "update", "delete", "merge")
+
+
+@dataclass(frozen=True, slots=True)
+class GatedStatement:
+    """
+    A statement that may run.
+
+    `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
+    `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
+    it cannot stand in a view or a subquery of ours.
+    """
+
+    sql: str
+    kind: Literal["select", "explain", "pivot"]
+    relations: frozenset[str]
+    parameters: frozenset[str]
+
+
+class Gate:
+    """Judges statements; for any number of threads at once. It holds no data."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._remembered: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_REMEMBERED)(self._admit)
+
+    def close(self) -> None:
+        """Give the parser back; `admit` then raises `EngineUnavailableError` for what it does not remember."""
+        self._connection.close()
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """
+        Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+
+        Raises:
+            EmptyStatementError: There is nothing but white space, comments and semicolons.
+            SqlSyntaxError: It cannot be parsed, or is nested too deep or too long to be parsed safely.
+            StatementNotAllowedError: It is not one statement, or does something that is not in the list.
+            SqlError: It names a table or function that does not exist.
+            ParameterError: It has parameters with and without names.
+        """
+        if len(sql) <= _REMEMBERED_CHARACTERS:
+            return self._remembered(sql, relations)
+        return self._admit(sql, relations)
+
+    def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        text = _one_statement(scan(sql))
+        whole = scan(text)
+        if answer := _constant_answer(whole):
+            return GatedStatement(answer, "select", frozenset(), frozenset())
+        if whole[0].word != "explain":
+            return self._judge(whole, relations)
+        prefix, begin = _explain_prefix(whole)
+        explained = scan(text[begin:])
+        if explained[0].word == "explain":
+            raise StatementNotAllowedError("EXPLAIN of an EXPLAIN is not allowed.")
+        statement = self._judge(explained, relations)
+        if statement.kind == "pivot":
+            raise StatementNotAllowedError(
+                "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
+            )
+        return GatedStatement(prefix + statement.sql, "explain", statement.relations, statement.parameters)
+
+    def _judge(self, statement: Scan, relations: frozenset[str]) -> GatedStatement:
+        kind: Literal["select", "pivot"] = "select"
+        tree = self._parse(statement.text)
+        if tree is None:
+            if not rewriting.has_pivot(statement):
+                raise _not_a_query(statement)
+            kind, tree = "pivot", self._parse_pivot(statement)
+        reading = Reading(relations)
+        reading.judge(tree)
+        if not reading.catalog_views:
+            return _gated(statement.text, kind, reading, tree)
+        rewritten = scan(rewriting.with_hidden_catalog(statement))
+        tree = self._parse(rewritten.text) if kind == "select" else self._parse_pivot(rewritten)
+        if tree is None:
+            raise _not_a_query(statement)
+        reading = Reading(relations, rewritten=True)
+        reading.judge(tree)
+        return _gated(rewritten.text, kind, reading, tree)
+
+    def _parse_pivot(self, statement: Scan) -> dict[str, Any]:
+        """Parse a statement with a PIVOT whose columns the engine finds in the data, which has no tree of its own."""
+        for token, following in zip(statement.tokens, statement.tokens[1:], strict=False):
+            # The tree is of a changed text; no function that is refused may be called in the text that runs.
+            if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
+                raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
+        try:
+            tree = self._parse(rewriting.with_pivot_values(statement))
+            if tree is not None and self._is_one_pivot(statement.text):
+                return tree
+        except SqlSyntaxError:
+            pass
+        raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
+
+    def _parse(self, text: str) -> dict[str, Any] | None:
+        """Return the tree of one statement, None when it is not a query."""
+        try:
+            # `execute` lets other threads run meanwhile; `extract_statements` would hold the interpreter.
+            with self._connection.cursor() as cursor:
+                row = cursor.execute(_PARSE, [text]).fetchone()
+        except duckdb.Error as exc:
+            raise EngineUnavailableError from exc
+        answer = decode(row[0]) if row else {}
+        if answer["error"]:
+            return _parse_error(answer, text)
+        if len(answer["statements"]) != 1:
+            raise _not_one()
+        tree: dict[str, Any] = answer["statements"][0]
+        return tree
+
+    def _is_one_pivot(self, text: str) -> bool:
+        with self._connection.cursor() as cursor:
+            found = cursor.extract_statements(text)
+        return len(found) == 1 and found[0].type == duckdb.StatementType.MULTI
+
+
+def _one_statement(found: Scan) -> str:
+    """Return the text of the only statement, without semicolons, comments and space around it."""
+    count = found.size
+    semicolons = list(found.separators)
+    while semicolons and semicolons[-1] == count - 1:
+        count = semicolons.pop()
+    if count == 0:
+        raise EmptyStatementError
+    if semicolons:
+        raise _not_one()
+    return found.text[found[0].start : found[count - 1].end]
+
+
+def _constant_answer(statement: Scan) -> str | None:
+    if statement.size == 2 and statement[0].word in ("show", "describe", "desc"):
+        return _CONSTANT_ANSWERS.get(statement[1].word)
+    return None
+
+
+def _explain_prefix(statement: Scan) -> tuple[str, int]:
+    """Return EXPLAIN with its options in one form, and where the explained statement begins."""
+    tokens = statement.tokens
+    index = 1
+    analyze, format_ = False, ""
+    if index < len(tokens) and tokens[index].word == "analyze":
+        analyze, index = True, index + 1
+    if index + 1 < len(tokens) and tokens[index].text == "(" and tokens[index + 1].word in ("analyze", "format"):
+        end = next(at for at in range(index + 1, len(tokens)) if tokens[at].depth == 0)
+        for option in _split_at_commas(tokens[index + 1 : end]):
+            match [token.word or token.text.strip("'").lower() for token in option]:
+                case ["analyze"] | ["analyze", "true" | "on" | "1"]:
+                    analyze = True
+                case ["analyze", "false" | "off" | "0"]:
+                    pass
+                case ["format", name] if name in _EXPLAIN_FORMATS:
+                    format_ = name
+                case _:
+                    raise SqlSyntaxError(
+                        "EXPLAIN takes the options ANALYZE and FORMAT " + ", ".join(sorted(_EXPLAIN_FORMATS)) + "."
+                    )
+        index = end + 1
+    if index == len(tokens):
+        raise SqlSyntaxError("EXPLAIN is followed by the query to explain.")
+    words = ["ANALYZE"] * analyze + [f"FORMAT {format_}"] * bool(format_)
+    return f"EXPLAIN ({', '.join(words)}) " if words else "EXPLAIN ", tokens[index].start
+
+
+def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.text == ",":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _gated(text: str, kind: Literal["select", "pivot"], reading: Reading, tree: dict[str, Any]) -> GatedStatement:
+    parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
+    return GatedStatement(text, kind, frozenset(reading.relations), parameters)
+
+
+def _parse_error(answer: dict[str, Any], text: str) -> None:
+    """Raise what the parser says; return None when it could parse, but not give a tree."""
+    message = str(answer["error_message"])
+    if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
+        return
+    if message.startswith("Mixing named and positional parameters"):
+        raise ParameterError("A statement has parameters either with names ($name) or without (?, $1), not both.")
+    if message.startswith("Max expression depth"):
+        raise SqlSyntaxError("The statement is nested too deep: 1,000 operators and functions in each other at most.")
+    if len(message) > _MESSAGE_CHARACTERS:
+        message = message[:_MESSAGE_CHARACTERS] + "…"
+    if position := answer.get("position"):
+        before = text.encode()[: int(position)].decode(errors="replace")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message += f" (line {line}, column {column})"
+    raise SqlSyntaxError(f"{message[:1].upper()}{message[1:]}.")
+
+
+def _not_one() -> StatementNotAllowedError:
+    return StatementNotAllowedError(
+        "One statement at a time: send what stands before and after a semicolon separately."
+    )
+
+
+def _not_a_query(statement: Scan) -> StatementNotAllowedError:
+    word = statement[0].word
+    if word == "with":
+        word = next((token.word for token in statement.tokens if token.depth == 0 and token.word in _WRITES), word)
+    if statement[0].kind is Kind.OPENING or word in ("with", "select", "from"):
+        return StatementNotAllowedError("This form of statement is not allowed: this endpoint only reads.")
+    return StatementNotAllowedError(f"{word.upper()[:40]} statements are not allowed: this endpoint only reads.")

@@ -1,0 +1,252 @@
+"""
+Read SQL text as tokens, in linear time, before the engine's parser sees it.
+
+The parser can be made to run for minutes, to use gigabytes or to overflow the stack by a statement of a few kilobytes,
+and nothing interrupts it (`docs/decisions/0004-statement-gate.md` has the measurements). So `scan` measures the shape
+of a statement first, and refuses the shapes that cost more than about a second.
+
+It splits text as DuckDB's own tokenizer does: a test compares the two. Where the engine is lenient, this is strict.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from queryengine.errors import SqlSyntaxError
+
+MAX_TOKENS: Final = 100_000
+MAX_NESTING: Final = 200
+MAX_PREFIX_RUN: Final = 200
+
+#: In tokens. A token costs as often as the parser may read it; 500,000 are about half a second and 250 MiB.
+MAX_WORK: Final = 500_000
+
+#: After a syntax error in the body of a common table expression, the parser reads that body up to this often again.
+_READS_PER_BODY: Final = 6
+
+
+#: The group of the opening of a text in dollar quotes, which becomes a `Kind.STRING`.
+_TAG: Final = 10
+
+
+class Kind(IntEnum):
+    """What a token is. The values are the numbers of the groups of `_TOKEN`; brackets and all after them are no words."""
+
+    STRING = 1
+    IDENTIFIER = 2  # quoted, with double quotes or back-ticks
+    BODY = 3  # AS or MATERIALIZED: what the body of a common table expression follows
+    PREFIX = 4  # a word that, like an operator, can stand before itself without end
+    WORD = 5  # any other keyword or identifier without quotes
+    NUMBER = 6
+    OPENING = 7  # a bracket
+    CLOSING = 8
+    PUNCTUATION = 9  # comma, semicolon or dot
+    UNCLOSED = 11  # a quote, comment or text in dollar quotes without its end, or a comment in a comment
+    OPERATOR = 12  # one character of an operator, so that a long operator counts as many
+
+
+#: DuckDB takes these for a space between tokens. Inside literals they stay what they are.
+_UNICODE_SPACES: Final = "\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff"
+_NOT_IN_WORDS: Final = rf"\t-\r\x20!-\x23%-/:-@\[-^`{{-~{_UNICODE_SPACES}"
+_START: Final = rf"[^{_NOT_IN_WORDS}$0-9]"
+_REST: Final = rf"[^{_NOT_IN_WORDS}]"
+_DIGITS: Final = r"[0-9]++(?:_[0-9]++)*+"
+
+#: Every match begins where the one before ended: the last alternative takes any character.
+_TOKEN: Final = re.compile(
+    rf"""
+    (?: [\t-\r\x20{_UNICODE_SPACES}]++ | --[^\n\r]*+ | /\*[^*/]*+(?:(?:\*(?!/)|/(?!\*))[^*/]*+)*+\*/ )*+
+    (?: ( [eE]'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+' | '[^']*+(?:''[^']*+)*+' )
+      | ( "[^"]*+(?:""[^"]*+)*+" | `[^`]*+(?:``[^`]*+)*+` )
+      | ( (?:[aA][sS]|[mM][aA][tT][eE][rR][iI][aA][lL][iI][zZ][eE][dD])(?!{_REST}) )
+      | ( (?i:not|desc|describe|summarize|show|explain)(?!{_REST}) )
+      | ( {_START}{_REST}*+ )
+      | ( (?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]++)? )
+      | ( [(\[{{] )
+      | ( [)\]}}] )
+      | ( [,;.] )
+      | ( \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ ) .*? \10
+      | ( ["'`] | /\* | \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ )
+      | ( . )
+      | \Z
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+_UNICODE_SPACE: Final = re.compile(f"[{_UNICODE_SPACES}]")
+_PAIRS: Final = frozenset({"()", "[]", "{}"})
+_CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
+_WORDS: Final = frozenset({Kind.BODY, Kind.PREFIX, Kind.WORD})
+
+
+class Token(NamedTuple):
+    """One token that is not a comment; `start` and `end` count characters of `Scan.text`."""
+
+    kind: Kind
+    text: str
+    start: int
+    end: int
+    depth: int  # of brackets around it; an opening and its closing bracket have the same
+
+    @property
+    def word(self) -> str:
+        """The keyword that this may be, in lower case; empty when it is no word, or a quoted one."""
+        return lower(self.text) if self.kind in _WORDS else ""
+
+    @property
+    def name(self) -> str | None:
+        """The name that this gives as an identifier, in lower case, or None when it cannot be one."""
+        if self.kind is Kind.IDENTIFIER:
+            quote = self.text[0]
+            return lower(self.text[1:-1].replace(quote * 2, quote))
+        return self.word or None
+
+
+class Scan:
+    """A statement as tokens. In `text`, the Unicode spaces between tokens have become plain ones."""
+
+    def __init__(self, text: str, spans: list[tuple[int, int, int, int]], separators: list[int]) -> None:
+        """Keep what `scan` found; `separators` are the indexes of the semicolons among the tokens."""
+        self.text = text
+        self.separators = tuple(separators)
+        self.size = len(spans)
+        self._spans = spans
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """All tokens, comments left out."""
+        return tuple(self[index] for index in range(self.size))
+
+    def __getitem__(self, index: int) -> Token:
+        kind, start, end, depth = self._spans[index]
+        return Token(Kind(kind), self.text[start:end], start, end, depth)
+
+
+_TO_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def lower(name: str) -> str:
+    """Fold as DuckDB compares names: the letters A to Z only (`str.lower` would make a `k` of the Kelvin sign)."""
+    return name.lower() if name.isascii() else name.translate(_TO_LOWER)
+
+
+def scan(sql: str) -> Scan:
+    """
+    Split *sql* into tokens.
+
+    Raises:
+        SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or its shape is past a limit.
+    """
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        raise SqlSyntaxError("The statement holds a lone surrogate, which is not a character: send UTF-8.") from None
+    if "\0" in sql:
+        raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
+    spans, separators = _split(sql)
+    return Scan(_with_plain_spaces(sql, spans), spans, separators)
+
+
+def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:
+    # One pass over plain integers, in line: a call or an enum a token would double its time.
+    prefix, opening, closing, punctuation = (
+        int(Kind.PREFIX),
+        int(Kind.OPENING),
+        int(Kind.CLOSING),
+        int(Kind.PUNCTUATION),
+    )
+    body, tag, unclosed, operator = int(Kind.BODY), _TAG, int(Kind.UNCLOSED), int(Kind.OPERATOR)
+    spans: list[tuple[int, int, int, int]] = []
+    separators: list[int] = []
+    brackets: list[str] = []
+    weights = [1]  # how often the parser may read a token at this depth
+    weight = 1
+    depth = before = prefixes = work = position = 0
+    while position < len(sql):
+        for match in _TOKEN.finditer(sql, position):
+            kind = match.lastindex
+            if kind is None:  # white space or comments up to the end
+                position = len(sql)
+                break
+            start, end = match.span(kind)
+            inside = depth
+            work += weight
+            if kind == operator or kind == prefix:  # noqa: PLR1714 - a tuple or set is slower
+                prefixes += 1
+                if prefixes > MAX_PREFIX_RUN:
+                    raise SqlSyntaxError(f"The statement has more than {MAX_PREFIX_RUN} operators in a row.")
+            else:
+                prefixes = 0
+                if kind >= opening:
+                    if kind == opening:
+                        if depth == MAX_NESTING:
+                            raise SqlSyntaxError(f"The statement is nested too deep: {MAX_NESTING} brackets at most.")
+                        brackets.append(sql[start])
+                        depth += 1
+                        if before == body:
+                            weight *= _READS_PER_BODY
+                        weights.append(weight)
+                        work += weight * depth  # Tables in nested brackets are read again at each level.
+                    elif kind == closing:
+                        if not brackets or brackets.pop() + sql[start] not in _PAIRS:
+                            raise SqlSyntaxError(f'The brackets do not match: "{sql[start]}" closes nothing.')
+                        inside = depth = depth - 1
+                        weights.pop()
+                        weight = weights[-1]
+                    elif kind == punctuation:
+                        if sql[start] == ";":
+                            separators.append(len(spans))
+                    elif kind == tag:
+                        kind, end = int(Kind.STRING), match.end()
+                    elif kind == unclosed:
+                        position = _end_of_comment(sql, start, match[kind])
+                        break
+            if work > MAX_WORK or len(spans) == MAX_TOKENS:
+                raise _too_much(len(spans))
+            spans.append((kind, start, end, inside))
+            before = kind
+    if brackets:
+        raise SqlSyntaxError(f'The brackets do not match: "{_CLOSES[brackets[-1]]}" is missing.')
+    return spans, separators
+
+
+def _end_of_comment(sql: str, start: int, opening: str) -> int:
+    if opening != "/*":
+        what = {"'": "text in quotes", '"': "name in quotes", "`": "name in quotes"}.get(
+            opening, "text in dollar quotes"
+        )
+        raise SqlSyntaxError(f"A {what} is not closed: {opening[:40]} is missing.")
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(sql, start):
+        depth += 1 if edge[0] == "/*" else -1
+        if depth == 0:
+            return edge.end()
+        if depth > MAX_NESTING:
+            raise SqlSyntaxError(f"The comments are nested too deep: {MAX_NESTING} at most.")
+    raise SqlSyntaxError("A comment is not closed: */ is missing.")
+
+
+def _too_much(tokens: int) -> SqlSyntaxError:
+    if tokens == MAX_TOKENS:
+        return SqlSyntaxError(
+            f"The statement is too long: {MAX_TOKENS:,} words, values and signs at most. Send a long list of values as "
+            "one parameter."
+        )
+    return SqlSyntaxError(
+        "The statement nests brackets and common table expressions too deep for its length: define them one after the "
+        "other."
+    )
+
+
+def _with_plain_spaces(sql: str, spans: list[tuple[int, int, int, int]]) -> str:
+    if sql.isascii() or not _UNICODE_SPACE.search(sql):
+        return sql
+    pieces = []
+    position = 0
+    for _, start, end, _ in [*spans, (0, len(sql), len(sql), 0)]:
+        pieces += [_UNICODE_SPACE.sub(" ", sql[position:start]), sql[start:end]]
+        position = end
+    return "".join(pieces)

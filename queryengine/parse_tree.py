@@ -1,0 +1,350 @@
+"""
+Judge a parse tree, as DuckDB's `json_serialize_sql` gives it, by a positive list.
+
+Every kind of node, every part of it, every function and every relation must be known here; whatever is not, is
+refused. So a construct of a new version of the engine is refused until somebody has judged it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from queryengine import functions
+from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
+from queryengine.functions import Place
+from queryengine.lexer import lower
+
+#: The views of `information_schema` that there are, and the hidden catalog whose schema `main` holds them.
+CATALOG_VIEWS: Final = frozenset({"tables", "columns", "schemata"})
+CATALOG: Final = "_catalog"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a kind of node has: `parts` are judged in turn, `plain` are names and options without a meaning here."""
+
+    parts: frozenset[str]
+    plain: frozenset[str]
+
+
+def _form(parts: str = "", plain: str = "", common: str = "") -> _Form:
+    return _Form(frozenset(parts.split()), frozenset(f"{plain} {common}".split()))
+
+
+def _expression(parts: str = "", plain: str = "") -> _Form:
+    return _form(parts, plain, "class type alias query_location query_location_length")
+
+
+def _table(parts: str = "", plain: str = "") -> _Form:
+    return _form(parts, plain, "type alias sample column_name_alias query_location query_location_length")
+
+
+#: By `class`.
+_EXPRESSIONS: Final[Mapping[str, _Form]] = MappingProxyType(
+    {
+        "BETWEEN": _expression("input lower upper"),
+        "CASE": _expression("case_checks else_expr"),
+        "CAST": _expression("child type_expr", "try_cast"),
+        "COLLATE": _expression("child", "collation"),
+        "COLUMN_REF": _expression("", "column_names"),
+        "COMPARISON": _expression("left right"),
+        "CONJUNCTION": _expression("children"),
+        "CONSTANT": _expression("", "literal"),
+        "DEFAULT": _expression(),
+        "FUNCTION": _expression(
+            "arguments filter order_bys", "catalog distinct function_name is_operator qualified_name schema"
+        ),
+        "LAMBDA": _expression("lhs expr", "syntax_type"),
+        "OPERATOR": _expression("children"),
+        "PARAMETER": _expression("", "identifier"),
+        "POSITIONAL_REFERENCE": _expression("", "index"),
+        "STAR": _expression(
+            "expr replace_list", "columns exclude_list qualified_exclude_list relation_name rename_list"
+        ),
+        "SUBQUERY": _expression("child subquery", "comparison_type subquery_type"),
+        "TYPE": _expression("children", "catalog qualified_name schema type_name"),
+        "WINDOW": _expression(
+            "arg_orders arguments default_expr end_expr filter_expr offset_expr orders partitions start_expr",
+            "catalog distinct end exclude_clause function_name has_ignore_nulls ignore_nulls qualified_name schema start",
+        ),
+    }
+)
+
+#: By `type`: query nodes, table references and modifiers.
+_NODES: Final[Mapping[str, _Form]] = MappingProxyType(
+    {
+        "SELECT_NODE": _form(
+            "from_table group_expressions having modifiers qualify select_list where_clause",
+            "type cte_map aggregate_handling group_sets sample",
+        ),
+        "SET_OPERATION_NODE": _form("children left right modifiers", "type cte_map setop_all setop_type"),
+        "RECURSIVE_CTE_NODE": _form("left right modifiers key_targets", "type cte_map aliases cte_name union_all"),
+        "BASE_TABLE": _table("", "catalog_name qualified_name schema_name table_name"),
+        "EMPTY": _table(),
+        "EXPRESSION_LIST": _table("values", "expected_names expected_types"),
+        "JOIN": _table(
+            "left right condition duplicate_eliminated_columns ranking_expression",
+            "delim_flipped is_implicit join_type nearest_approx nearest_count nearest_order_type ref_type using_columns",
+        ),
+        "PIVOT": _table("aggregates pivots source", "groups include_nulls unpivot_names"),
+        "SHOW_REF": _table("query", "catalog_name qualified_name schema_name show_type table_name"),
+        "SUBQUERY": _table("subquery"),
+        "TABLE_FUNCTION": _table("function", "with_ordinality"),
+        "ORDER_MODIFIER": _form("orders", "type"),
+        "ORDER_DEFAULT": _form("expression", "type null_order"),
+        "ASCENDING": _form("expression", "type null_order"),
+        "DESCENDING": _form("expression", "type null_order"),
+        "DISTINCT_MODIFIER": _form("distinct_on_targets", "type"),
+        "LIMIT_MODIFIER": _form("limit offset", "type limit_type"),
+    }
+)
+
+#: Parts that say nothing of their kind, by where they stand.
+_UNTYPED: Final[Mapping[str, _Form]] = MappingProxyType(
+    {
+        "arguments": _form("expression", "name"),
+        "case_checks": _form("when_expr then_expr"),
+        "cte": _form("key_targets payload_aggregates query_node", "aliases materialized"),
+        "entries": _form("star_expr", "alias"),
+        "pivots": _form("entries pivot_expressions", "pivot_enum unpivot_names"),
+        "replace_list": _form("value", "key"),
+        "statements": _form("node", "named_param_map"),
+        "subquery": _form("node", "named_param_map"),
+    }
+)
+
+#: What is refused by name, with more to say than that it is not known.
+_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "DELETE_QUERY_NODE": "DELETE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
+        "INSERT_QUERY_NODE": "INSERT statements are not allowed, in a WITH clause neither: this endpoint only reads.",
+        "UPDATE_QUERY_NODE": "UPDATE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
+        "MERGE_QUERY_NODE": "MERGE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
+        "COPY_QUERY_NODE": "COPY statements are not allowed, in a WITH clause neither: this endpoint only reads.",
+        "at_clause": "AT (VERSION or TIMESTAMP) is not allowed: a dataset has no history.",
+        "export_state": "EXPORT_STATE is not allowed: it is internal to the engine.",
+    }
+)
+
+_QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
+_ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
+_ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
+_SHOWN: Final = frozenset({'"tables"', "__show_tables_expanded"})
+_FILE: Final = re.compile(r"[/\\:*?.]")
+
+
+class _Scope:
+    """The common table expressions that a place sees: the first `visible` of `names`, and what is around."""
+
+    __slots__ = ("names", "parent", "visible")
+
+    def __init__(self, names: Mapping[str, int], visible: int, parent: _Scope | None) -> None:
+        self.names = names
+        self.visible = visible
+        self.parent = parent
+
+    def sees(self, name: str) -> bool:
+        scope: _Scope | None = self
+        while scope is not None:
+            if scope.names.get(name, scope.visible) < scope.visible:
+                return True
+            scope = scope.parent
+        return False
+
+
+@dataclass(slots=True)
+class Reading:
+    """
+    What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
+
+    With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog.
+    """
+
+    declared: frozenset[str]
+    rewritten: bool = False
+    relations: set[str] = field(default_factory=set)
+    catalog_views: bool = False
+
+    def judge(self, statement: Mapping[str, Any]) -> None:
+        """
+        Walk the tree of one statement.
+
+        Raises:
+            StatementNotAllowedError: It has something that is not in the lists.
+            SqlError: It names a table or function that does not exist.
+        """
+        pending: list[tuple[Any, str, _Scope]] = [(statement, "statements", _Scope({}, 0, None))]
+        while pending:
+            value, part, scope = pending.pop()
+            if isinstance(value, dict):
+                self._judge_node(value, part, scope, pending)
+            elif isinstance(value, list):
+                pending.extend((item, part, scope) for item in reversed(value))
+
+    def _judge_node(
+        self, node: dict[str, Any], part: str, scope: _Scope, pending: list[tuple[Any, str, _Scope]]
+    ) -> None:
+        class_, type_ = node.get("class"), node.get("type")
+        if class_ is not None:
+            form = _known(_EXPRESSIONS, class_, node)
+            self._judge_expression(node, class_, part)
+        elif type_ is not None:
+            form = _known(_NODES, type_, node)
+            if type_ == "BASE_TABLE":
+                self._judge_table(_path(node), scope)
+            elif type_ == "SHOW_REF":
+                self._judge_show(node)
+            elif "cte_map" in node:
+                scope = _with_ctes(node, scope, pending)
+        else:
+            form = _known(_UNTYPED, part, node)
+        for key in reversed(node):
+            if key in form.parts:
+                pending.append((node[key], key, _recursive(node, scope) if key == "right" else scope))
+
+    def _judge_expression(self, node: dict[str, Any], class_: str, part: str) -> None:
+        if class_ == "FUNCTION":
+            functions.check(lower(node["function_name"]), Place.TABLE if part == "function" else Place.EXPRESSION)
+        elif class_ == "WINDOW":
+            functions.check(lower(node["function_name"]), Place.WINDOW)
+        elif class_ == "TYPE" and len(_path(node)) > 1:
+            raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
+
+    def _judge_table(self, path: tuple[str, ...], scope: _Scope) -> None:
+        *qualifier, name = path
+        if not qualifier and scope.sees(name):
+            return
+        if tuple(qualifier) in _QUALIFIERS and name in self.declared:
+            self.relations.add(name)
+        elif qualifier == ["recurring"] and scope.sees(name):
+            pass
+        elif self.rewritten and qualifier == [CATALOG, "main"] and name in CATALOG_VIEWS:
+            pass
+        elif not self.rewritten and qualifier[-1:] == ["information_schema"] and name in CATALOG_VIEWS:
+            if qualifier[:-1] not in ([], ["runtime"]):
+                raise _unknown(path, self.declared)
+            self.catalog_views = True
+        else:
+            raise _unknown(path, self.declared)
+
+    def _judge_show(self, node: dict[str, Any]) -> None:
+        shows, path = node["show_type"], _path(node)
+        if shows in ("DESCRIBE", "SUMMARY") and "query" in node and not path:
+            return
+        if shows == "SHOW" and "query" not in node:
+            if path[:-1] not in _QUALIFIERS or path[-1] not in self.declared:
+                raise StatementNotAllowedError(
+                    f"SHOW {_shown(path)} is not allowed: SHOW takes the name of a dataset or view, TABLES or ALL TABLES."
+                )
+            self.relations.add(path[-1])
+        elif shows == "SHOW_FROM" and "query" not in node:
+            if path[:-1] not in _QUALIFIERS - {()} or path[-1]:
+                raise StatementNotAllowedError("SHOW TABLES FROM is allowed for main and runtime.main only.")
+        elif shows != "SHOW_SPECIAL" or "query" in node or "".join(path) not in _SHOWN:
+            raise StatementNotAllowedError("SHOW takes the name of a dataset or view, TABLES or ALL TABLES here.")
+
+
+def decode(text: str) -> Any:
+    """Read JSON of any depth; the standard library's reader gives up at the depth of the interpreter's stack."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return _decode_deep(text)
+
+
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]]|[^\s{}\[\],:"]++')
+
+
+def _decode_deep(text: str) -> Any:
+    root: list[Any] = []
+    containers: list[list[Any] | dict[str, Any]] = [root]
+    keys: list[str | None] = [None]
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        container, key = containers[-1], keys[-1]
+        if token in ("}", "]"):
+            containers.pop()
+            keys.pop()
+            continue
+        value: Any = {} if token == "{" else [] if token == "[" else json.loads(token)
+        if isinstance(container, list):
+            container.append(value)
+        elif key is None:
+            keys[-1] = value
+            continue
+        else:
+            container[key] = value
+            keys[-1] = None
+        if isinstance(value, dict | list):
+            containers.append(value)
+            keys.append(None)
+    return root[0]
+
+
+def _known(forms: Mapping[str, _Form], kind: str, node: dict[str, Any]) -> _Form:
+    form = forms.get(kind)
+    if form is None:
+        what = str(kind).replace("_", " ").lower()
+        raise StatementNotAllowedError(
+            _REFUSED.get(kind, f"The statement has a construct that is not allowed here ({what}).")
+        )
+    for key in node:
+        if key not in form.parts and key not in form.plain:
+            what = f"{kind} with {key}".replace("_", " ").lower()
+            raise StatementNotAllowedError(
+                _REFUSED.get(key, f"The statement has a construct that is not allowed here ({what}).")
+            )
+    return form
+
+
+def _with_ctes(node: dict[str, Any], scope: _Scope, pending: list[tuple[Any, str, _Scope]]) -> _Scope:
+    """Queue the common table expressions of a query node, each with the ones before it in sight."""
+    ctes = node["cte_map"].get("map", [])
+    if not ctes:
+        return scope
+    names = {lower(cte["key"]): index for index, cte in enumerate(ctes)}
+    pending.extend((cte["value"], "cte", _Scope(names, index, scope)) for index, cte in reversed([*enumerate(ctes)]))
+    return _Scope(names, len(ctes), scope)
+
+
+def _recursive(node: dict[str, Any], scope: _Scope) -> _Scope:
+    """The second half of a recursive common table expression sees itself."""
+    return _Scope({lower(node["cte_name"]): 0}, 1, scope) if node.get("type") == "RECURSIVE_CTE_NODE" else scope
+
+
+def _path(node: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(lower(name) for name in node.get("qualified_name", {}).get("path", ()))
+
+
+def _unknown(path: tuple[str, ...], declared: Iterable[str]) -> StatementError:
+    *qualifier, name = path
+    if qualifier and (_ENGINE_SCHEMAS.intersection(qualifier) or qualifier[0].startswith("_")):
+        if qualifier[-1] == "information_schema":
+            return StatementNotAllowedError(
+                f"Table {_shown(path)} is not allowed: information_schema has tables, columns and schemata here."
+            )
+        return StatementNotAllowedError(f"Table {_shown(path)} is not allowed: it belongs to the engine.")
+    if name.startswith(_ENGINE_TABLES):
+        return StatementNotAllowedError(f"Table {_shown(path)} is not allowed: it belongs to the engine.")
+    if _FILE.search(name):
+        return StatementNotAllowedError(
+            f"Table {_shown(path)} is not allowed: files cannot be read, only the declared datasets and views."
+        )
+    if qualifier:
+        hint = (
+            "write it alone, or after main. or runtime.main." if name in declared else "for a list, write unnest(...)."
+        )
+        return SqlError(f"Table {_shown(path)} does not exist: {hint}")
+    close = difflib.get_close_matches(name[:80], declared, n=1)
+    return SqlError(f"Table {_shown(path)} does not exist." + (f" Did you mean '{close[0]}'?" if close else ""))
+
+
+def _shown(path: Iterable[str]) -> str:
+    text = ".".join(path)
+    return f"'{text[:80]}…'" if len(text) > 80 else f"'{text}'"

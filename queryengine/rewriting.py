@@ -1,0 +1,131 @@
+"""
+Change the text of a statement where the engine's own form cannot be judged or run as it is.
+
+Both changes are made on tokens and are sound by what follows them: the changed text is parsed and judged like any
+other, so a change in the wrong place can only make a statement fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from queryengine.lexer import Kind, Scan, Token
+from queryengine.parse_tree import CATALOG, CATALOG_VIEWS
+
+_PIVOT = frozenset({"pivot", "pivot_wider"})
+
+#: Reserved words that can follow the ON list of a PIVOT; none of them is part of an expression outside brackets.
+_AFTER_ON = frozenset(
+    "using group order limit offset union except intersect having where qualify window on from join".split()
+)
+#: What a bracket after IN begins with when it holds a query; the engine then finds the values by running it.
+_QUERY = frozenset("select from with values table pivot unpivot describe show summarize".split())
+
+
+def has_pivot(scan: Scan) -> bool:
+    """Say whether the word PIVOT stands in the statement."""
+    return any(token.word in _PIVOT for token in scan.tokens)
+
+
+def with_pivot_values(scan: Scan) -> str:
+    """
+    Give each ON item of a PIVOT that does not list its values a list: `ON a` becomes `ON (a) IN (0)`.
+
+    The engine cannot serialise a PIVOT whose values it must first find. The changed text holds every token of the
+    statement in the same order, so its tree has every function and relation of the statement.
+    """
+    tokens = scan.tokens
+    insertions: list[tuple[int, str]] = []
+    for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}):
+        for first, last in _items(tokens, on):
+            if not _lists_values(tokens[first : last + 1]):
+                insertions += [(tokens[first].start, "("), (tokens[last].end, ") IN (0)")]
+    return _insert(scan.text, insertions)
+
+
+def with_hidden_catalog(scan: Scan) -> str:
+    """
+    Name the hidden views where the statement names `information_schema.tables`, `.columns` or `.schemata`.
+
+    As the qualifier of a column (`information_schema.tables.table_name`), only the last part stays.
+    """
+    tokens = scan.tokens
+    pieces: list[str] = []
+    kept = 0
+    for index, token in enumerate(tokens):
+        if (
+            token.name != "information_schema"
+            or _text(tokens, index + 1) != "."
+            or _name(tokens, index + 2) not in CATALOG_VIEWS
+        ):
+            continue
+        first = index
+        if _text(tokens, index - 1) == "." and _name(tokens, index - 2) == "runtime":
+            first = index - 2
+        view = _name(tokens, index + 2)
+        new = f"{view}" if _text(tokens, index + 3) == "." else f"{CATALOG}.main.{view}"
+        pieces += [scan.text[kept : tokens[first].start], new]
+        kept = tokens[index + 2].end
+    return "".join([*pieces, scan.text[kept:]])
+
+
+def _pivots(tokens: tuple[Token, ...]) -> Iterator[int]:
+    return (index for index, token in enumerate(tokens) if token.word in _PIVOT)
+
+
+def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:
+    """Find the ON of the PIVOT at index *pivot*: the first at its depth."""
+    depth = tokens[pivot].depth
+    for index in range(pivot + 1, len(tokens)):
+        token = tokens[index]
+        if token.depth < depth or (token.depth == depth and token.text == ";"):
+            return None
+        if token.depth == depth and token.word == "on":
+            return index
+    return None
+
+
+def _items(tokens: tuple[Token, ...], on: int) -> Iterator[tuple[int, int]]:
+    """Give the first and last index of each item after the ON at index *on*."""
+    depth = tokens[on].depth
+    first = on + 1
+    for index in range(on + 1, len(tokens) + 1):
+        token = tokens[index] if index < len(tokens) else None
+        ends = (
+            token is None
+            or (token.kind is Kind.CLOSING and token.depth < depth)
+            or (token.depth == depth and (token.text == ";" or token.word in _AFTER_ON))
+        )
+        if ends or (token is not None and token.depth == depth and token.text == ","):
+            if first < index:
+                yield first, index - 1
+            first = index + 1
+        if ends:
+            return
+
+
+def _lists_values(item: tuple[Token, ...]) -> bool:
+    depth = item[0].depth
+    for index, token in enumerate(item):
+        if token.word == "in" and token.depth == depth and item[max(index - 1, 0)].word != "not":
+            after = item[index + 1 :]
+            inside = next((other for other in after if other.kind is not Kind.OPENING), None)
+            return bool(after) and (inside is None or inside.word not in _QUERY)
+    return False
+
+
+def _insert(text: str, insertions: Iterable[tuple[int, str]]) -> str:
+    pieces: list[str] = []
+    kept = 0
+    for position, new in sorted(insertions, key=lambda insertion: insertion[0]):
+        pieces += [text[kept:position], new]
+        kept = position
+    return "".join([*pieces, text[kept:]])
+
+
+def _text(tokens: tuple[Token, ...], index: int) -> str:
+    return tokens[index].text if 0 <= index < len(tokens) else ""
+
+
+def _name(tokens: tuple[Token, ...], index: int) -> str:
+    return (tokens[index].name or "") if 0 <= index < len(tokens) else ""
