@@ -48,3 +48,9 @@ REST_FRAMEWORK: dict[str, object] = {
     "UNAUTHENTICATED_TOKEN": None,
 }
 LOGGING = logging_config(os.environ)
+
+SILENCED_SYSTEM_CHECKS = [
+    "security.W001",  # SecurityMiddleware: sqlapi sets nosniff itself, and redirects to HTTPS do not exist here.
+    "security.W002",  # X-Frame-Options: there is no page to frame.
+    "security.W003",  # CSRF: there are no cookies; sqlapi.middleware checks the origin where no key is asked for.
+]
