@@ -3,6 +3,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 from runtimeclient import CLIENT_COMMANDS
 from runtimeclient.argv import hide_api_keys
@@ -15,6 +16,9 @@ def main() -> None:
             "Warning: other users of this machine can see the API key in the list of processes:"
             " use --api-key-file or RUNTIME_API_KEY.\n"
         )
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # Started with the stream closed.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
     # A client command needs no YAML, no engine and no web framework's set-up: its own small settings start fast.
     words = [word for word in sys.argv[1:3] if word != "help"]
     if words and words[0] in CLIENT_COMMANDS:

@@ -329,14 +329,17 @@ def _refresh_path(name: str) -> str:
     if not name:
         raise UsageError("Name the dataset to refresh.")
     # A name of dots would climb in the path.
-    return f"/v1/datasets/{quote(name, safe='').replace('.', '%2E')}/acceleration/refresh"
+    return f"/v1/datasets/{quote(_encode(name), safe='').replace('.', '%2E')}/acceleration/refresh"
 
 
 def _encode(text: str) -> bytes:
     try:
-        return text.encode()
-    except UnicodeEncodeError as exc:
-        raise UsageError("The statement is not UTF-8 text.") from exc
+        # In an ASCII locale, Python puts the bytes of an argument that it cannot decode into surrogates.
+        content = text.encode(errors="surrogateescape")
+        content.decode()
+    except UnicodeError as exc:
+        raise UsageError("The text to send is not UTF-8.") from exc
+    return content
 
 
 def _media_type(response: httpx.Response) -> str:

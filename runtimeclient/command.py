@@ -142,8 +142,9 @@ class ClientCommand(BaseCommand, abc.ABC):
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED_STATUS)
         except BrokenPipeError:
-            # The reader has seen enough. What is still buffered goes nowhere, or Python complains at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return  # The reader has seen enough.
+        finally:
+            _let_go(sys.stdout)
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Connect, run, and translate errors."""
@@ -205,6 +206,14 @@ def _write_utf8(stream: TextIO) -> None:
     """Answers are UTF-8 whatever the locale says."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _let_go(stream: TextIO) -> None:
+    """Pass on what is buffered, or drop it: Python would try again at its end, complain, and change the exit status."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def add_list_format(parser: CommandParser) -> None:

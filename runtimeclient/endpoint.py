@@ -39,12 +39,12 @@ def parse_endpoint(text: str) -> Endpoint:
     Raises:
         UsageError: *text* is not such a URL. User name and password are not repeated in the message.
     """
+    if "@" in text:
+        raise UsageError("The HTTP endpoint must not hold a user name or password: the API key has its own options.")
     try:
         url = httpx.URL(text)
-    except httpx.InvalidURL as exc:
+    except (httpx.InvalidURL, UnicodeError) as exc:
         raise UsageError(f"The HTTP endpoint is not a URL: {exc}") from exc
-    if url.userinfo:
-        raise UsageError("The HTTP endpoint must not hold a user name or password: the API key has its own options.")
     if url.scheme not in {"http", "https"}:
         hint = f": did you mean http://{text}?" if text and "://" not in text else "."
         raise UsageError(f"The HTTP endpoint must begin with http:// or https://{hint}")

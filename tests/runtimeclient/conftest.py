@@ -23,7 +23,7 @@ def clean_environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("RUNTIME_", "DJANGO_")) and not name.lower().endswith("_proxy")
+        if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHON")) and not name.lower().endswith("_proxy")
     }
     return kept | variables
 
@@ -31,7 +31,7 @@ def clean_environment(**variables: str) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _clean_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(os.environ) - set(clean_environment()):
-        if name != "DJANGO_SETTINGS_MODULE":
+        if name.startswith("RUNTIME_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
 
 

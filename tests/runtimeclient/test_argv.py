@@ -72,14 +72,15 @@ def test_x01_a_key_that_cannot_be_hidden_is_warned_of(remote: Remote) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "status"), [("--api_key", 2), ("--api-ke", 2), ("-api-key", 2), ("--apikey", 2), ("--API-KEY", 2)]
+    "arguments",
+    [["--api_key", API_KEY], [f"--api-ke={API_KEY}"], ["-api-key", API_KEY], [f"-apikey={API_KEY}"], ["-k" + API_KEY]],
 )
-def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, option: str, status: int) -> None:
-    for arguments in ([option, API_KEY], [f"{option}={API_KEY}"]):
-        done = run("status", *arguments)
+def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, arguments: list[str]) -> None:
+    done = run("status", *arguments)
 
-        assert done.returncode == status
-        assert API_KEY not in done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "unknown option -" in done.stderr
+    assert API_KEY not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,14 @@ def test_a_dataset_name_stays_one_part_of_the_path(remote: Remote, client: Runti
 
 
 @pytest.mark.parametrize(
-    "call", [lambda c: c.request_refresh(""), lambda c: c.sql("\udcff"), lambda c: c.request_refresh("a", "\udcff")]
+    "call",
+    [
+        lambda c: c.request_refresh(""),
+        lambda c: c.request_refresh("a", "\udcff"),
+        lambda c: c.refreshes("\udcff"),
+        lambda c: c.sql("\udcff"),
+        lambda c: c.sql("SELECT '\ud800'"),
+    ],
 )
 def test_what_cannot_be_sent_is_a_usage_error(
     remote: Remote, client: RuntimeClient, call: Callable[[RuntimeClient], object]

@@ -61,6 +61,8 @@ def test_knows_every_way_to_write_this_machine(host: str) -> None:
         ("http://local host", "must name a host"),
         ("http://localhost\r\nX-Evil: 1", "not a URL"),
         ("http://[::1", "not a URL"),
+        ("http://\udcff", "not a URL"),
+        ("http://localhost/\udcff", "not a URL"),
         ("http://localhost/?a=1", "must end with"),
         ("http://localhost#a", "must end with"),
         ("http://localhost?", "must end with"),
@@ -73,14 +75,21 @@ def test_refuses_anything_else(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_does_not_repeat_a_password() -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["http://user:hunter2@localhost:8090", "user:hunter2@localhost", "http://user:hunter2/x@localhost", "@hunter2"],
+)
+def test_does_not_repeat_a_password(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_endpoint("http://user:hunter2@localhost:8090")
+        parse_endpoint(text)
 
     assert "hunter2" not in str(caught.value)
 
 
-@given(st.text(max_size=40) | st.text(alphabet="htp:/@[]%?#.019 \\é\u3002", max_size=30).map("http://".__add__))
+@given(
+    st.text(st.characters(), max_size=40)
+    | st.text(alphabet="htp:/@[]%?#.019 \\é\u3002", max_size=30).map("http://".__add__)
+)
 def test_no_text_is_worse_than_a_usage_error(text: str) -> None:
     try:
         endpoint = parse_endpoint(text)
