@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from queryengine.values import MAX_MEMBERS, MAX_NESTING, TABLE, Carrier, arrow_projection, parse_type, unique_names
 from tests.queryengine.answers import connect
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "values.md"
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +146,10 @@ def test_unique_names_are_unique_and_keep_what_was_first(names: list[str]) -> No
 
 def test_a_hundred_thousand_repeated_names_take_no_time() -> None:
     assert unique_names(["a"] * 100_000)[-1] == "a_99999"
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_documents_say_how_each_type_looks(name: str) -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+
+    assert any(f"`{name}`" in row.split("|")[1] for row in rows)
