@@ -33,7 +33,7 @@ _REMEMBERED: Final = 512
 #: A parser message may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
 
-_SETTINGS: Final[dict[str, str | bool | int]] = {
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,
     "enable_external_access": False,
     "python_enable_replacements": False,
@@ -51,8 +51,13 @@ _CONSTANT_ANSWERS: Final = {
     "schemas": "SELECT 'runtime' AS database_name, 'main' AS schema_name, true AS \"current\"",
 }
 
+_ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
+
 #: What writes after a WITH clause.
 _WRITES: Final = ("insert", "update", "delete", "merge")
+
+
+StatementKind = Literal["select", "explain", "pivot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class GatedStatement:
     """
 
     sql: str
-    kind: Literal["select", "explain", "pivot"]
+    kind: StatementKind
     relations: frozenset[str]
     parameters: frozenset[str]
 
@@ -76,6 +81,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
         self._remembered: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_REMEMBERED)(self._admit)
 
     def close(self) -> None:
@@ -98,67 +104,70 @@ class Gate:
         return self._admit(sql, relations)
 
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        text = _one_statement(scan(sql))
+        before, text = _one_statement(scan(sql))
         whole = scan(text)
         if answer := _constant_answer(whole):
             return GatedStatement(answer, "select", frozenset(), frozenset())
         if whole[0].word != "explain":
-            return self._judge(whole, relations)
+            return self._judge(whole, relations, before)
         prefix, begin = _explain_prefix(whole)
         explained = scan(text[begin:])
         if explained[0].word == "explain":
             raise StatementNotAllowedError("EXPLAIN of an EXPLAIN is not allowed.")
-        statement = self._judge(explained, relations)
+        statement = self._judge(explained, relations, before + text[:begin])
         if statement.kind == "pivot":
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
             )
         return GatedStatement(prefix + statement.sql, "explain", statement.relations, statement.parameters)
 
-    def _judge(self, statement: Scan, relations: frozenset[str]) -> GatedStatement:
-        kind: Literal["select", "pivot"] = "select"
-        tree = self._parse(statement.text)
+    def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
+        """Judge *statement*; *before* is the text before it, for the place of a syntax error."""
+        kind: StatementKind = "select"
+        tree = self._parse(statement, before)
         if tree is None:
             if not rewriting.has_pivot(statement):
                 raise _not_a_query(statement)
-            kind, tree = "pivot", self._parse_pivot(statement)
-        reading = Reading(relations)
+            kind, tree = "pivot", self._parse_pivot(statement, before)
+        engine_tables = self._engine_tables if kind == "pivot" else frozenset()
+        reading = Reading(relations, engine_tables=engine_tables)
         reading.judge(tree)
-        if not reading.catalog_views:
-            return _gated(statement.text, kind, reading, tree)
-        rewritten = scan(rewriting.with_hidden_catalog(statement))
-        tree = self._parse(rewritten.text) if kind == "select" else self._parse_pivot(rewritten)
-        if tree is None:
-            raise _not_a_query(statement)
-        reading = Reading(relations, rewritten=True)
-        reading.judge(tree)
-        return _gated(rewritten.text, kind, reading, tree)
+        if reading.catalog_views:
+            statement = scan(rewriting.with_hidden_catalog(statement))
+            tree = self._parse_pivot(statement, before) if kind == "pivot" else self._parse(statement, before)
+            if tree is None:
+                raise _not_a_query(statement)
+            reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
+            reading.judge(tree)
+        parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
+        return GatedStatement(statement.text, kind, frozenset(reading.relations), parameters)
 
-    def _parse_pivot(self, statement: Scan) -> dict[str, Any]:
+    def _parse_pivot(self, statement: Scan, before: str) -> dict[str, Any]:
         """Parse a statement with a PIVOT whose columns the engine finds in the data, which has no tree of its own."""
         for token, following in zip(statement.tokens, statement.tokens[1:], strict=False):
             # The tree is of a changed text; no function that is refused may be called in the text that runs.
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
         try:
-            tree = self._parse(rewriting.with_pivot_values(statement))
-            if tree is not None and self._is_one_pivot(statement.text):
-                return tree
+            tree = self._parse(scan(rewriting.with_pivot_values(statement)), before)
         except SqlSyntaxError:
-            pass
-        raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
+            tree = None
+        if tree is None or not self._is_one_pivot(statement.text):
+            raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
+        return tree
 
-    def _parse(self, text: str) -> dict[str, Any] | None:
+    def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
         """Return the tree of one statement, None when it is not a query."""
         try:
             # `execute` lets other threads run meanwhile; `extract_statements` would hold the interpreter.
             with self._connection.cursor() as cursor:
-                row = cursor.execute(_PARSE, [text]).fetchone()
+                row = cursor.execute(_PARSE, [statement.text]).fetchone()
         except duckdb.Error as exc:
-            raise EngineUnavailableError from exc
+            raise EngineUnavailableError("The engine cannot take statements at the moment.") from exc
         answer = decode(row[0]) if row else {}
         if answer["error"]:
-            return _parse_error(answer, text)
+            _raise_parse_error(answer, statement.text, before)
+            return None
         if len(answer["statements"]) != 1:
             raise _not_one()
         tree: dict[str, Any] = answer["statements"][0]
@@ -170,8 +179,8 @@ class Gate:
         return len(found) == 1 and found[0].type == duckdb.StatementType.MULTI
 
 
-def _one_statement(found: Scan) -> str:
-    """Return the text of the only statement, without semicolons, comments and space around it."""
+def _one_statement(found: Scan) -> tuple[str, str]:
+    """Return what stands before the only statement, and the statement, without semicolons, comments and space."""
     count = found.size
     semicolons = list(found.separators)
     while semicolons and semicolons[-1] == count - 1:
@@ -180,7 +189,8 @@ def _one_statement(found: Scan) -> str:
         raise EmptyStatementError
     if semicolons:
         raise _not_one()
-    return found.text[found[0].start : found[count - 1].end]
+    start = found[0].start
+    return found.text[:start], found.text[start : found[count - 1].end]
 
 
 def _constant_answer(statement: Scan) -> str | None:
@@ -227,13 +237,8 @@ def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
     return parts
 
 
-def _gated(text: str, kind: Literal["select", "pivot"], reading: Reading, tree: dict[str, Any]) -> GatedStatement:
-    parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
-    return GatedStatement(text, kind, frozenset(reading.relations), parameters)
-
-
-def _parse_error(answer: dict[str, Any], text: str) -> None:
-    """Raise what the parser says; return None when it could parse, but not give a tree."""
+def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
+    """Raise what the parser says, unless it could parse the text, and only gives no tree."""
     message = str(answer["error_message"])
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return
@@ -244,7 +249,7 @@ def _parse_error(answer: dict[str, Any], text: str) -> None:
     if len(message) > _MESSAGE_CHARACTERS:
         message = message[:_MESSAGE_CHARACTERS] + "…"
     if position := answer.get("position"):
-        before = text.encode()[: int(position)].decode(errors="replace")
+        before += text.encode()[: int(position)].decode(errors="replace")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         message += f" (line {line}, column {column})"
     raise SqlSyntaxError(f"{message[:1].upper()}{message[1:]}.")

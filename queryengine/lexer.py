@@ -33,7 +33,7 @@ _TAG: Final = 10
 
 
 class Kind(IntEnum):
-    """What a token is. The values are the numbers of the groups of `_TOKEN`; brackets and all after them are no words."""
+    """What a token is. The values are the numbers of the groups of `_TOKEN`; words come before brackets."""
 
     STRING = 1
     IDENTIFIER = 2  # quoted, with double quotes or back-ticks
@@ -150,7 +150,7 @@ def scan(sql: str) -> Scan:
     return Scan(_with_plain_spaces(sql, spans), spans, separators)
 
 
-def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:
+def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # noqa: C901, PLR0912, PLR0915 - see below
     # One pass over plain integers, in line: a call or an enum a token would double its time.
     prefix, opening, closing, punctuation = (
         int(Kind.PREFIX),
@@ -174,7 +174,7 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:
             start, end = match.span(kind)
             inside = depth
             work += weight
-            if kind == operator or kind == prefix:  # noqa: PLR1714 - a tuple or set is slower
+            if kind in (operator, prefix):
                 prefixes += 1
                 if prefixes > MAX_PREFIX_RUN:
                     raise SqlSyntaxError(f"The statement has more than {MAX_PREFIX_RUN} operators in a row.")

@@ -71,7 +71,8 @@ _EXPRESSIONS: Final[Mapping[str, _Form]] = MappingProxyType(
         "TYPE": _expression("children", "catalog qualified_name schema type_name"),
         "WINDOW": _expression(
             "arg_orders arguments default_expr end_expr filter_expr offset_expr orders partitions start_expr",
-            "catalog distinct end exclude_clause function_name has_ignore_nulls ignore_nulls qualified_name schema start",
+            "catalog distinct end exclude_clause function_name has_ignore_nulls ignore_nulls qualified_name schema "
+            "start",
         ),
     }
 )
@@ -90,7 +91,8 @@ _NODES: Final[Mapping[str, _Form]] = MappingProxyType(
         "EXPRESSION_LIST": _table("values", "expected_names expected_types"),
         "JOIN": _table(
             "left right condition duplicate_eliminated_columns ranking_expression",
-            "delim_flipped is_implicit join_type nearest_approx nearest_count nearest_order_type ref_type using_columns",
+            "delim_flipped is_implicit join_type nearest_approx nearest_count nearest_order_type ref_type "
+            "using_columns",
         ),
         "PIVOT": _table("aggregates pivots source", "groups include_nulls unpivot_names"),
         "SHOW_REF": _table("query", "catalog_name qualified_name schema_name show_type table_name"),
@@ -135,7 +137,9 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
 _ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
 _ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
-_SHOWN: Final = frozenset({'"tables"', "__show_tables_expanded"})
+_SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
+_SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
+_SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
 
 
@@ -158,16 +162,22 @@ class _Scope:
         return False
 
 
+_NOTHING: Final = _Scope({}, 0, None)
+
+
 @dataclass(slots=True)
 class Reading:
     """
     What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
 
-    With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog.
+    With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog. With
+    `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
+    its own columns looks for them where it does not see all common table expressions.
     """
 
     declared: frozenset[str]
     rewritten: bool = False
+    engine_tables: frozenset[str] = frozenset()
     relations: set[str] = field(default_factory=set)
     catalog_views: bool = False
 
@@ -179,7 +189,7 @@ class Reading:
             StatementNotAllowedError: It has something that is not in the lists.
             SqlError: It names a table or function that does not exist.
         """
-        pending: list[tuple[Any, str, _Scope]] = [(statement, "statements", _Scope({}, 0, None))]
+        pending: list[tuple[Any, str, _Scope]] = [(statement, "statements", _NOTHING)]
         while pending:
             value, part, scope = pending.pop()
             if isinstance(value, dict):
@@ -193,7 +203,7 @@ class Reading:
         class_, type_ = node.get("class"), node.get("type")
         if class_ is not None:
             form = _known(_EXPRESSIONS, class_, node)
-            self._judge_expression(node, class_, part)
+            _judge_expression(node, class_, part)
         elif type_ is not None:
             form = _known(_NODES, type_, node)
             if type_ == "BASE_TABLE":
@@ -201,53 +211,54 @@ class Reading:
             elif type_ == "SHOW_REF":
                 self._judge_show(node)
             elif "cte_map" in node:
-                scope = _with_ctes(node, scope, pending)
+                scope = self._with_ctes(node, scope, pending)
         else:
             form = _known(_UNTYPED, part, node)
-        for key in reversed(node):
-            if key in form.parts:
-                pending.append((node[key], key, _recursive(node, scope) if key == "right" else scope))
+        pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
 
-    def _judge_expression(self, node: dict[str, Any], class_: str, part: str) -> None:
-        if class_ == "FUNCTION":
-            functions.check(lower(node["function_name"]), Place.TABLE if part == "function" else Place.EXPRESSION)
-        elif class_ == "WINDOW":
-            functions.check(lower(node["function_name"]), Place.WINDOW)
-        elif class_ == "TYPE" and len(_path(node)) > 1:
-            raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
+    def _with_ctes(self, node: dict[str, Any], scope: _Scope, pending: list[tuple[Any, str, _Scope]]) -> _Scope:
+        """Queue the common table expressions of a query node, each with the ones before it in sight."""
+        ctes = node["cte_map"].get("map", [])
+        if not ctes:
+            return scope
+        names = {lower(cte["key"]): index for index, cte in enumerate(ctes)}
+        for name in names:
+            if self.engine_tables and (name in self.engine_tables or _FILE.search(name)):
+                raise StatementNotAllowedError(
+                    f"Beside a PIVOT that finds its own columns, {_shown([name])} cannot be the name of a common table "
+                    "expression: it means something else to the engine."
+                )
+        pending.extend(
+            (cte["value"], "cte", _Scope(names, index, scope)) for index, cte in reversed([*enumerate(ctes)])
+        )
+        return _Scope(names, len(ctes), scope)
 
     def _judge_table(self, path: tuple[str, ...], scope: _Scope) -> None:
-        *qualifier, name = path
+        *qualifier, name = (lower(part) for part in path)
         if not qualifier and scope.sees(name):
             return
         if tuple(qualifier) in _QUALIFIERS and name in self.declared:
             self.relations.add(name)
-        elif qualifier == ["recurring"] and scope.sees(name):
-            pass
-        elif self.rewritten and qualifier == [CATALOG, "main"] and name in CATALOG_VIEWS:
-            pass
-        elif not self.rewritten and qualifier[-1:] == ["information_schema"] and name in CATALOG_VIEWS:
-            if qualifier[:-1] not in ([], ["runtime"]):
-                raise _unknown(path, self.declared)
+        elif qualifier in (["information_schema"], ["runtime", "information_schema"]) and name in CATALOG_VIEWS:
+            if self.rewritten:
+                raise StatementNotAllowedError("Write information_schema.tables with plain or double-quoted names.")
             self.catalog_views = True
-        else:
+        elif not (self.rewritten and qualifier == [CATALOG, "main"] and name in CATALOG_VIEWS) and not (
+            qualifier == ["recurring"] and scope.sees(name)
+        ):
             raise _unknown(path, self.declared)
 
     def _judge_show(self, node: dict[str, Any]) -> None:
         shows, path = node["show_type"], _path(node)
-        if shows in ("DESCRIBE", "SUMMARY") and "query" in node and not path:
-            return
-        if shows == "SHOW" and "query" not in node:
-            if path[:-1] not in _QUALIFIERS or path[-1] not in self.declared:
-                raise StatementNotAllowedError(
-                    f"SHOW {_shown(path)} is not allowed: SHOW takes the name of a dataset or view, TABLES or ALL TABLES."
-                )
-            self.relations.add(path[-1])
-        elif shows == "SHOW_FROM" and "query" not in node:
-            if path[:-1] not in _QUALIFIERS - {()} or path[-1]:
-                raise StatementNotAllowedError("SHOW TABLES FROM is allowed for main and runtime.main only.")
-        elif shows != "SHOW_SPECIAL" or "query" in node or "".join(path) not in _SHOWN:
-            raise StatementNotAllowedError("SHOW takes the name of a dataset or view, TABLES or ALL TABLES here.")
+        if shows in ("SHOW", "DESCRIBE", "SUMMARY"):
+            if path:
+                self._judge_table(path, _NOTHING)
+            elif "query" not in node:
+                raise StatementNotAllowedError(_SHOW)
+        elif "query" in node or (
+            tuple(map(lower, path)) not in _SHOWN_SCHEMAS if shows == "SHOW_FROM" else path not in _SHOWN_LISTS
+        ):
+            raise StatementNotAllowedError(_SHOW)
 
 
 def decode(text: str) -> Any:
@@ -266,13 +277,13 @@ def _decode_deep(text: str) -> Any:
     containers: list[list[Any] | dict[str, Any]] = [root]
     keys: list[str | None] = [None]
     for match in _JSON_TOKEN.finditer(text):
-        token = match[0]
+        piece = match[0]
         container, key = containers[-1], keys[-1]
-        if token in ("}", "]"):
+        if piece in ("}", "]"):
             containers.pop()
             keys.pop()
             continue
-        value: Any = {} if token == "{" else [] if token == "[" else json.loads(token)
+        value: Any = {} if piece == "{" else [] if piece == "[" else json.loads(piece)
         if isinstance(container, list):
             container.append(value)
         elif key is None:
@@ -303,27 +314,28 @@ def _known(forms: Mapping[str, _Form], kind: str, node: dict[str, Any]) -> _Form
     return form
 
 
-def _with_ctes(node: dict[str, Any], scope: _Scope, pending: list[tuple[Any, str, _Scope]]) -> _Scope:
-    """Queue the common table expressions of a query node, each with the ones before it in sight."""
-    ctes = node["cte_map"].get("map", [])
-    if not ctes:
-        return scope
-    names = {lower(cte["key"]): index for index, cte in enumerate(ctes)}
-    pending.extend((cte["value"], "cte", _Scope(names, index, scope)) for index, cte in reversed([*enumerate(ctes)]))
-    return _Scope(names, len(ctes), scope)
+def _scope_of(key: str, node: dict[str, Any], scope: _Scope) -> _Scope:
+    if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
+        return _Scope({lower(node["cte_name"]): 0}, 1, scope)
+    # The engine runs a query in the IN list of a PIVOT by itself, without what stands around it.
+    return _NOTHING if key == "entries" else scope
 
 
-def _recursive(node: dict[str, Any], scope: _Scope) -> _Scope:
-    """The second half of a recursive common table expression sees itself."""
-    return _Scope({lower(node["cte_name"]): 0}, 1, scope) if node.get("type") == "RECURSIVE_CTE_NODE" else scope
+def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
+    if class_ == "FUNCTION":
+        functions.check(lower(node["function_name"]), Place.TABLE if part == "function" else Place.EXPRESSION)
+    elif class_ == "WINDOW":
+        functions.check(lower(node["function_name"]), Place.WINDOW)
+    elif class_ == "TYPE" and len(_path(node)) > 1:
+        raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
 
 
 def _path(node: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(lower(name) for name in node.get("qualified_name", {}).get("path", ()))
+    return tuple(node.get("qualified_name", {}).get("path", ()))
 
 
 def _unknown(path: tuple[str, ...], declared: Iterable[str]) -> StatementError:
-    *qualifier, name = path
+    *qualifier, name = (lower(part) for part in path)
     if qualifier and (_ENGINE_SCHEMAS.intersection(qualifier) or qualifier[0].startswith("_")):
         if qualifier[-1] == "information_schema":
             return StatementNotAllowedError(

@@ -16,10 +16,15 @@ _PIVOT = frozenset({"pivot", "pivot_wider"})
 
 #: Reserved words that can follow the ON list of a PIVOT; none of them is part of an expression outside brackets.
 _AFTER_ON = frozenset(
-    "using group order limit offset union except intersect having where qualify window on from join".split()
+    {
+        *("using", "group", "order", "limit", "offset", "union", "except", "intersect"),
+        *("having", "where", "qualify", "window", "on", "from", "join"),
+    }
 )
 #: What a bracket after IN begins with when it holds a query; the engine then finds the values by running it.
-_QUERY = frozenset("select from with values table pivot unpivot describe show summarize".split())
+_QUERY = frozenset(
+    {"select", "from", "with", "values", "table", "pivot", "unpivot", "describe", "desc", "show", "summarize"}
+)
 
 
 def has_pivot(scan: Scan) -> bool:
@@ -29,7 +34,7 @@ def has_pivot(scan: Scan) -> bool:
 
 def with_pivot_values(scan: Scan) -> str:
     """
-    Give each ON item of a PIVOT that does not list its values a list: `ON a` becomes `ON (a) IN (0)`.
+    Give each ON item of a PIVOT a list of values: `a` becomes `(a) IN (0)`, `a IN (FROM b)` `a IN (0, abs((FROM b)))`.
 
     The engine cannot serialise a PIVOT whose values it must first find. The changed text holds every token of the
     statement in the same order, so its tree has every function and relation of the statement.
@@ -38,8 +43,7 @@ def with_pivot_values(scan: Scan) -> str:
     insertions: list[tuple[int, str]] = []
     for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}):
         for first, last in _items(tokens, on):
-            if not _lists_values(tokens[first : last + 1]):
-                insertions += [(tokens[first].start, "("), (tokens[last].end, ") IN (0)")]
+            insertions += _values(tokens[first : last + 1])
     return _insert(scan.text, insertions)
 
 
@@ -104,14 +108,25 @@ def _items(tokens: tuple[Token, ...], on: int) -> Iterator[tuple[int, int]]:
             return
 
 
-def _lists_values(item: tuple[Token, ...]) -> bool:
+def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
+    """What to insert into an ON item so that it lists its values."""
     depth = item[0].depth
-    for index, token in enumerate(item):
-        if token.word == "in" and token.depth == depth and item[max(index - 1, 0)].word != "not":
-            after = item[index + 1 :]
-            inside = next((other for other in after if other.kind is not Kind.OPENING), None)
-            return bool(after) and (inside is None or inside.word not in _QUERY)
-    return False
+    for index, token in enumerate(item[:-1]):
+        if token.word != "in" or token.depth != depth or not _is_column(item[:index]):
+            continue
+        opening, closing = item[index + 1], item[-1]
+        inside = next((other for other in item[index + 1 :] if other.kind is not Kind.OPENING), closing)
+        if inside.word not in _QUERY:
+            return []
+        return [(opening.end, "0, abs(("), (closing.start, "))")]
+    return [(item[0].start, "("), (item[-1].end, ") IN (0)")]
+
+
+def _is_column(head: tuple[Token, ...]) -> bool:
+    """Say whether *head* is a column or something in brackets: after anything else, IN is part of an expression."""
+    if head and head[0].kind is Kind.OPENING:
+        return all(token.depth > head[0].depth for token in head[1:-1])
+    return all(token.name or token.text == "." for token in head) and (len(head) < 2 or head[-1].word != "not")
 
 
 def _insert(text: str, insertions: Iterable[tuple[int, str]]) -> str:
