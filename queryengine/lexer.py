@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from queryengine.errors import SqlSyntaxError
 
-MAX_TOKENS: Final = 100_000
+MAX_TOKENS: Final = 50_000
 MAX_NESTING: Final = 200
 MAX_PREFIX_RUN: Final = 200
 
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     OPENING = 7  # a bracket
     CLOSING = 8
     PUNCTUATION = 9  # comma, semicolon or dot
-    UNCLOSED = 11  # a quote, comment or text in dollar quotes without its end, or a comment in a comment
+    STRAY = 11  # a quote or comment without its end, a comment in a comment, or a number that runs into what follows
     OPERATOR = 12  # one character of an operator, so that a long operator counts as many
 
 
@@ -64,12 +64,12 @@ _TOKEN: Final = re.compile(
       | ( (?:[aA][sS]|[mM][aA][tT][eE][rR][iI][aA][lL][iI][zZ][eE][dD])(?!{_REST}) )
       | ( (?i:not|desc|describe|summarize|show|explain)(?!{_REST}) )
       | ( {_START}{_REST}*+ )
-      | ( (?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]++)? )
+      | ( (?>(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]++)?)(?![.'"`]|{_REST}) )
       | ( [(\[{{] )
       | ( [)\]}}] )
-      | ( [,;.] )
+      | ( [,;] | \.(?![0-9]) )
       | ( \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ ) .*? \10
-      | ( ["'`] | /\* | \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ )
+      | ( ["'`0-9.] | /\* | \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ )
       | ( . )
       | \Z
     )""",
@@ -158,7 +158,7 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
         int(Kind.CLOSING),
         int(Kind.PUNCTUATION),
     )
-    body, tag, unclosed, operator = int(Kind.BODY), _TAG, int(Kind.UNCLOSED), int(Kind.OPERATOR)
+    body, tag, stray, operator = int(Kind.BODY), _TAG, int(Kind.STRAY), int(Kind.OPERATOR)
     spans: list[tuple[int, int, int, int]] = []
     separators: list[int] = []
     brackets: list[str] = []
@@ -201,7 +201,7 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
                             separators.append(len(spans))
                     elif kind == tag:
                         kind, end = int(Kind.STRING), match.end()
-                    elif kind == unclosed:
+                    elif kind == stray:
                         position = _end_of_comment(sql, start, match[kind])
                         break
             if work > MAX_WORK or len(spans) == MAX_TOKENS:
@@ -214,6 +214,8 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
 
 
 def _end_of_comment(sql: str, start: int, opening: str) -> int:
+    if opening in "0123456789.":
+        raise SqlSyntaxError("Write a space between a number and what follows it.")
     if opening != "/*":
         what = {"'": "text in quotes", '"': "name in quotes", "`": "name in quotes"}.get(
             opening, "text in dollar quotes"
