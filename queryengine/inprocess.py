@@ -162,10 +162,7 @@ class InProcessEngine:
         """
         _refuse_gevent()
         self._config = config
-        self._gate = Gate()
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
-        self._views = gate_views(config.views, datasets, self._gate, config.file)
-        self._relations = datasets | {view.config.name.lower() for view in self._views}
         self._closed = False
         self._serial = itertools.count(1)
         limits = config.query
@@ -173,6 +170,10 @@ class InProcessEngine:
             workers=limits.workers, max_queued=limits.max_queued, queue_timeout_s=limits.queue_timeout_s
         )
         with ExitStack() as undo:
+            self._gate = Gate()
+            undo.callback(self._gate.close)
+            self._views = gate_views(config.views, datasets, self._gate, config.file)
+            self._relations = datasets | {view.config.name.lower() for view in self._views}
             self._scratch = ScratchDirectory(config.state_dir)
             undo.callback(self._scratch.close)
             self._generations = Generations(config.state_dir, self._open)
@@ -234,6 +235,7 @@ class InProcessEngine:
         self._generations.close(_CLOSE_S)
         self._watchdog.close()
         self._scratch.close()
+        self._gate.close()
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         scratch = self._scratch.subdirectory(str(next(self._serial)))

@@ -85,7 +85,7 @@ class Reader:
         with self._translated():
             self._cursor.execute("USE runtime")
             self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-            relation = self._relation(_without_end(statement.sql), parameters)
+            relation = self._relation(statement.sql, parameters)
             types = [str(type_) for type_ in relation.types]
             self.columns = tuple(
                 Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True)
@@ -349,19 +349,6 @@ def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
         "autoload_known_extensions": False,
         "allow_community_extensions": False,
     }
-
-
-def _without_end(sql: str) -> str:
-    """Cut the semicolons and comments that follow a statement: it may have to stand in brackets."""
-    if ";" not in sql:
-        return sql
-    text = sql.encode()  # DuckDB counts in bytes.
-    end = len(text)
-    for start, kind in reversed(duckdb.tokenize(sql)):
-        if kind is not duckdb.token_type.comment and text[start : start + 1] != b";":
-            break
-        end = start
-    return text[:end].decode()
 
 
 def _projection(columns: Sequence[Column]) -> str | None:
