@@ -80,8 +80,13 @@ def finished(refresher: Refresher, run: RefreshRun, name: str = "d") -> RefreshR
 
 def served(directory: Path, name: str = "d") -> list[tuple[Any, ...]]:
     """Return what a statement that begins now reads."""
-    snapshots = {snapshot.dataset: snapshot for snapshot in read_manifest(directory / "state").snapshots}
-    return rows(directory, snapshots[name])
+    while True:
+        snapshots = {snapshot.dataset: snapshot for snapshot in read_manifest(directory / "state").snapshots}
+        try:
+            return rows(directory, snapshots[name])
+        except duckdb.IOException:
+            # Superseded between the two lines: a reader takes the manifest again.
+            assert not snapshot_path(directory / "state", snapshots[name]).exists()
 
 
 @contextmanager
