@@ -286,6 +286,8 @@ class EngineInstance:
         self._define_catalog()
         for view in views:
             self._define_view(view)
+        # A clock that needs no thread of Python; it starts after ours, so it rings second. Opening is not timed.
+        execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 
@@ -342,8 +344,6 @@ def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
         "threads": len(os.sched_getaffinity(0)),
         "memory_limit": f"{limits.memory_limit_bytes}B",
         "temp_directory": str(scratch),
-        # A clock that needs no thread of Python; it starts after ours, so it rings second.
-        "max_execution_time": max(1, round(limits.timeout_s * 1000)),
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,

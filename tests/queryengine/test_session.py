@@ -79,6 +79,12 @@ def test_its_settings_are_the_limits_of_the_yaml(open_session: OpenSession, tmp_
     assert {name: settings[name] for name in expected} == expected
 
 
+def test_the_time_limit_is_not_one_of_opening(open_session: OpenSession, publisher: Publisher) -> None:
+    publisher.publish(flights="SELECT i AS id FROM range(1000) t(i)")
+
+    assert not open_session(timeout_s=0.001).broken
+
+
 def test_every_other_setting_is_duckdbs_default(open_session: OpenSession) -> None:
     ours = {
         *("threads", "worker_threads", "memory_limit", "max_memory", "write_buffer_row_group_memory_limit"),
