@@ -134,18 +134,27 @@ class RequestHandler(basehttp.WSGIRequestHandler):
             return
         if not self.raw_requestline or not self.parse_request():
             return
-        length = self.headers.get_all("Content-Length", [])
-        codings = self.headers.get_all("Transfer-Encoding", [])
-        # RFC 9112, 6.1 and 6.3: a request with both, with two lengths or with another coding smuggles.
-        if len(length) + len(codings) > 1 or not all(text.isascii() and text.isdigit() for text in length):
-            self.send_error(HTTPStatus.BAD_REQUEST)
-            return
-        if codings and codings[0].lower() != "chunked":
-            self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+        refusal = self._refusal()
+        if refusal is not None:
+            self.send_error(refusal)
             return
         handler = _ServerHandler(self.rfile, self.wfile, self.get_stderr(), self.get_environ())
         handler.request_handler = self
         handler.run(cast(Any, self.server).get_app())
+
+    def _refusal(self) -> HTTPStatus | None:
+        """Return the status for a request whose framing or headers can be read in two ways; None when it is sound."""
+        length = self.headers.get_all("Content-Length", [])
+        codings = self.headers.get_all("Transfer-Encoding", [])
+        # RFC 9112, 6.1 and 6.3: with both of them, with two lengths or with an odd one a request can be smuggled.
+        framed = len(length) + len(codings) <= 1 and all(text.isascii() and text.isdigit() for text in length)
+        # Python's parser takes folded lines (RFC 9112, 5.2), and notes what else is no header as a defect.
+        folded = any("\n" in value or "\r" in value for value in self.headers.values())
+        if not framed or folded or self.headers.defects or self.request_version == "HTTP/0.9":
+            return HTTPStatus.BAD_REQUEST
+        if codings and codings[0].lower() != "chunked":
+            return HTTPStatus.NOT_IMPLEMENTED
+        return None
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that the application never sees."""

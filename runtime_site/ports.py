@@ -57,12 +57,8 @@ def _holder(port: int) -> str:
 def _listening_inodes(port: int) -> set[str]:
     listening = "0A"
     inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for row in rows:
+    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
+        for row in table.read_text().splitlines()[1:]:
             fields = row.split()
             if fields[3] == listening and int(fields[1].rpartition(":")[2], 16) == port:
                 inodes.add(fields[9])

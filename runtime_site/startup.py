@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import threading
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from authkeys.errors import AuthKeysError
 from datasets import declarations
 from datasets.errors import DatasetError
 from datasets.service import DatasetService
+from queryengine.errors import QueryError
 from queryengine.gate import Gate
 from queryengine.inprocess import InProcessEngine
 from queryengine.views import order_views
@@ -35,8 +37,11 @@ _checked: RuntimeConfig | None = None
 
 MAX_SHOWN_FINGERPRINTS = 4
 
+#: The exit code by which gunicorn knows that another worker would not do better.
+WORKER_BOOT_ERROR = 3
+
 #: What can stop a start; each prints as one sentence or, a ConfigError, as one line a fault.
-StartError = (RuntimeConfError, AuthKeysError, DatasetError, OSError)
+StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, OSError)
 
 
 def checked_config() -> RuntimeConfig:
@@ -97,23 +102,25 @@ def log_warnings(config: RuntimeConfig) -> None:
 
 
 class Runtime:
-    """Engine and datasets of this process, and the state accessors set to them."""
+    """
+    Engine and datasets of this process, running, and the state accessors set to them.
+
+    Raises:
+        StateDirectoryError: Another runtime holds the state directory, and *exclusive* is asked for.
+    """
 
     def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
-        self._engine = InProcessEngine(config)
-        self._datasets = DatasetService(config, exclusive=exclusive)
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False
-
-    def start(self) -> None:
-        """
-        Begin to load and serve.
-
-        Raises:
-            StateDirectoryError: Another runtime holds the state directory, and this one was to hold it alone.
-        """
+        self._datasets = DatasetService(config, exclusive=exclusive)
+        # First the datasets: when they have started, every snapshot that the engine may open has been verified.
         self._datasets.start()
+        try:
+            self._engine = InProcessEngine(config)
+        except BaseException:
+            self._datasets.stop(self._shutdown_timeout_s)
+            raise
         queryengine.state.set_engine(self._engine)
         datasets.state.set_datasets(self._datasets)
 
@@ -145,11 +152,18 @@ def start_once(*, exclusive: bool = False) -> Runtime:
     with _start_lock:
         if _runtime is None:
             config = checked_config()
-            runtime = Runtime(config, exclusive=exclusive)
-            runtime.start()
-            atexit.register(runtime.stop)
-            _runtime = runtime
+            _runtime = Runtime(config, exclusive=exclusive)
+            atexit.register(_runtime.stop)
         return _runtime
+
+
+def start_or_exit(*, exclusive: bool = False) -> None:
+    """As `start_once`, in a worker of a server: what stops the start is logged in a line and ends the process."""
+    try:
+        start_once(exclusive=exclusive)
+    except StartError as error:
+        logger.critical("The runtime cannot start: %s", error)
+        sys.exit(WORKER_BOOT_ERROR)
 
 
 def cancel_statements() -> None:

@@ -1,4 +1,4 @@
-"""The WSGI application. Loading it starts the runtime of this process, or fails when the configuration is bad."""
+"""The WSGI application. Loading it starts the runtime of this process, or ends it when it cannot start."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ application = get_wsgi_application()
 
 from runtime_site import startup  # noqa: E402 (imports the rooms: the applications must be ready)
 
-startup.start_once()
+startup.start_or_exit()

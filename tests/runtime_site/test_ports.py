@@ -26,6 +26,14 @@ def test_the_holder_is_named() -> None:
             wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic())
 
 
+def test_a_holder_that_does_not_listen_is_not_known() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+
+        with pytest.raises(OSError, match="another process has the port"):
+            wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic())
+
+
 def test_a_predecessor_that_ends_is_waited_for() -> None:
     holder = socket.socket()
     holder.bind(("127.0.0.1", 0))

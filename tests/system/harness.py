@@ -83,7 +83,7 @@ def example_config(port: int, **changes: Any) -> dict[str, Any]:
     return config
 
 
-def command(mode: Mode, port: int) -> list[str]:
+def command(mode: Mode) -> list[str]:
     """Return the command line of a server mode."""
     if mode == "gunicorn":
         return [PYTHON, "-m", "gunicorn", "runtime_site.wsgi"]
@@ -104,11 +104,13 @@ class Server:
     port: int = field(default_factory=free_port)
     wait_ready: bool = True
     trust: Path | None = None  # a certificate: the runtime speaks TLS
+    arguments: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         self.file = self.directory / "runtime.yaml"
         self.log = self.directory / "server.log"
-        self.url = f"https://localhost:{self.port}" if self.trust else f"http://127.0.0.1:{self.port}"
+        self.url = f"https://localhost:{self.port}" if self.trust else f"http://{self.host}:{self.port}"
         self._verify = ssl.create_default_context(cafile=self.trust) if self.trust else True
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -138,7 +140,7 @@ class Server:
         environ |= {"RUNTIME_CONFIG": str(self.file), **self.environ}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command(self.mode, self.port), cwd=REPOSITORY, env=environ, stdout=log, stderr=log
+                [*command(self.mode), *self.arguments], cwd=REPOSITORY, env=environ, stdout=log, stderr=log
             )
 
     def start(self) -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,67 @@ def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> 
 
     assert code == 1
     assert "tls" in output
+
+
+def test_serve_takes_the_yaml_by_an_option(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "other.yaml").write_text("runtime: {auth: }")
+    environ = {"RUNTIME_CONFIG": str(elsewhere / "other.yaml")}
+
+    with Server(tmp_path, environ=environ, arguments=("--config", str(tmp_path / "runtime.yaml"))) as server:
+        assert server.rows("SELECT 1 AS a") == [{"a": 1}]
+        assert server.sql("SELECT 1", None).status_code == 401
+
+
+def test_ipv6_is_served_in_every_mode(tmp_path: Path) -> None:
+    for mode in MODES:
+        port = free_port()
+        config = example_config(port, runtime={"http": {"bind": f"[::1]:{port}"}})
+        with Server(tmp_path, mode=mode, port=port, config=config, host="[::1]") as server:
+            assert server.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_statement_in_flight_is_finished_at_sigterm(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
+        slow = pool.submit(server.sql, SLOW)
+        wait_for(lambda: statements_running(server), "the statement to run")
+
+        code = server.stop()
+
+        assert slow.result().status_code == 200
+        assert code == 0
+
+
+def test_a_statement_longer_than_the_shutdown_timeout_gets_a_typed_error(tmp_path: Path) -> None:
+    port = free_port()
+    config = example_config(port, runtime={"shutdown_timeout": "4s"})
+    with Server(tmp_path, port=port, config=config) as server, ThreadPoolExecutor() as pool:
+        endless = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
+        wait_for(lambda: statements_running(server), "the statement to run")
+        began = time.monotonic()
+
+        code = server.stop()
+
+        assert endless.result().status_code == 503
+        assert endless.result().json()["code"] == "engine_unavailable"
+        assert code == 0
+        assert time.monotonic() - began < 30
+
+
+#: Runs for a second or two, and ends.
+SLOW = "SELECT sum(hash(i)) AS h FROM range(400000000) t(i)"
+
+
+def statements_running(server: Server) -> bool:
+    """Say whether a thread of the runtime computes: the engine's only work in these tests is the statement."""
+    pid = server.process.pid
+    worker = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+    before = cpu_ticks(worker)
+    time.sleep(0.1)
+    return cpu_ticks(worker) - before >= 5
+
+
+def cpu_ticks(pid: str) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 from gunicorn.app.base import BaseApplication
 
 import runtimeconf.state
@@ -91,10 +91,7 @@ class _Server(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        try:
-            startup.start_once(exclusive=True)
-        except StateDirectoryError as error:
-            raise CommandError(str(error)) from error
+        startup.start_or_exit(exclusive=True)
         from runtime_site.wsgi import application  # noqa: PLC0415 (loading it would start the runtime shared)
 
         return application

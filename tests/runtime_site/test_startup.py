@@ -1,0 +1,107 @@
+"""The runtime of one process: started once, stopped once, and without the keys themselves."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import authkeys.state
+import datasets.state
+import queryengine.state
+import runtimeconf.state
+from datasets.errors import DatasetsUnavailableError, StateDirectoryError
+from datasets.lock import StateLock
+from queryengine.errors import EngineUnavailableError
+from runtime_site import startup
+from runtimeconf.loader import load
+from runtimeconf.secret import Secret
+
+KEY = "key-4Qw8Zr2Vb6Nm1Xc5Lp9Kj3Hg7Fd0Sa"
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Path]:
+    """This process is set to a runtime YAML, and forgets it afterwards."""
+    file = tmp_path / "runtime.yaml"
+    keys = "".join(f"        - {KEY}{number}\n" for number in range(6))
+    file.write_text(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys:\n{keys}")
+    file.chmod(0o600)
+    before = authkeys.state.get_access() if authkeys.state.is_built() else None
+    runtimeconf.state.set_config(load(file, {}))
+    yield tmp_path
+    runtimeconf.state.set_config(None)
+    authkeys.state.set_access(before)
+
+
+def test_the_keys_are_forgotten_once_their_digests_are_made(configured: Path) -> None:
+    config = startup.checked_config()
+
+    assert startup.checked_config() is config is runtimeconf.state.get_config()
+    assert config.auth.enabled
+    key_set = authkeys.state.get_access().key_set
+    assert key_set is not None
+    assert key_set.find(KEY + "3") is not None
+    gc.collect()
+    assert not [held for held in gc.get_objects() if isinstance(held, Secret) and held.reveal().startswith(KEY)]
+    assert startup.describe_keys().startswith("6 API keys loaded (")
+    assert startup.describe_keys().endswith(", ...)")
+    assert KEY not in startup.describe_keys()
+
+
+def test_a_runtime_starts_and_stops(configured: Path) -> None:
+    runtime = startup.Runtime(startup.checked_config(), exclusive=True)
+
+    assert queryengine.state.get_engine().is_alive()
+    assert datasets.state.get_datasets().is_loaded()
+    runtime.cancel_statements()
+    runtime.stop()
+    runtime.stop()
+    with pytest.raises(EngineUnavailableError):
+        queryengine.state.get_engine()
+    with pytest.raises(DatasetsUnavailableError):
+        datasets.state.get_datasets()
+
+
+def test_a_held_state_directory_is_left_alone(configured: Path) -> None:
+    config = startup.checked_config()
+    lock = StateLock(config.state_dir)
+    assert lock.acquire()
+    try:
+        with pytest.raises(StateDirectoryError, match="in use by process"):
+            startup.Runtime(config, exclusive=True)
+    finally:
+        lock.release()
+
+
+def test_a_directory_that_gevent_patched_gets_no_engine(configured: Path) -> None:
+    """The engine refuses to start; then the datasets are stopped again and the lock is free."""
+    (configured / "runtime.yaml").chmod(0o600)
+    program = (
+        "import sys, types\n"
+        "monkey = types.ModuleType('gevent.monkey')\n"
+        "monkey.is_module_patched = lambda name: True\n"
+        "sys.modules['gevent'] = types.ModuleType('gevent')\n"
+        "sys.modules['gevent.monkey'] = monkey\n"
+        "from runtime_site import startup\n"
+        "startup.start_or_exit(exclusive=True)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"RUNTIME_CONFIG": str(configured / "runtime.yaml"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "gevent" in done.stderr
+    lock = StateLock(configured / ".runtime")
+    assert lock.acquire()
+    lock.release()
