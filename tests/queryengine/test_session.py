@@ -97,8 +97,8 @@ def test_every_other_setting_is_duckdbs_default(open_session: OpenSession) -> No
     query = "SELECT name, value FROM duckdb_settings()"
 
     settings = dict(cursor.execute(query).fetchall())
-    with duckdb.connect(":memory:") as fresh:
-        defaults = dict(fresh.execute(query).fetchall())
+    with duckdb.connect(":memory:") as fresh, fresh.cursor() as other:
+        defaults = dict(other.execute(query).fetchall())
     cursor.close()
 
     assert {name for name in settings if settings[name] != defaults[name]} <= ours
