@@ -6,7 +6,7 @@ ROOMS := runtimeconf authkeys queryengine datasets sqlapi runtimeclient runtime_
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format lock soak
+.PHONY: help install run test check format lock bench soak
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,7 +24,8 @@ install: $(VENV)/base.stamp  ## Make .venv with the pinned dependencies.
 
 run: install  ## Run the example and print a query to paste.
 	@$(BIN)/python examples/prepare.py
-	@$(BIN)/python manage.py serve --config examples/runtime.yaml
+	@$(BIN)/python manage.py serve --config examples/runtime.yaml \
+	  --ready-message "$$($(BIN)/python examples/prepare.py --print-query)"
 
 test: $(VENV)/test.stamp  ## Run every test.
 	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
@@ -53,6 +54,9 @@ lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
+
+bench: $(VENV)/bench.stamp  ## Measure the encoders against polars.
+	$(BIN)/python -m benchmarks.encode
 
 soak: $(VENV)/test.stamp  ## Long runs (none yet).
 	$(BIN)/python -m pytest -m soak || test $$? -eq 5

@@ -93,5 +93,6 @@ def logging_config(environ: dict[str, str] | os._Environ[str]) -> dict[str, Any]
             "django.request": silent,
             "django.server": silent,
             "django.security": silent,
+            "httpx": {"level": "WARNING"},  # the client's library: it would name each URL
         },
     }

@@ -30,6 +30,7 @@ from sqlapi.body import read_body
 from sqlapi.disconnects import connection_of
 from sqlapi.errors import InvalidJsonError, InvalidParameterError, MethodNotAllowedError, RouteNotFoundError
 from sqlapi.json_text import decode_utf8, parse_object
+from sqlapi.readiness import is_ready
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID, new_id
 from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
@@ -113,7 +114,7 @@ class ReadyView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """Say yes or no, and nothing more: anybody may ask."""
-        ready = _is_ready()
+        ready = is_ready()
         return HttpResponse(
             "ready" if ready else "not ready", status=200 if ready else 503, content_type="text/plain; charset=utf-8"
         )
@@ -200,13 +201,6 @@ class CatalogsView(ApiView):
 def _fingerprint(request: Request) -> str:
     caller = request.user
     return caller.fingerprint if isinstance(caller, Principal) else ""
-
-
-def _is_ready() -> bool:
-    try:
-        return get_engine().is_alive() and get_datasets().is_loaded()
-    except (EngineUnavailableError, DatasetsUnavailableError):
-        return False
 
 
 def _engine_status() -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.system.harness import K1, K2, MODES, Mode, Server, example_config, free_port, wait_for
+from tests.system.harness import K1, K2, MODES, PYTHON, REPOSITORY, Mode, Server, example_config, free_port, wait_for
 
 
 def yaml_text(port: int, auth: str, more: str = "") -> str:
@@ -322,3 +323,39 @@ def statements_running(server: Server) -> bool:
 def cpu_ticks(pid: str) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def test_serve_says_when_it_is_ready(tmp_path: Path) -> None:
+    with Server(tmp_path, arguments=("--ready-message", "now ask something")) as server:
+        wait_for(lambda: "now ask something" in server.output(), "the message")
+        assert "Ready     after" in server.output()
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTTIN", "SIGTTOU", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCHLD"])
+def test_signals_that_mean_nothing_here_change_nothing(tmp_path: Path, name: str) -> None:
+    with Server(tmp_path) as server:
+        server.process.send_signal(signal.Signals[name])
+        # The parent handles a signal within its next turn; two heartbeats later it has.
+        time.sleep(2)
+
+        wait_for(lambda: _answers(server), "the server to answer")
+        wait_for(lambda: server.sql("SELECT 1", K1).status_code == 200, "a statement to be answered")
+        assert server.stop() == 0
+
+
+def test_manage_check_judges_the_sql_of_the_yaml(tmp_path: Path) -> None:
+    (tmp_path / "runtime.yaml").write_text("views:\n  - {name: v, sql: 'DELETE FROM x'}\n")
+
+    done = subprocess.run(
+        [PYTHON, "manage.py", "check"],
+        cwd=REPOSITORY,
+        env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "runtime.yaml")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "views[0]" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 
 import runtimeconf.state
 from datasets.errors import StateDirectoryError
@@ -17,9 +19,12 @@ from datasets.lock import StateLock
 from runtime_site import gunicorn_web, startup
 from runtime_site.ports import wait_until_bindable
 from runtimeconf.model import RuntimeConfig
+from sqlapi.readiness import is_ready
 
 #: Seconds that a start waits for the ports and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
+
+READY_POLL_S = 0.05
 
 
 class Command(BaseCommand):
@@ -35,6 +40,12 @@ class Command(BaseCommand):
             metavar="FILE",
             type=Path,
             help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+        )
+        parser.add_argument(
+            "--ready-message",
+            metavar="TEXT",
+            default="",
+            help="more to print once every dataset is loaded and statements are answered",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,7 +63,7 @@ class Command(BaseCommand):
             sys.exit(1)
         self._announce(config)
         sys.stdout.flush()
-        _Server(config).run()
+        _Server(config, options["ready_message"]).run()
 
     def _announce(self, config: RuntimeConfig) -> None:
         scheme = "https" if config.tls.enabled else "http"
@@ -82,8 +93,10 @@ def _wait_for_state_dir(config: RuntimeConfig, deadline: float) -> None:
 class _Server(BaseApplication):
     """gunicorn with the settings of the YAML and no command line of its own."""
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    def __init__(self, config: RuntimeConfig, ready_message: str) -> None:
         self._config = config
+        self._ready_message = ready_message
+        self._began = time.monotonic()
         super().__init__()
 
     def load_config(self) -> None:
@@ -92,6 +105,32 @@ class _Server(BaseApplication):
 
     def load(self) -> Any:
         startup.start_or_exit(exclusive=True)
+        threading.Thread(target=self._say_when_ready, name="ready-message", daemon=True).start()
         from runtime_site.wsgi import application  # noqa: PLC0415 (loading it would start the runtime shared)
 
         return application
+
+    def run(self) -> None:
+        _Arbiter(self).run()
+
+    def _say_when_ready(self) -> None:
+        while not is_ready():
+            time.sleep(READY_POLL_S)
+        sys.stdout.write(f"Ready     after {time.monotonic() - self._began:.1f} s\n")
+        if self._ready_message:
+            sys.stdout.write(f"{self._ready_message}\n")
+        sys.stdout.flush()
+
+
+class _Arbiter(Arbiter):
+    """
+    gunicorn's parent process without the signals that make no sense for one worker that holds the state directory.
+
+    SIGHUP starts workers anew beside the old ones, SIGTTIN and SIGTTOU change their number, SIGUSR2 starts a second
+    parent.
+    """
+
+    def handle_hup(self) -> None:
+        """Do nothing: what the YAML says is read at startup only."""
+
+    handle_ttin = handle_ttou = handle_usr2 = handle_hup
