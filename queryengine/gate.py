@@ -23,7 +23,7 @@ from queryengine.errors import (
     SqlSyntaxError,
     StatementNotAllowedError,
 )
-from queryengine.lexer import Kind, Scan, Token, scan
+from queryengine.lexer import Scan, Token, scan
 from queryengine.parse_tree import Reading, decode
 
 #: Statements up to this many characters are remembered, this many of them.
@@ -123,24 +123,24 @@ class Gate:
 
     def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
         """Judge *statement*; *before* is the text before it, for the place of a syntax error."""
-        kind: StatementKind = "select"
-        tree = self._parse(statement, before)
-        if tree is None:
-            if not rewriting.has_pivot(statement):
-                raise _not_a_query(statement)
-            kind, tree = "pivot", self._parse_pivot(statement, before)
+        kind, tree = self._tree(statement, before)
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(relations, engine_tables=engine_tables)
         reading.judge(tree)
         if reading.catalog_views:
             statement = scan(rewriting.with_hidden_catalog(statement))
-            tree = self._parse_pivot(statement, before) if kind == "pivot" else self._parse(statement, before)
-            if tree is None:
-                raise _not_a_query(statement)
+            kind, tree = self._tree(statement, before)
             reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
             reading.judge(tree)
         parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
         return GatedStatement(statement.text, kind, frozenset(reading.relations), parameters)
+
+    def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
+        if tree := self._parse(statement, before):
+            return "select", tree
+        if rewriting.is_query_with_pivot(statement):
+            return "pivot", self._parse_pivot(statement, before)
+        raise _not_a_query(statement)
 
     def _parse_pivot(self, statement: Scan, before: str) -> dict[str, Any]:
         """Parse a statement with a PIVOT whose columns the engine finds in the data, which has no tree of its own."""
@@ -239,7 +239,7 @@ def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
 
 def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
     """Raise what the parser says, unless it could parse the text, and only gives no tree."""
-    message = str(answer["error_message"])
+    message = " ".join(str(answer["error_message"]).split())
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return
     if message.startswith("Mixing named and positional parameters"):
@@ -265,6 +265,5 @@ def _not_a_query(statement: Scan) -> StatementNotAllowedError:
     word = statement[0].word
     if word == "with":
         word = next((token.word for token in statement.tokens if token.depth == 0 and token.word in _WRITES), word)
-    if statement[0].kind is Kind.OPENING or word in ("with", "select", "from"):
-        return StatementNotAllowedError("This form of statement is not allowed: this endpoint only reads.")
-    return StatementNotAllowedError(f"{word.upper()[:40]} statements are not allowed: this endpoint only reads.")
+    what = f"{word.upper()} statements are" if word else "This statement is"
+    return StatementNotAllowedError(f"{what} not allowed: this endpoint only reads.")

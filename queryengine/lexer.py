@@ -63,13 +63,13 @@ _TOKEN: Final = re.compile(
       | ( "[^"]*+(?:""[^"]*+)*+" | `[^`]*+(?:``[^`]*+)*+` )
       | ( (?:[aA][sS]|[mM][aA][tT][eE][rR][iI][aA][lL][iI][zZ][eE][dD])(?!{_REST}) )
       | ( (?i:not|desc|describe|summarize|show|explain)(?!{_REST}) )
-      | ( {_START}{_REST}*+ )
+      | ( (?![eE]'){_START}{_REST}*+ )
       | ( (?>(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]++)?)(?![.'"`]|{_REST}) )
       | ( [(\[{{] )
       | ( [)\]}}] )
       | ( [,;] | \.(?![0-9]) )
       | ( \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ ) .*? \10
-      | ( ["'`0-9.] | /\* | \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ )
+      | ( [eE]?'|["`0-9.] | /\* | \$(?:{_START}[^{_NOT_IN_WORDS}$]*+)?\$ )
       | ( . )
       | \Z
     )""",
@@ -217,10 +217,8 @@ def _end_of_comment(sql: str, start: int, opening: str) -> int:
     if opening in "0123456789.":
         raise SqlSyntaxError("Write a space between a number and what follows it.")
     if opening != "/*":
-        what = {"'": "text in quotes", '"': "name in quotes", "`": "name in quotes"}.get(
-            opening, "text in dollar quotes"
-        )
-        raise SqlSyntaxError(f"A {what} is not closed: {opening[:40]} is missing.")
+        what = "text" if opening.endswith("'") else "text in dollar quotes" if opening[0] == "$" else "name"
+        raise SqlSyntaxError(f"A quoted {what} is not closed: {opening.lstrip('eE')[:40]} is missing.")
     depth = 0
     for edge in _COMMENT_EDGE.finditer(sql, start):
         depth += 1 if edge[0] == "/*" else -1

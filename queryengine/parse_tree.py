@@ -201,10 +201,10 @@ class Reading:
         self, node: dict[str, Any], part: str, scope: _Scope, pending: list[tuple[Any, str, _Scope]]
     ) -> None:
         class_, type_ = node.get("class"), node.get("type")
-        if class_ is not None:
+        if isinstance(class_, str):
             form = _known(_EXPRESSIONS, class_, node)
             _judge_expression(node, class_, part)
-        elif type_ is not None:
+        elif isinstance(type_, str):
             form = _known(_NODES, type_, node)
             if type_ == "BASE_TABLE":
                 self._judge_table(_path(node), scope)

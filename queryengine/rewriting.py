@@ -14,11 +14,13 @@ from queryengine.parse_tree import CATALOG, CATALOG_VIEWS
 
 _PIVOT = frozenset({"pivot", "pivot_wider"})
 
+_SET_OPERATIONS = frozenset({"union", "except", "intersect"})
+
 #: Reserved words that can follow the ON list of a PIVOT; none of them is part of an expression outside brackets.
 _AFTER_ON = frozenset(
     {
-        *("using", "group", "order", "limit", "offset", "union", "except", "intersect"),
-        *("having", "where", "qualify", "window", "on", "from", "join"),
+        *("using", "group", "order", "limit", "offset", "having", "where", "qualify", "window", "on", "from", "join"),
+        *_SET_OPERATIONS,
     }
 )
 #: What a bracket after IN begins with when it holds a query; the engine then finds the values by running it.
@@ -27,9 +29,10 @@ _QUERY = frozenset(
 )
 
 
-def has_pivot(scan: Scan) -> bool:
-    """Say whether the word PIVOT stands in the statement."""
-    return any(token.word in _PIVOT for token in scan.tokens)
+def is_query_with_pivot(scan: Scan) -> bool:
+    """Say whether the statement begins as a query does, and the word PIVOT stands in it."""
+    begins = scan[0].text == "(" or scan[0].word in _QUERY | _PIVOT
+    return begins and any(token.word in _PIVOT for token in scan.tokens)
 
 
 def with_pivot_values(scan: Scan) -> str:
@@ -78,15 +81,16 @@ def _pivots(tokens: tuple[Token, ...]) -> Iterator[int]:
 
 
 def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:
-    """Find the ON of the PIVOT at index *pivot*: the first at its depth."""
+    """Find the ON of the PIVOT at index *pivot*: the last at its depth, for the ones before are of joins."""
     depth = tokens[pivot].depth
+    found = None
     for index in range(pivot + 1, len(tokens)):
         token = tokens[index]
-        if token.depth < depth or (token.depth == depth and token.text == ";"):
-            return None
+        if token.depth < depth or (token.depth == depth and (token.text == ";" or token.word in _SET_OPERATIONS)):
+            break
         if token.depth == depth and token.word == "on":
-            return index
-    return None
+            found = index
+    return found
 
 
 def _items(tokens: tuple[Token, ...], on: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,528 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine.engine import Query
+from queryengine.errors import (
+    EmptyStatementError,
+    EngineUnavailableError,
+    ParameterError,
+    QueryError,
+    SqlError,
+    SqlSyntaxError,
+    StatementError,
+    StatementNotAllowedError,
+)
+from queryengine.gate import Gate, GatedStatement
+from queryengine.inprocess import InProcessEngine
+from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.publishing import Publisher
+from tests.queryengine.statements import DECLARED, READS, REFUSED, TABLES, VIEWS
+
+
+@pytest.fixture(scope="module")
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def engine(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
+    publisher.publish(**TABLES)
+    return make_engine(tuple(TABLES), views=VIEWS)
+
+
+def admit(gate: Gate, sql: str) -> GatedStatement:
+    return gate.admit(sql, DECLARED)
+
+
+def rows(engine: InProcessEngine, sql: str) -> Any:
+    result = engine.run(Query(sql=sql))
+    try:
+        return json.loads(b"".join(result))
+    finally:
+        result.close()
+
+
+@pytest.mark.parametrize("sql", READS)
+def test_what_reads_is_admitted(gate: Gate, sql: str) -> None:
+    statement = admit(gate, sql)
+
+    assert statement.relations <= DECLARED
+    assert not statement.sql.endswith(";")
+
+
+def test_what_is_admitted_runs_and_gives_rows(engine: InProcessEngine) -> None:
+    empty = [sql for sql in READS if not rows(engine, sql)]
+
+    assert all("WHERE false" in sql or "EXCEPT" in sql for sql in empty)
+
+
+@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
+def test_what_does_more_than_read_is_refused_with_a_sentence(gate: Gate, check: str, sql: str) -> None:
+    with pytest.raises((StatementNotAllowedError, SqlSyntaxError, SqlError)) as raised:
+        admit(gate, sql)
+
+    assert check
+    assert str(raised.value).endswith((".", "?"))
+    assert "v2." not in str(raised.value)
+
+
+def test_nothing_that_is_refused_leaves_a_trace(
+    engine: InProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    questions = ["SELECT sum(id) AS s, count(*) AS n FROM flights", "SHOW ALL TABLES", "SELECT abs(-1) AS a"]
+    answers = [rows(engine, question) for question in questions]
+
+    for _, sql in REFUSED:
+        with pytest.raises(StatementError):
+            rows(engine, sql)
+
+    assert [rows(engine, question) for question in questions] == answers
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_no_table_of_the_engine_has_a_name_that_passes(gate: Gate) -> None:
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "SELECT DISTINCT schema_name, view_name FROM duckdb_views() WHERE internal"
+            " UNION SELECT DISTINCT schema_name, table_name FROM duckdb_tables()"
+        ).fetchall()
+    assert len(found) > 40
+
+    passed = set()
+    for schema, name in found:
+        for written in (name, f"{schema}.{name}", f"system.{schema}.{name}", f"runtime.{schema}.{name}"):
+            with contextlib.suppress(StatementError):
+                passed.add(admit(gate, f"FROM {written}").sql)
+
+    assert passed == {f"FROM _catalog.main.{name}" for name in ("tables", "columns", "schemata")}
+
+
+#: Places where a query in brackets may stand; `duckdb_schemas` is a view of the engine as well.
+_PLACES = (
+    *(
+        "SELECT 1 ORDER BY {}",
+        "SELECT 1 LIMIT {}",
+        "SELECT 1 OFFSET {}",
+        "SELECT 1 GROUP BY {}",
+        "SELECT 1 HAVING 1 = {}",
+    ),
+    *("SELECT 1 QUALIFY row_number() OVER () = {}", "SELECT DISTINCT ON ({}) 1", "SELECT sum(1) FILTER (WHERE 7 = {})"),
+    "SELECT sum(id) OVER (PARTITION BY {} ORDER BY id ROWS BETWEEN {} PRECEDING AND CURRENT ROW) FROM flights",
+    *("SELECT 1 FROM flights JOIN range(3) t(i) ON i = {}", "SELECT * FROM range({})", "VALUES ({})", "SELECT [{}]"),
+    *(
+        "SELECT * REPLACE ({} AS id) FROM flights",
+        "SELECT CASE WHEN {} = 7 THEN 1 END",
+        "SELECT 7 IN {}",
+        "SELECT ARRAY{}",
+    ),
+    *(
+        "SELECT * FROM flights, LATERAL {} x",
+        "SELECT INTERVAL ({}) DAY",
+        "SELECT {} UNION SELECT {}",
+        "SELECT EXISTS {}",
+    ),
+    *("SUMMARIZE {}", "DESCRIBE {}", "SELECT string_agg('a', ',' ORDER BY {})", "SELECT 1 BETWEEN {} AND {}"),
+    *("WITH x AS {} FROM x", "WITH x AS (SELECT 1), y AS MATERIALIZED {} FROM y", "SELECT (WITH x AS {} SELECT 1)"),
+)
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
+    gate: Gate, engine: InProcessEngine, place: str
+) -> None:
+    query = "(SELECT max(zz) AS zz FROM duckdb_schemas)"
+
+    with pytest.raises(StatementNotAllowedError, match="belongs to the engine"):
+        admit(gate, place.format(query, query))
+    if place.startswith(("SUMMARIZE", "DESCRIBE")):
+        sql = f"SELECT * FROM (WITH duckdb_schemas AS (SELECT 7 AS zz) FROM ({place.format(query)}))"
+    elif place.startswith("WITH "):
+        sql = f"WITH duckdb_schemas AS (SELECT 7 AS zz), {place.format(query)[5:]}"
+    else:
+        sql = f"WITH duckdb_schemas AS (SELECT 7 AS zz) {place.format(query, query)}"
+    rows(engine, sql)  # The engine's own view has no column zz: this would fail if it were read.
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        pytest.param("SELECT 1", set(), id="none"),
+        pytest.param(
+            "SELECT * FROM Flights f JOIN runtime.AIRLINES USING (carrier)", {"flights", "airlines"}, id="two"
+        ),
+        pytest.param("WITH planes AS (FROM flights) FROM planes", {"flights"}, id="hidden by a CTE"),
+        pytest.param("WITH planes AS (FROM planes) FROM planes", {"planes"}, id="inside the CTE that hides it"),
+        pytest.param("DESCRIBE delays", {"delays"}, id="described"),
+        pytest.param("SHOW flights", {"flights"}, id="shown"),
+        pytest.param("EXPLAIN FROM flights", {"flights"}, id="explained"),
+        pytest.param("PIVOT flights ON carrier USING count(*)", {"flights"}, id="pivoted"),
+        pytest.param("SELECT 'flights', flights.x FROM (SELECT 1 AS x) flights", set(), id="an alias"),
+    ],
+)
+def test_relations_are_what_a_statement_reads(gate: Gate, sql: str, expected: set[str]) -> None:
+    assert admit(gate, sql).relations == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1", set()),
+        ("SELECT ?, ?", {"1", "2"}),
+        ("SELECT $2, $1, $1", {"1", "2"}),
+        ("SELECT $name, $other FROM flights WHERE id = $name", {"name", "other"}),
+        ("EXPLAIN SELECT $x", {"x"}),
+        ("PIVOT flights ON carrier USING sum(id + $x)", {"x"}),
+        ('SELECT \'$1\', "$2" FROM (SELECT 1 AS "$2")', set()),
+    ],
+)
+def test_parameters_are_named(gate: Gate, sql: str, expected: set[str]) -> None:
+    assert admit(gate, sql).parameters == expected
+
+
+def test_s29_parameters_with_and_without_names_are_refused(gate: Gate) -> None:
+    with pytest.raises(ParameterError, match="not both"):
+        admit(gate, "SELECT $x, ?")
+
+
+@pytest.mark.parametrize(
+    "sql", ["", "  \n", ";;;", " ; ; ", "-- only a comment", "/* c */ ; /* d */", "\u00a0", "\ufeff;"]
+)
+def test_s23_nothing_is_an_empty_statement(gate: Gate, sql: str) -> None:
+    with pytest.raises(EmptyStatementError, match="empty"):
+        admit(gate, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "text"),
+    [
+        ("  SELECT 1 ; -- c", "select", "SELECT 1"),
+        ("/* c */ SELECT ';' ;;", "select", "SELECT ';'"),
+        ("explain analyze SELECT 1;", "explain", "EXPLAIN (ANALYZE) SELECT 1"),
+        ("EXPLAIN (analyze ON, format 'JSON') SELECT 1", "explain", "EXPLAIN (ANALYZE, FORMAT json) SELECT 1"),
+        ("EXPLAIN (ANALYZE false) SELECT 1", "explain", "EXPLAIN SELECT 1"),
+        ("EXPLAIN (ANALYZE 0, FORMAT yaml)(SELECT 1)", "explain", "EXPLAIN (FORMAT yaml) (SELECT 1)"),
+        ("EXPLAIN\n(SELECT 1)", "explain", "EXPLAIN (SELECT 1)"),
+        ("PIVOT flights ON carrier", "pivot", "PIVOT flights ON carrier"),
+        ("SHOW DATABASES", "select", "SELECT 'runtime' AS database_name"),
+        ("SELECT\u00a01", "select", "SELECT 1"),
+    ],
+)
+def test_the_text_to_run_is_one_statement_and_nothing_else(gate: Gate, sql: str, kind: str, text: str) -> None:
+    statement = admit(gate, sql)
+
+    assert (statement.kind, statement.sql) == (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "message"),
+    [
+        ("\n  SELEC 1", SqlSyntaxError, r'Syntax error at or near "SELEC" \(line 2, column 3\)\.'),
+        ("EXPLAIN ANALYZE\n SELECT FROM", SqlSyntaxError, r'near "FROM" \(line 2, column 9\)'),
+        ("SELECT 'ä', 1 1", SqlSyntaxError, r"line 1, column 15"),
+        ("SELECT " + "a" * 2000 + " b c", SqlSyntaxError, r"near \"c\""),
+        ("SELECT 1 " + "x" * 400 + " " + "y" * 400, SqlSyntaxError, "y…"),
+        ("CREATE TABLE x AS PIVOT flights ON id", StatementNotAllowedError, "^CREATE statements are not allowed"),
+        ("PIVOT flights ON (id, carrier AS c)", SqlSyntaxError, "near"),
+        ("PIVOT flights ON lambda a, b: a", StatementNotAllowedError, "This form of PIVOT"),
+        ("EXPLAIN", SqlSyntaxError, "followed by the query"),
+        ("EXPLAIN ANALYZE", SqlSyntaxError, "followed by the query"),
+        ("EXPLAIN (FORMAT x) SELECT 1", SqlSyntaxError, "takes the options"),
+        ("EXPLAIN (ANALYZE maybe) SELECT 1", SqlSyntaxError, "takes the options"),
+        ("EXPLAIN (FORMAT) SELECT 1", SqlSyntaxError, "takes the options"),
+        ("EXPLAIN (ANALYZE,) SELECT 1", SqlSyntaxError, "takes the options"),
+        ("INSERT INTO flights VALUES (1)", StatementNotAllowedError, "^INSERT statements are not allowed"),
+        ("with a as (select 1) delete from flights", StatementNotAllowedError, "^DELETE statements are not allowed"),
+        ("WITH x AS (COPY flights TO 'x') SELECT 1", StatementNotAllowedError, "^COPY statements are not allowed"),
+        ("FROM read_csv('x')", StatementNotAllowedError, "^Function 'read_csv' is not allowed: it reads files"),
+        ("SELECT range(1) OVER ()", SqlError, "not a window function"),
+        ("FROM Fligths", SqlError, r"^Table 'Fligths' does not exist. Did you mean 'flights'\?"),
+        ("FROM zzz", SqlError, "^Table 'zzz' does not exist.$"),
+        ("FROM x.flights", SqlError, "write it alone"),
+        ("FROM flights, flights.codes", SqlError, r"write unnest\(...\)"),
+        ("FROM '" + "x" * 200 + "'", SqlError, "x…' does not exist"),
+        ("FROM 'a.csv'", StatementNotAllowedError, "files cannot be read"),
+        ("SHOW threads", SqlError, "Table 'threads' does not exist"),
+        ("SHOW VARIABLES", StatementNotAllowedError, "SHOW is allowed for"),
+        ("SELECT * FROM (SHOW DATABASES)", StatementNotAllowedError, "SHOW is allowed for"),
+        ("SELECT 1::main.integer", StatementNotAllowedError, "without a schema"),
+        ("SELECT sum(1) EXPORT_STATE", StatementNotAllowedError, "EXPORT_STATE"),
+        ("FROM flights AT (VERSION => 1)", StatementNotAllowedError, "no history"),
+        ("PIVOT flights ON nosuch(carrier) USING count(*)", SqlError, "Function 'nosuch' does not exist"),
+        ("PIVOT flights ON carrier USING count(*) 1", SqlSyntaxError, 'near "1"'),
+    ],
+)
+def test_messages_name_the_cause(gate: Gate, sql: str, error: type[QueryError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        admit(gate, sql)
+
+
+def test_a_gate_without_its_parser_says_so() -> None:
+    gate = Gate()
+    gate.admit("SELECT 1", frozenset())
+    gate.close()
+
+    assert gate.admit("SELECT 1", frozenset()).sql == "SELECT 1"
+    with pytest.raises(EngineUnavailableError):
+        gate.admit("SELECT 2", frozenset())
+
+
+def test_a_verdict_is_for_the_relations_it_was_given_for(gate: Gate) -> None:
+    assert gate.admit("FROM flights", frozenset({"flights"})).relations == {"flights"}
+    with pytest.raises(SqlError, match="does not exist"):
+        gate.admit("FROM flights", frozenset({"airlines"}))
+
+
+_OPENINGS = {
+    "brackets": ("(", ")"),
+    "subqueries": ("(SELECT ", ")"),
+    "tables": ("(SELECT (FROM ", "))"),
+    "functions": ("abs(", ")"),
+    "CASE": ("CASE WHEN true THEN ", " END"),
+    "NOT": ("NOT ", ""),
+    "minus": ("- ", ""),
+    "other operators": ("@ ", ""),
+    "lists": ("[", "]"),
+    "structs": ("{a: ", "}"),
+    "casts": ("CAST(", " AS INTEGER)"),
+    "lambdas": ("list_transform([1], lambda x: ", ")"),
+    "common table expressions": ("(WITH a AS (SELECT 1) SELECT ", ")"),
+    "bodies": ("(WITH a AS (SELECT ", ") SELECT 1)"),
+    "failing bodies": ("(WITH a AS (", ") SELECT 1)"),
+    "unbalanced": ("(", ""),
+}
+
+
+@pytest.mark.parametrize("levels", [200, 600, 1500, 5000, 50_000])
+@pytest.mark.parametrize("shape", [*_OPENINGS, "types", "explained"])
+def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, levels: int) -> None:
+    if shape == "types":
+        sql = "SELECT NULL::INTEGER" + "[]" * levels
+    elif shape == "explained":
+        sql = "DESCRIBE " * levels + "SELECT 1"
+    else:
+        opening, closing = _OPENINGS[shape]
+        sql = "SELECT " + opening * levels + "1" + closing * levels
+
+    started = time.thread_time()
+    refusal = _refusal(gate, sql)
+
+    assert time.thread_time() - started < 5
+    if refusal is None:
+        assert levels <= 200 or shape in ("NOT", "minus", "CASE", "types")
+    else:
+        assert isinstance(refusal, SqlSyntaxError)
+        assert any(word in str(refusal) for word in ("deep", "row", "long", "brackets"))
+
+
+def _refusal(gate: Gate, sql: str) -> StatementError | None:
+    try:
+        admit(gate, sql)
+    except StatementError as exc:
+        return exc
+    return None
+
+
+@pytest.mark.parametrize(
+    ("sql", "passes"),
+    [
+        pytest.param("SELECT 1" + "+1" * 900, True, id="1+1 900 times"),
+        pytest.param("SELECT 1" + "+1" * 10_000, False, id="L06 1+1 10,000 times"),
+        pytest.param("SELECT 1" + "+1" * 100_000, False, id="L06 1+1 100,000 times"),
+        pytest.param("SELECT true" + " OR true" * 20_000, True, id="L06 OR 20,000 times"),
+        pytest.param("SELECT 1" + " UNION ALL SELECT 1" * 3000, True, id="L06 UNION ALL 3,000 times"),
+        pytest.param("SELECT 'a'" + "||'a'" * 300, True, id="|| 300 times"),
+        pytest.param("SELECT 1 IN (0" + ", 1" * 20_000 + ")", True, id="IN with 20,000 values"),
+        pytest.param("SELECT 1" + "::INTEGER" * 2000, False, id="casts 2,000 times"),
+        pytest.param("SELECT 1 FROM range(1)" + " JOIN range(1) ON true" * 4000, True, id="JOIN 4,000 times"),
+        pytest.param(
+            "WITH a0 AS (SELECT 1)" + "".join(f", a{i + 1} AS (FROM a{i})" for i in range(3000)) + " FROM a9",
+            True,
+            id="3,000 common table expressions",
+        ),
+    ],
+)
+def test_flat_chains_are_admitted_or_refused_at_once(gate: Gate, sql: str, passes: bool) -> None:
+    started = time.thread_time()
+    if passes:
+        admit(gate, sql)
+    else:
+        with pytest.raises(SqlSyntaxError, match=r"deep|long"):
+            admit(gate, sql)
+    assert time.thread_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("SELECT 1" + "+1" * 900 + " AS n", id="1+1"),
+        pytest.param("SELECT " + "(" * 200 + "1" + ")" * 200 + " AS n", id="brackets"),
+        pytest.param("SELECT " + "(SELECT " * 90 + "1" + ")" * 90 + " AS n", id="subqueries"),
+        pytest.param("SELECT true" + " OR true" * 20_000, id="OR"),
+        pytest.param("SELECT sum(1) FROM (SELECT 1" + " UNION ALL SELECT 1" * 1000 + ")", id="UNION ALL"),
+    ],
+)
+def test_deep_statements_that_are_admitted_run(engine: InProcessEngine, sql: str) -> None:
+    assert len(rows(engine, sql)) == 1
+
+
+_WORDS = (
+    *(
+        "SELECT",
+        "FROM",
+        "flights",
+        "carrier",
+        "id",
+        "*",
+        ",",
+        "(",
+        ")",
+        "1",
+        "'x'",
+        "WHERE",
+        "=",
+        "AND",
+        "GROUP BY",
+        "ALL",
+    ),
+    *(
+        "WITH",
+        "x",
+        "AS",
+        "PIVOT",
+        "UNPIVOT",
+        "ON",
+        "USING",
+        "IN",
+        "sum",
+        "count",
+        "(*)",
+        "EXPLAIN",
+        "ANALYZE",
+        "DESCRIBE",
+    ),
+    *(
+        "SHOW",
+        "TABLES",
+        "SUMMARIZE",
+        "VALUES",
+        ";",
+        "UNION",
+        "ORDER BY",
+        "LIMIT",
+        "JOIN",
+        "LATERAL",
+        "[",
+        "]",
+        "{",
+        "}",
+        ":",
+    ),
+    *(
+        "->",
+        "lambda",
+        "::",
+        "INTEGER",
+        "CASE",
+        "WHEN",
+        "THEN",
+        "END",
+        "OVER",
+        "NOT",
+        "?",
+        "$1",
+        "$a",
+        "read_csv",
+        ".",
+        "main",
+    ),
+    *(
+        "information_schema",
+        "tables",
+        "duckdb_tables",
+        "RECURSIVE",
+        "DELETE",
+        "INSERT",
+        "INTO",
+        "RETURNING",
+        "COPY",
+        "TO",
+    ),
+    *(
+        "--",
+        "/*",
+        "*/",
+        "\n",
+        "E'",
+        "$$",
+        '"',
+        "\u00a0",
+        "é",
+        "INTERVAL",
+        "DAY",
+        "COLUMNS",
+        "EXCLUDE",
+        "FORMAT",
+        "json",
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=14).map(" ".join) | st.text(st.characters(codec=None)))
+def test_any_text_is_admitted_or_a_statement_error(sql: str) -> None:
+    refusal = _refusal(_any_gate(), sql)
+
+    assert refusal is None or str(refusal)
+
+
+@given(st.sampled_from(READS), st.sampled_from(_WORDS), st.data())
+def test_a_word_anywhere_in_a_statement_is_admitted_or_a_statement_error(
+    sql: str, word: str, data: st.DataObject
+) -> None:
+    words = sql.split(" ")
+    words.insert(data.draw(st.integers(0, len(words))), word)
+
+    with contextlib.suppress(StatementError):
+        statement = _any_gate().admit(" ".join(words), DECLARED)
+        assert statement.relations <= DECLARED
+
+
+def _any_gate(made: list[Gate] = []) -> Gate:  # noqa: B006 - one for all examples
+    if not made:
+        made.append(Gate())
+    return made[0]
+
+
+def test_threads_share_a_gate(gate: Gate) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(20):
+                assert admit(gate, f"SELECT {number} + {turn} FROM flights").relations == {"flights"}
+                with pytest.raises(StatementNotAllowedError):
+                    admit(gate, f"SELECT {turn} FROM read_csv('{number}')")
+        except BaseException as exc:  # noqa: BLE001 - shown below
+            failures.append(exc)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import contextlib
+import time
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine.errors import SqlSyntaxError
+from queryengine.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS, Kind, lower, scan
+
+#: What text is made of where lexers disagree.
+FRAGMENTS = (
+    *(
+        "'",
+        "''",
+        '"',
+        '""',
+        "`",
+        "$",
+        "$$",
+        "$a$",
+        "$b$",
+        "a",
+        "E",
+        "E'",
+        "e'",
+        "x",
+        "\\",
+        "\\'",
+        "U&",
+        "N",
+        "as",
+        "not",
+    ),
+    *("(", ")", "[", "]", "{", "}", "/*", "*/", "/", "*", "--", "-", "\n", "\r", " ", "\t", "\x0b", ";", ",", "."),
+    *(
+        "1",
+        "1.",
+        ".5",
+        "1e5",
+        "1E",
+        "e+",
+        "_",
+        "1_0",
+        "0x1F",
+        "e1",
+        "1e-3",
+        "..",
+        "::",
+        "->",
+        "#",
+        "@",
+        "?",
+        "?1",
+        "$1",
+    ),
+    *("é", "\u00a0", "\u2003", "\ufeff", "😀", "\x7f", "\x01", "&", "!", "~", "|", "<", ">", "=", "%", "^", ":"),
+)
+
+
+def texts(sql: str) -> list[str]:
+    return [token.text for token in scan(sql).tokens]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join))
+def test_tokens_begin_where_the_engine_says(sql: str) -> None:
+    try:
+        found = scan(sql)
+    except SqlSyntaxError:
+        return
+
+    ours = {len(found.text[: token.start].encode()): token for token in found.tokens}
+    theirs = {start for start, kind in duckdb.tokenize(found.text) if kind != duckdb.token_type.comment}
+    assert theirs <= ours.keys()
+    # The engine joins operators, and words after a `$`, to one token: never anything that quotes.
+    joined = [token for start, token in ours.items() if start not in theirs]
+    assert not any(token.kind in (Kind.STRING, Kind.IDENTIFIER) for token in joined)
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_is_split_or_refused(sql: str) -> None:
+    with contextlib.suppress(SqlSyntaxError):
+        found = scan(sql)
+        assert all(found.text[token.start : token.end] == token.text for token in found.tokens)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        pytest.param("SELECT 'it''s (' , E'\\' (' , \"a\"\"(\" , `(`", 8, id="quotes"),
+        pytest.param("a$b$ $$ ( $$ $t$ $$ ( $t$", 3, id="dollar quotes"),
+        pytest.param("1 /* ( /* ( */ ( */ + -- (\n 2", 3, id="comments"),
+        pytest.param("/*/ ( */ 1 /**/ /***/ -- (", 1, id="odd comments"),
+        pytest.param("aE'\\' x 'b'", 4, id="no escapes without a separate E"),
+    ],
+)
+def test_literals_and_comments_are_passed_over(sql: str, expected: int) -> None:
+    assert scan(sql).size == expected
+
+
+def test_spaces_of_unicode_become_plain_outside_of_literals() -> None:
+    assert scan("\ufeffSELECT\u00a0'\u00a0' /*\u2003*/, \"\u2003\"\u3000").text == " SELECT '\u00a0' /* */, \"\u2003\" "
+    assert texts("a\u00a0E'\\''") == ["a", "E'\\''"]
+
+
+def test_names_and_words() -> None:
+    word, quoted, literal = scan('Flights "A""b" \'x\'').tokens
+
+    assert (word.word, word.name) == ("flights", "flights")
+    assert (quoted.word, quoted.name) == ("", 'a"b')
+    assert (literal.word, literal.name) == ("", None)
+
+
+def test_case_is_folded_in_ascii_only() -> None:
+    assert lower("ABC") == "abc"
+    assert lower("ÄK\u212a") == "Äk\u212a"
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        pytest.param("SELECT (1", r'"\)" is missing', id="open bracket"),
+        pytest.param("SELECT 1)", r'"\)" closes nothing', id="closed bracket"),
+        pytest.param("SELECT ([1)]", r'"\)" closes nothing', id="crossed brackets"),
+        pytest.param("SELECT 'a", "quoted text is not closed: ' is missing", id="text"),
+        pytest.param("SELECT E'a\\'", "quoted text is not closed: ' is missing", id="text with escapes"),
+        pytest.param('SELECT "a', "quoted name is not closed", id="name"),
+        pytest.param("SELECT `a", "quoted name is not closed", id="name in back-ticks"),
+        pytest.param("SELECT $a$ $b$", "quoted text in dollar quotes is not closed", id="dollar quotes"),
+        pytest.param("SELECT /* /* */", "comment is not closed", id="comment"),
+        pytest.param("SELECT 1e5E'\\''", "space between a number", id="number before a text"),
+        pytest.param("SELECT .1.5", "space between a number", id="number before a number"),
+        pytest.param("SELECT '\ud800'", "lone surrogate", id="S32 lone surrogate"),
+        pytest.param("SELECT 'a\0b'", "NUL", id="S32 NUL"),
+        pytest.param("SELECT " + "(" * 100_000, "nested too deep", id="L05 unbalanced brackets"),
+        pytest.param("/*" * (MAX_NESTING + 1), "comments are nested too deep", id="comments in comments"),
+    ],
+)
+def test_what_cannot_be_split_safely_is_refused(sql: str, message: str) -> None:
+    with pytest.raises(SqlSyntaxError, match=message):
+        scan(sql)
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [("(", ")"), ("[", "]"), ("{", "}"), ("(SELECT ", ")"), ("abs(", ")"), ("([{a: f(", ")}])")]
+)
+def test_brackets_nest_up_to_the_limit(opening: str, closing: str) -> None:
+    levels = MAX_NESTING // sum(opening.count(bracket) for bracket in "([{")
+
+    scan("SELECT " + opening * levels + "1" + closing * levels)
+    with pytest.raises(SqlSyntaxError, match="nested too deep"):
+        scan("SELECT " + opening * (levels + 1) + "1" + closing * (levels + 1))
+
+
+@pytest.mark.parametrize("prefix", ["-", "- ", "@ ", "NOT ", "NOT @ ", "~/* */", "DESCRIBE ", "desc summarize ", "!"])
+def test_prefixes_in_a_row_are_bounded(prefix: str) -> None:
+    if prefix != "-":  # A run of these is a comment.
+        with pytest.raises(SqlSyntaxError, match="operators in a row"):
+            scan("SELECT " + prefix * (MAX_PREFIX_RUN + 1) + "1")
+    scan("SELECT " + f"{prefix} 1, " * MAX_PREFIX_RUN + "1")
+
+
+def test_tokens_are_bounded() -> None:
+    scan("a " * MAX_TOKENS)
+
+    with pytest.raises(SqlSyntaxError, match="too long"):
+        scan("a " * (MAX_TOKENS + 1))
+
+
+@pytest.mark.parametrize(
+    ("levels", "values"),
+    [pytest.param(10, 1, id="deep"), pytest.param(3, 1500, id="less deep, longer"), pytest.param(2, 10_000, id="long")],
+)
+def test_the_parser_is_not_made_to_read_bodies_again_and_again(levels: int, values: int) -> None:
+    body = "SELECT 1" + ", 1" * values + " 1 1"
+
+    with pytest.raises(SqlSyntaxError, match="one after the other"):
+        scan("WITH a AS (" * levels + body + ") SELECT 1" * levels)
+
+
+def test_the_parser_is_not_made_to_read_tables_in_brackets_again_and_again() -> None:
+    group = "1 IN (FROM " + "(" * 190 + "t JOIN u ON 1" + ")" * 190 + ")"
+
+    scan(f"SELECT {group}")
+    with pytest.raises(SqlSyntaxError, match="too deep for its length"):
+        scan("SELECT " + ", ".join([group] * 50))
+
+
+def test_ordinary_nesting_of_common_table_expressions_passes() -> None:
+    scan("WITH a AS (WITH b AS (WITH c AS (SELECT 1" + ", 1" * 500 + ") FROM c) FROM b) FROM a")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "'",
+            "''",
+            '"',
+            "`a",
+            "E'\\''",
+            "$a$",
+            "$$ ",
+            "$a",
+            "$",
+            "/*",
+            "/* */",
+            "/*/**/*/",
+            "--",
+            "--\n",
+            "(",
+            "()",
+            "[]",
+        ),
+        *(
+            "a ",
+            "1,",
+            "1+",
+            "- ",
+            "/",
+            "1_",
+            "1e",
+            "1.",
+            ".",
+            "\u00a0",
+            "a\u00a0",
+            "é",
+            " ",
+            "not a ",
+            "as (1) ",
+            ";",
+            "\\",
+        ),
+    ],
+)
+def test_one_mebibyte_of_anything_is_read_at_once(unit: str) -> None:
+    sql = "SELECT " + unit * (1024 * 1024 // len(unit.encode()))
+
+    started = time.thread_time()
+    with contextlib.suppress(SqlSyntaxError):
+        scan(sql)
+
+    assert time.thread_time() - started < 1.0

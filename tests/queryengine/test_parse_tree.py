@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine.errors import SqlError, StatementNotAllowedError
+from queryengine.parse_tree import _EXPRESSIONS, _NODES, Reading, decode
+from tests.queryengine.statements import DECLARED, READS
+
+
+def tree(sql: str) -> Any:
+    with duckdb.connect() as connection:
+        row = connection.execute(
+            "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)", [sql]
+        ).fetchone()
+    assert row is not None
+    answer = json.loads(row[0])
+    assert not answer["error"], answer
+    return answer["statements"][0]
+
+
+def replaced(value: Any, kind: str, new: dict[str, Any]) -> Any:
+    """Give the tree with *new* put into each node of *kind*."""
+    if isinstance(value, list):
+        return [replaced(item, kind, new) for item in value]
+    if isinstance(value, dict):
+        inner = {key: replaced(item, kind, new) for key, item in value.items()}
+        return inner | new if kind in (value.get("class"), value.get("type")) else inner
+    return value
+
+
+SAMPLE = (
+    "WITH RECURSIVE a AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM a WHERE x BETWEEN 1 AND 3), b AS (VALUES (1))"
+    " SELECT *, sum(CASE WHEN x IS NULL THEN 1 END) OVER (ORDER BY x DESC), (SELECT max(x::INTEGER COLLATE nocase)),"
+    " list_filter([1], lambda y: y > $p), x = 1 AND x = 2, #1 FROM a JOIN b ON true, range(3), (SHOW TABLES),"
+    " (FROM flights PIVOT (count(*) FOR id IN (1))) ORDER BY x LIMIT 1"
+)
+
+
+KINDS = sorted({*_EXPRESSIONS, *_NODES} - {"ASCENDING", "DEFAULT", "DISTINCT_MODIFIER", "EMPTY"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_nobody_has_judged_is_refused(kind: str) -> None:
+    sample = tree(SAMPLE + " -- and what the sample leaves out")
+    Reading(DECLARED).judge(sample)
+    changed = replaced(sample, kind, {"a_new_part": [1]})
+    if changed == sample:
+        changed = replaced(tree("SELECT DISTINCT a.id + 1 FROM flights a UNION SELECT 1"), kind, {"a_new_part": [1]})
+
+    with pytest.raises(StatementNotAllowedError, match=r"not allowed here .* with a new part"):
+        Reading(DECLARED).judge(changed)
+
+
+@pytest.mark.parametrize("kind", ["COLUMN_REF", "BASE_TABLE", "SELECT_NODE", "ORDER_DEFAULT"])
+def test_a_kind_that_nobody_has_judged_is_refused(kind: str) -> None:
+    new = {"class": "NEW_THING"} if kind == "COLUMN_REF" else {"type": "NEW_THING"}
+    changed = replaced(tree("SELECT id FROM flights ORDER BY id"), kind, new)
+
+    with pytest.raises(StatementNotAllowedError, match="new thing"):
+        Reading(DECLARED).judge(changed)
+
+
+def test_an_untyped_part_that_nobody_has_judged_is_refused() -> None:
+    changed = replaced(tree("SELECT id FROM flights"), "SELECT_NODE", {"having": {"something": 1}})
+
+    with pytest.raises(StatementNotAllowedError, match="having"):
+        Reading(DECLARED).judge(changed)
+
+
+@pytest.mark.parametrize(
+    ("new", "passes"),
+    [
+        ({"show_type": "SHOW_SPECIAL", "qualified_name": {"path": ['"tables"']}}, True),
+        ({"show_type": "SHOW_SPECIAL", "qualified_name": {"path": ['"variables"']}}, False),
+        ({"show_type": "SHOW_NEW", "qualified_name": {"path": ["flights"]}}, False),
+        ({"show_type": "DESCRIBE", "qualified_name": {"path": []}}, False),
+        ({"show_type": "SHOW_FROM", "qualified_name": {"path": ["Main", ""]}}, True),
+        ({"show_type": "SHOW_FROM", "qualified_name": {"path": ["", ""]}}, False),
+        ({"show_type": "SHOW_FROM", "qualified_name": {"path": ["main", "x"]}}, False),
+        ({"show_type": "SHOW_FROM", "qualified_name": {"path": ["main", ""]}, "query": {"type": "SELECT_NODE"}}, False),
+    ],
+)
+def test_what_show_shows(new: dict[str, Any], passes: bool) -> None:
+    shown = replaced(tree("SHOW TABLES"), "SHOW_REF", new)
+
+    if passes:
+        Reading(DECLARED).judge(shown)
+    else:
+        with pytest.raises(StatementNotAllowedError, match="SHOW is allowed"):
+            Reading(DECLARED).judge(shown)
+
+
+def test_a_rewritten_text_may_read_the_hidden_catalog_and_nothing_else_of_it() -> None:
+    Reading(DECLARED, rewritten=True).judge(tree("FROM _catalog.main.tables, flights"))
+
+    for sql in ("FROM _catalog.main.other", "FROM _catalog.tables", "FROM information_schema.tables"):
+        with pytest.raises(StatementNotAllowedError):
+            Reading(DECLARED, rewritten=True).judge(tree(sql))
+
+
+def test_beside_a_pivot_common_table_expressions_have_no_names_of_the_engine() -> None:
+    reading = Reading(DECLARED, engine_tables=frozenset({"pg_class"}))
+    reading.judge(tree("WITH x AS (SELECT 1) FROM x"))
+
+    for name in ("PG_CLASS", '"data.csv"'):
+        with pytest.raises(StatementNotAllowedError, match="cannot be the name"):
+            reading.judge(tree(f"WITH {name} AS (SELECT 1) SELECT 2"))
+
+
+def test_values_of_a_pivot_see_no_common_table_expression() -> None:
+    with pytest.raises(SqlError, match="Table 'x' does not exist"):
+        Reading(DECLARED).judge(tree("WITH x AS (SELECT 1) PIVOT flights ON id IN (0, abs((FROM x))) USING count(*)"))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.dictionaries(st.text(), json_values) | st.lists(json_values))
+def test_deep_json_is_read_as_any_other(value: Any) -> None:
+    deep = '{"a":' * 3000 + json.dumps(value) + "}" * 3000
+    found = decode(deep)
+    for _ in range(3000):
+        found = found["a"]
+
+    assert found == json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("sql", READS[:40:4])
+def test_trees_are_the_same_however_deep(sql: str) -> None:
+    if "PIVOT" in sql:
+        return
+    text = json.dumps(tree(sql))
+
+    assert decode("[" * 3000 + text + "]" * 3000) is not None
+    found = decode("[" * 3000 + text + "]" * 3000)
+    while isinstance(found, list):
+        found = found[0]
+    assert found == json.loads(text)

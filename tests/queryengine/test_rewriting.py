@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine.errors import SqlSyntaxError
+from queryengine.lexer import scan
+from queryengine.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("PIVOT t ON a", "PIVOT t ON (a) IN (0)"),
+        ("PIVOT t ON a USING sum(b)", "PIVOT t ON (a) IN (0) USING sum(b)"),
+        ("PIVOT t ON a, f(b, c) GROUP BY d", "PIVOT t ON (a) IN (0), (f(b, c)) IN (0) GROUP BY d"),
+        ("PIVOT t ON a IN (1, 2), b", "PIVOT t ON a IN (1, 2), (b) IN (0)"),
+        ("PIVOT t ON a.b IN x", "PIVOT t ON a.b IN x"),
+        ("PIVOT t ON (a, b) IN ((1, 2))", "PIVOT t ON (a, b) IN ((1, 2))"),
+        ("PIVOT t ON a + 1 IN (1)", "PIVOT t ON (a + 1 IN (1)) IN (0)"),
+        ("PIVOT t ON a NOT IN (1)", "PIVOT t ON (a NOT IN (1)) IN (0)"),
+        ("PIVOT t ON (a) + (b) IN (1)", "PIVOT t ON ((a) + (b) IN (1)) IN (0)"),
+        ("PIVOT t ON a IN (SELECT 1), b", "PIVOT t ON a IN (0, abs((SELECT 1))), (b) IN (0)"),
+        ("PIVOT t ON a IN ((FROM x))", "PIVOT t ON a IN (0, abs(((FROM x))))"),
+        ("PIVOT t ON a IN", "PIVOT t ON (a IN) IN (0)"),
+        ("PIVOT (PIVOT t ON a) ON b", "PIVOT (PIVOT t ON (a) IN (0)) ON (b) IN (0)"),
+        ("FROM (PIVOT t ON a) JOIN u ON c = d", "FROM (PIVOT t ON (a) IN (0)) JOIN u ON c = d"),
+        ("PIVOT t USING sum(b)", "PIVOT t USING sum(b)"),
+        ("PIVOT t ON", "PIVOT t ON"),
+        ("PIVOT t ON , a", "PIVOT t ON , (a) IN (0)"),
+        ("PIVOT t ON a; SELECT 1", "PIVOT t ON (a) IN (0); SELECT 1"),
+        ("PIVOT t; SELECT 1 ON a", "PIVOT t; SELECT 1 ON a"),
+        ("PIVOT t JOIN u ON b ON a", "PIVOT t JOIN u ON b ON (a) IN (0)"),
+        ("PIVOT t JOIN u USING (b) ON a USING sum(c)", "PIVOT t JOIN u USING (b) ON (a) IN (0) USING sum(c)"),
+        ("PIVOT t ON a UNION SELECT 1", "PIVOT t ON (a) IN (0) UNION SELECT 1"),
+        ("PIVOT_WIDER t ON a", "PIVOT_WIDER t ON (a) IN (0)"),
+        ("SELECT 'PIVOT t ON a'", "SELECT 'PIVOT t ON a'"),
+        ('SELECT "pivot" ON a', 'SELECT "pivot" ON a'),
+    ],
+)
+def test_pivots_are_given_values(sql: str, expected: str) -> None:
+    assert with_pivot_values(scan(sql)) == expected
+
+
+WORDS = (
+    "PIVOT",
+    "t",
+    "ON",
+    "a",
+    ",",
+    "(",
+    ")",
+    "IN",
+    "USING",
+    "SELECT",
+    "FROM",
+    "NOT",
+    "1",
+    ".",
+    "GROUP BY",
+    ";",
+    "'y'",
+)
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=14))
+def test_every_token_stays_and_in_its_order(words: list[str]) -> None:
+    try:
+        before = scan(" ".join(words))
+    except SqlSyntaxError:
+        return
+
+    remaining = iter(token.text for token in scan(with_pivot_values(before)).tokens)
+    assert all(any(token.text == other for other in remaining) for token in before.tokens)
+
+
+def test_a_pivot_is_a_word() -> None:
+    assert is_query_with_pivot(scan("FROM (pivot t ON a)"))
+    assert is_query_with_pivot(scan("PIVOT_WIDER t ON a"))
+    assert not is_query_with_pivot(scan("SELECT 'PIVOT', \"PIVOT\", unpivot -- PIVOT"))
+    assert not is_query_with_pivot(scan("CREATE TABLE x AS PIVOT t ON a"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("FROM information_schema.tables", "FROM _catalog.main.tables"),
+        ('FROM "Information_Schema" /* c */ . COLUMNS c', "FROM _catalog.main.columns c"),
+        ("FROM runtime.information_schema.schemata", "FROM _catalog.main.schemata"),
+        (
+            "SELECT information_schema.tables.x FROM information_schema.tables",
+            "SELECT tables.x FROM _catalog.main.tables",
+        ),
+        ("FROM other.information_schema.tables", "FROM other._catalog.main.tables"),
+        ("FROM information_schema.views", "FROM information_schema.views"),
+        ("FROM information_schema", "FROM information_schema"),
+        ("SELECT 'information_schema.tables'", "SELECT 'information_schema.tables'"),
+        ("FROM 'information_schema'.tables", "FROM 'information_schema'.tables"),
+    ],
+)
+def test_the_catalog_is_named(sql: str, expected: str) -> None:
+    assert with_hidden_catalog(scan(sql)) == expected
