@@ -24,7 +24,7 @@ install: $(VENV)/base.stamp  ## Make .venv with the pinned dependencies.
 
 run: install  ## Run the example and print a query to paste.
 	@$(BIN)/python examples/prepare.py
-	@$(BIN)/python manage.py serve --config examples/runtime.yaml \
+	@exec $(BIN)/python manage.py serve --config examples/runtime.yaml \
 	  --ready-message "$$($(BIN)/python examples/prepare.py --print-query)"
 
 test: $(VENV)/test.stamp  ## Run every test.
