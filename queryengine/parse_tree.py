@@ -42,7 +42,7 @@ def _expression(parts: str = "", plain: str = "") -> _Form:
 
 
 def _table(parts: str = "", plain: str = "") -> _Form:
-    return _form(parts, plain, "type alias sample column_name_alias query_location query_location_length")
+    return _form(f"{parts} sample", plain, "type alias column_name_alias query_location query_location_length")
 
 
 #: By `class`.
@@ -81,8 +81,8 @@ _EXPRESSIONS: Final[Mapping[str, _Form]] = MappingProxyType(
 _NODES: Final[Mapping[str, _Form]] = MappingProxyType(
     {
         "SELECT_NODE": _form(
-            "from_table group_expressions having modifiers qualify select_list where_clause",
-            "type cte_map aggregate_handling group_sets sample",
+            "from_table group_expressions having modifiers qualify sample select_list where_clause",
+            "type cte_map aggregate_handling group_sets",
         ),
         "SET_OPERATION_NODE": _form("children left right modifiers", "type cte_map setop_all setop_type"),
         "RECURSIVE_CTE_NODE": _form("left right modifiers key_targets", "type cte_map aliases cte_name union_all"),
@@ -116,8 +116,18 @@ _UNTYPED: Final[Mapping[str, _Form]] = MappingProxyType(
         "entries": _form("star_expr", "alias"),
         "pivots": _form("entries pivot_expressions", "pivot_enum unpivot_names"),
         "replace_list": _form("value", "key"),
+        "sample": _form("sample_size", "is_percentage method repeatable sample_rate seed"),
+        "sample_size": _form("", "is_null type value"),
         "statements": _form("node", "named_param_map"),
         "subquery": _form("node", "named_param_map"),
+    }
+)
+
+#: Plain parts that are more than a value or a list of values: names and types in the parser's own spelling.
+_NESTED: Final = frozenset(
+    {
+        *("cte_map", "expected_types", "group_sets", "literal", "named_param_map", "qualified_exclude_list"),
+        *("qualified_name", "rename_list", "type"),
     }
 )
 
@@ -305,13 +315,19 @@ def _known(forms: Mapping[str, _Form], kind: str, node: dict[str, Any]) -> _Form
         raise StatementNotAllowedError(
             _REFUSED.get(kind, f"The statement has a construct that is not allowed here ({what}).")
         )
-    for key in node:
-        if key not in form.parts and key not in form.plain:
+    for key, value in node.items():
+        if key not in form.parts and (key not in form.plain or not (_is_flat(value) or key in _NESTED)):
             what = f"{kind} with {key}".replace("_", " ").lower()
             raise StatementNotAllowedError(
                 _REFUSED.get(key, f"The statement has a construct that is not allowed here ({what}).")
             )
     return form
+
+
+def _is_flat(value: Any) -> bool:
+    return not isinstance(value, dict) and not (
+        isinstance(value, list) and any(isinstance(item, dict | list) for item in value)
+    )
 
 
 def _scope_of(key: str, node: dict[str, Any], scope: _Scope) -> _Scope:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
 from queryengine.functions import Place, check, judgements, refusal
 from queryengine.gate import Gate
+from queryengine.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
 
 
 def of_the_engine() -> set[tuple[str, str]]:
@@ -128,3 +130,13 @@ def test_no_function_name_brings_the_gate_down() -> None:
             with contextlib.suppress(StatementError):
                 assert gate.admit(sql, frozenset()).sql == sql
     gate.close()
+
+
+def test_the_documents_name_every_table_function_and_why_others_are_refused() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+
+    for (kind, name), reason in judgements().items():
+        if kind in ("table", "table_macro") and reason is None:
+            assert f"`{name}`" in text
+    for limit in (MAX_TOKENS, MAX_NESTING, MAX_PREFIX_RUN):
+        assert f"| {limit:,} |" in text

@@ -5,7 +5,7 @@ import time
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlSyntaxError
@@ -65,6 +65,7 @@ def texts(sql: str) -> list[str]:
     return [token.text for token in scan(sql).tokens]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join))
 def test_tokens_begin_where_the_engine_says(sql: str) -> None:
     try:
@@ -80,6 +81,7 @@ def test_tokens_begin_where_the_engine_says(sql: str) -> None:
     assert not any(token.kind in (Kind.STRING, Kind.IDENTIFIER) for token in joined)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None)))
 def test_any_text_is_split_or_refused(sql: str) -> None:
     with contextlib.suppress(SqlSyntaxError):

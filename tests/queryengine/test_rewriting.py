@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlSyntaxError
@@ -64,6 +64,7 @@ WORDS = (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=14))
 def test_every_token_stays_and_in_its_order(words: list[str]) -> None:
     try:
