@@ -6,6 +6,7 @@ One request a connection; chunked bodies work; refusals are problem bodies; an a
 
 from __future__ import annotations
 
+import email.errors
 import io
 import logging
 import socket
@@ -22,6 +23,14 @@ from sqlapi.access_log import log_refused_request
 from sqlapi.problems import problem
 
 logger = logging.getLogger(__name__)
+
+#: What Python's parser of headers, which is one of mail, notes about lines that are no headers. (About a multipart
+#: type it notes more, because it is given no body.)
+BROKEN_HEADERS = (
+    email.errors.FirstHeaderLineIsContinuationDefect,
+    email.errors.MisplacedEnvelopeHeaderDefect,
+    email.errors.MissingHeaderBodySeparatorDefect,
+)
 
 #: A chunk-size line and a trailer line hold this many bytes at most (RFC 9112, 7.1).
 MAX_CHUNK_LINE = 4096
@@ -148,9 +157,10 @@ class RequestHandler(basehttp.WSGIRequestHandler):
         codings = self.headers.get_all("Transfer-Encoding", [])
         # RFC 9112, 6.1 and 6.3: with both of them, with two lengths or with an odd one a request can be smuggled.
         framed = len(length) + len(codings) <= 1 and all(text.isascii() and text.isdigit() for text in length)
-        # Python's parser takes folded lines (RFC 9112, 5.2), and notes what else is no header as a defect.
+        # Python's parser takes folded lines (RFC 9112, 5.2), and notes a line that is no header as a defect.
         folded = any("\n" in value or "\r" in value for value in self.headers.values())
-        if not framed or folded or self.headers.defects or self.request_version == "HTTP/0.9":
+        broken = any(isinstance(defect, BROKEN_HEADERS) for defect in self.headers.defects)
+        if not framed or folded or broken or self.request_version == "HTTP/0.9":
             return HTTPStatus.BAD_REQUEST
         if codings and codings[0].lower() != "chunked":
             return HTTPStatus.NOT_IMPLEMENTED
