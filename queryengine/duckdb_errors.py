@@ -132,7 +132,10 @@ _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.I
 _ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
 _CATALOG_VIEW = re.compile(r"\b_catalog\.main\.(?=tables\b|columns\b|schemata\b)")
 #: Advice that nobody can follow here: extensions are not installed, settings are locked.
-_ADVICE = re.compile(r"\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*", re.DOTALL)
+_ADVICE = re.compile(
+    r'\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*| Use "SET \w+ TO [^\n]*',
+    re.DOTALL,
+)
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
 )

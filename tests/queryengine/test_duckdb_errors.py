@@ -149,6 +149,11 @@ def test_an_error_is_a_sentence(exc: duckdb.Error, error: type[QueryError], mess
             "no\n\nPlease try installing and loading the x extension:\nINSTALL x;", "no", id="extension advice"
         ),
         pytest.param("no\n\nPossible solutions:\n* Reducing the number of threads", "no", id="settings advice"),
+        pytest.param(
+            'Binder Error: Too deep. Use "SET max_expression_depth TO x" to increase it.\n\nLINE 1: SELECT a',
+            "Too deep.\n\nLINE 1: SELECT a",
+            id="advice on one line",
+        ),
         pytest.param("Error: text", "Error: text", id="no kind"),
     ],
 )
