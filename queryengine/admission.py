@@ -46,13 +46,14 @@ class Admission:
     """
     At most *workers* statements at once; at most *max_queued* wait, each for *queue_timeout_s* seconds at most.
 
+    With *several_keys* a key never holds the last place, so that another key's next statement finds one.
     When the queue is full, a key with fewer statements waiting takes the place of the newest of the key with most.
     """
 
-    def __init__(self, *, workers: int, max_queued: int, queue_timeout_s: float) -> None:
+    def __init__(self, *, workers: int, max_queued: int, queue_timeout_s: float, several_keys: bool = True) -> None:
         self._lock = threading.Lock()
         self._free = workers
-        self._per_key = max(1, workers - 1)
+        self._per_key = max(1, workers - 1) if several_keys else workers
         self._max_queued = max_queued
         self._queue_timeout_s = queue_timeout_s
         self._running: dict[str, int] = {}

@@ -149,9 +149,13 @@ class InProcessResult:
 
 
 class InProcessEngine:
-    """A `QueryEngine` for one process with threads. It is made after any fork, and closed by who made it."""
+    """
+    A `QueryEngine` for one process with threads. It is made after any fork, and closed by who made it.
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    *several_keys* says whether there is more than one key to be fair to.
+    """
+
+    def __init__(self, config: RuntimeConfig, *, several_keys: bool = True) -> None:
         """
         Check the views and open a session over what is published.
 
@@ -167,7 +171,10 @@ class InProcessEngine:
         self._serial = itertools.count(1)
         limits = config.query
         self._admission = Admission(
-            workers=limits.workers, max_queued=limits.max_queued, queue_timeout_s=limits.queue_timeout_s
+            workers=limits.workers,
+            max_queued=limits.max_queued,
+            queue_timeout_s=limits.queue_timeout_s,
+            several_keys=several_keys,
         )
         with ExitStack() as undo:
             self._gate = Gate()

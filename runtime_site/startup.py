@@ -117,7 +117,8 @@ class Runtime:
         # First the datasets: when they have started, every snapshot that the engine may open has been verified.
         self._datasets.start()
         try:
-            self._engine = InProcessEngine(config)
+            key_set = authkeys.state.get_access().key_set
+            self._engine = InProcessEngine(config, several_keys=key_set is not None and len(key_set) > 1)
         except BaseException:
             self._datasets.stop(self._shutdown_timeout_s)
             raise

@@ -134,6 +134,16 @@ def test_callers_without_a_key_may_take_every_place(workers: int) -> None:
     assert admission.running == workers
 
 
+def test_the_only_key_there_is_may_take_every_place() -> None:
+    admission = Admission(workers=2, max_queued=0, queue_timeout_s=0.0, several_keys=False)
+
+    places = [admission.enter("k", Interruption()) for _ in range(2)]
+
+    assert admission.running == 2
+    for place in places:
+        place.leave()
+
+
 def test_a_key_may_take_the_only_place() -> None:
     admission = Admission(workers=1, max_queued=0, queue_timeout_s=1)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.errors import SqlError, StatementNotAllowedError
+from queryengine.errors import SqlError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.parse_tree import _EXPRESSIONS, _NODES, Reading, decode
 from tests.queryengine.statements import DECLARED, READS
 
@@ -154,3 +155,43 @@ def test_trees_are_the_same_however_deep(sql: str) -> None:
     while isinstance(found, list):
         found = found[0]
     assert found == json.loads(text)
+
+
+def lambdas(depth: int) -> str:
+    return "SELECT " + "list_transform([1], lambda x: " * depth + "x" + ")" * depth
+
+
+def joins(count: int) -> str:
+    return "SELECT 1 FROM flights" + "".join(f" JOIN flights f{i} USING (id)" for i in range(count))
+
+
+def pivots(count: int) -> str:
+    return "FROM flights" + " PIVOT (count(*) FOR id IN (1))" * count
+
+
+def unions(count: int) -> str:
+    return "SELECT 1" + " UNION ALL SELECT 1" * (count - 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "limit"),
+    [
+        pytest.param(lambdas, 8, id="nested lambdas"),
+        pytest.param(joins, 100, id="joins"),
+        pytest.param(lambda count: "FROM flights" + ", flights" * count, 100, id="joins by comma"),
+        pytest.param(lambda count: "FROM flights" + ", LATERAL (SELECT 1)" * count, 100, id="laterals"),
+        pytest.param(pivots, 50, id="pivots"),
+        pytest.param(unions, 5000, id="union branches"),
+    ],
+)
+def test_what_the_planner_takes_long_for_is_bounded(make: Callable[[int], str], limit: int) -> None:
+    Reading(DECLARED).judge(tree(make(limit)))
+
+    with pytest.raises(SqlSyntaxError, match=f"More than {limit:,} "):
+        Reading(DECLARED).judge(tree(make(limit + 1)))
+
+
+def test_lambdas_beside_one_another_are_not_nested() -> None:
+    beside = ", ".join("list_transform([1], lambda x: x)" for _ in range(50))
+
+    Reading(DECLARED).judge(tree(f"SELECT {beside}"))
