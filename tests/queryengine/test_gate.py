@@ -349,7 +349,7 @@ def _refusal(gate: Gate, sql: str) -> StatementError | None:
         pytest.param("SELECT 'a'" + "||'a'" * 300, True, id="|| 300 times"),
         pytest.param("SELECT 1 IN (0" + ", 1" * 20_000 + ")", True, id="IN with 20,000 values"),
         pytest.param("SELECT 1" + "::INTEGER" * 2000, False, id="casts 2,000 times"),
-        pytest.param("SELECT 1 FROM range(1)" + " JOIN range(1) ON true" * 4000, True, id="JOIN 4,000 times"),
+        pytest.param("SELECT 1 FROM range(1)" + " JOIN range(1) ON true" * 4000, False, id="JOIN 4,000 times"),
         pytest.param(
             "WITH a0 AS (SELECT 1)" + "".join(f", a{i + 1} AS (FROM a{i})" for i in range(3000)) + " FROM a9",
             True,
