@@ -391,7 +391,7 @@ class Section(Shape[T]):
         reading = place.reading
         meant = nearest(entry.name, names) if reading.shows_more else None
         elsewhere = reading.paths_of(entry.name)
-        is_named = bool(meant or elsewhere) or not place.is_sensitive
+        is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not place.is_sensitive)
         if elsewhere:
             hint = f"did you mean {' or '.join(elsewhere)}?"
         elif meant:

@@ -78,11 +78,12 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One field of a mapping; `line` is the line of its name."""
+    """One field of a mapping; `line` is the line of its name, `name_may_be_shown` as a `Scalar` says it."""
 
     line: int
     name: str = field(repr=False)
     value: Node = field(repr=False)
+    name_may_be_shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,8 @@ class _TreeBuilder:
         elif frame.name is None:
             self._take_name(frame, node)
         else:
-            frame.entries[frame.name.text] = Entry(frame.name.line, frame.name.text, node)
+            name = frame.name
+            frame.entries[name.text] = Entry(name.line, name.text, node, name.may_be_shown)
             frame.name = None
 
     def _take_name(self, frame: _Frame, node: Node) -> None:

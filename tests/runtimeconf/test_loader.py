@@ -119,6 +119,7 @@ CANARY = "canary0Zk3vT9qLm2XwR7bN"
         pytest.param(with_keys(f"- @{CANARY}"), id="C33 a reserved character"),
         pytest.param(with_keys(f"- *{CANARY}"), id="C33 an unknown alias"),
         pytest.param(with_keys(f"- &{CANARY} x\n- *{CANARY}x"), id="C33 an anchor"),
+        pytest.param(with_keys(f"- &a {CANARY}") + "*a : x\n", id="C33 an alias as a field name"),
         pytest.param(with_keys(f"- !{CANARY} x"), id="C33 a tag"),
         pytest.param(with_keys(f'- "\\{CANARY}"'), id="C33 an escape"),
         pytest.param(with_keys(f"- {CANARY}\t: x"), id="C33 a tab"),
