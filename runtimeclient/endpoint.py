@@ -51,7 +51,8 @@ def parse_endpoint(text: str) -> Endpoint:
     if not _HOST.fullmatch(url.raw_host) or not (url.port is None or 0 < url.port < 65536):
         raise UsageError(f"The HTTP endpoint {text} must name a host, and if it names a port, one from 1 to 65535.")
     if url.query or url.fragment or "?" in text or "#" in text:
-        raise UsageError(f"The HTTP endpoint {text} must end with the host, the port or a path prefix.")
+        # Not shown: a query string is where somebody may have put the key.
+        raise UsageError("The HTTP endpoint must end with the host, the port or a path prefix: no query string.")
     return Endpoint(str(url).rstrip("/"), url.scheme == "https", _is_loopback(url.host))
 
 

@@ -77,7 +77,14 @@ def test_refuses_anything_else(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["http://user:hunter2@localhost:8090", "user:hunter2@localhost", "http://user:hunter2/x@localhost", "@hunter2"],
+    [
+        "http://user:hunter2@localhost:8090",
+        "user:hunter2@localhost",
+        "http://user:hunter2/x@localhost",
+        "@hunter2",
+        "http://localhost/?api_key=hunter2",
+        "http://localhost#hunter2",
+    ],
 )
 def test_does_not_repeat_a_password(text: str) -> None:
     with pytest.raises(UsageError) as caught:
