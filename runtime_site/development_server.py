@@ -9,6 +9,7 @@ from __future__ import annotations
 import email.errors
 import io
 import logging
+import re
 import socket
 import sys
 from http import HTTPStatus
@@ -34,6 +35,30 @@ BROKEN_HEADERS = (
 
 #: A chunk-size line and a trailer line hold this many bytes at most (RFC 9112, 7.1).
 MAX_CHUNK_LINE = 4096
+
+
+#: More digits than any body has bytes, and fewer than Python refuses to make a number of.
+MAX_LENGTH_DIGITS = 18
+
+_REQUEST_LINE = re.compile(rb"[^\x00-\x20\x7f]+ [^\x00-\x20\x7f]+ HTTP/[0-9.]+\r\n")
+# RFC 9110, 5.5 and RFC 9112, 2.2: a bare CR or LF ends no line, and of the control characters only a tab is a value's.
+_HEADER_LINE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\r\n")
+#: White space that may stand around a header value (RFC 9110, 5.6.3).
+_OWS = " \t"
+
+
+class _HeaderLines:
+    """Passes the header lines to Python's parser and notes whether each is as RFC 9112 has it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.are_sound = True
+
+    def readline(self, size: int = -1) -> bytes:
+        """Return the next line, *size* bytes of it at most."""
+        line: bytes = self._stream.readline(size)
+        self.are_sound = self.are_sound and _HEADER_LINE.fullmatch(line) is not None
+        return line
 
 
 class ChunkedBody(io.RawIOBase):
@@ -132,7 +157,13 @@ class RequestHandler(basehttp.WSGIRequestHandler):
     def get_environ(self) -> dict[str, Any]:
         """Return the environ with the path as sent, and the socket by which a client that leaves is noticed."""
         self.path = self.requestline.split(" ")[1]  # the base class has folded leading slashes into one
-        return super().get_environ() | {"runtime.socket": self.connection}
+        environ = super().get_environ() | {"runtime.socket": self.connection}
+        for name in self.headers:
+            # The base class also strips what only Unicode takes for white space, such as a no-break space.
+            variable = f"HTTP_{name.upper().replace('-', '_')}"
+            if variable in environ:
+                environ[variable] = ",".join(value.strip(_OWS) for value in self.headers.get_all(name, []))
+        return environ
 
     def handle_one_request(self) -> None:
         """Serve one request with `_ServerHandler`."""
@@ -141,9 +172,20 @@ class RequestHandler(basehttp.WSGIRequestHandler):
             self.requestline = self.request_version = self.command = ""
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
             return
-        if not self.raw_requestline or not self.parse_request():
+        if not self.raw_requestline:
             return
-        refusal = self._refusal()
+        if _REQUEST_LINE.fullmatch(self.raw_requestline) is None:
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        stream = self.rfile
+        lines = _HeaderLines(stream)
+        self.rfile = cast(Any, lines)
+        try:
+            if not self.parse_request():
+                return
+        finally:
+            self.rfile = stream
+        refusal = self._refusal() if lines.are_sound else HTTPStatus.BAD_REQUEST
         if refusal is not None:
             self.send_error(refusal)
             return
@@ -156,11 +198,14 @@ class RequestHandler(basehttp.WSGIRequestHandler):
         length = self.headers.get_all("Content-Length", [])
         codings = self.headers.get_all("Transfer-Encoding", [])
         # RFC 9112, 6.1 and 6.3: with both of them, with two lengths or with an odd one a request can be smuggled.
-        framed = len(length) + len(codings) <= 1 and all(text.isascii() and text.isdigit() for text in length)
+        framed = len(length) + len(codings) <= 1 and all(
+            text.isascii() and text.isdigit() and len(text) <= MAX_LENGTH_DIGITS for text in length
+        )
         # Python's parser takes folded lines (RFC 9112, 5.2), and notes a line that is no header as a defect.
         folded = any("\n" in value or "\r" in value for value in self.headers.values())
         broken = any(isinstance(defect, BROKEN_HEADERS) for defect in self.headers.defects)
-        if not framed or folded or broken or self.request_version == "HTTP/0.9":
+        too_old = self.request_version == "HTTP/0.9" or (self.request_version == "HTTP/1.0" and codings)
+        if not framed or folded or broken or too_old:
             return HTTPStatus.BAD_REQUEST
         if codings and codings[0].lower() != "chunked":
             return HTTPStatus.NOT_IMPLEMENTED

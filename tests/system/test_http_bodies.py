@@ -129,6 +129,16 @@ def test_h17_s32_a_body_that_is_not_utf8_is_400(server: Server, body: bytes) -> 
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
         b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /v1/sql HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n",
+        b"GET\t/health\tHTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\nHost: localhost\n\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\nY: b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\rY: b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\x0c\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\x7f\r\n\r\n",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
     ],
@@ -141,6 +151,15 @@ def test_what_is_not_http_gets_a_problem_body(server: Server, request_bytes: byt
     assert b"application/problem+json" in head
     assert json.loads(body)["request_id"]
     assert b"aaaa" not in body
+
+
+@pytest.mark.parametrize("space", [b"\xa0", b"\x85"])
+def test_a10_only_http_white_space_is_taken_from_a_key(server: Server, space: bytes) -> None:
+    around = server.raw(raw_request("POST", "/v1/sql", [("X-API-Key", space + K1.encode() + space)], b"SELECT 1"))
+    alone: list[tuple[str, str | bytes]] = [("X-API-Key", space), ("Authorization", f"Bearer {K1}")]
+
+    assert status_of(around) == 401
+    assert status_of(server.raw(raw_request("POST", "/v1/sql", alone, b"SELECT 1"))) == 401
 
 
 @pytest.mark.parametrize(
