@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -100,15 +101,19 @@ class WebWorker(ThreadWorker):
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         """
-        Answer what went wrong outside the application with a problem body.
+        Answer what went wrong outside the application with a problem body, except on a failed TLS connection.
 
         Nothing of the request is logged but its peer: a malformed header may hold a key.
         """
+        peer = addr[0] if isinstance(addr, tuple) and addr else ""
+        if isinstance(exc, ssl.SSLError):
+            # The peer's doing (plain HTTP, no trust in the certificate), and nothing to answer it in.
+            logger.info("a TLS connection failed", extra={"fields": {"peer": peer, "reason": exc.reason}})
+            return
         status, code, detail = _refusal(exc)
         if status == 500:
             logger.error("a request failed outside the application", exc_info=exc)
         answer = problem(status, code, detail)
-        peer = addr[0] if isinstance(addr, tuple) and addr else ""
         log_refused_request(peer=peer, status=status, code=code, request_id=answer.request_id)
         try:
             client.sendall(answer.as_http11())

@@ -248,6 +248,8 @@ def test_tls_serves_https_only(tls_server: tuple[Server, Path]) -> None:
     assert server.sql("SELECT 1", None).status_code == 401
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://localhost:{server.port}/health", trust_env=False)
+    wait_for(lambda: "a TLS connection failed" in server.output(), "the line about the failed connection")
+    assert "Traceback" not in server.output()
 
 
 def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> None:
