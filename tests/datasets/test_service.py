@@ -325,7 +325,7 @@ def test_r14_a_killed_holder_does_not_block_the_next_one_and_its_run_is_listed_a
 
     service = start(configure(tmp_path, declare(tmp_path, "a.parquet")))
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert service.is_loaded()
     for run in service.history("d")[1:]:
         assert run.finished_at is not None

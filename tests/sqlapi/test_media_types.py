@@ -63,4 +63,4 @@ def test_long_headers_take_linear_time(piece: str) -> None:
     split_list(text)
     parse_media_type(text)
 
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 30
