@@ -1,8 +1,8 @@
 """
 The seam between those who ask and what runs statements.
 
-`sqlapi`, `flightapi` and `datasets` know this interface only. Today it is `queryengine.inprocess`; engine workers
-in processes of their own come behind the same interface.
+`sqlapi`, `flightapi` and `datasets` know this interface only. Behind it is `queryengine.inprocess`, which runs
+statements in threads of this process, or `queryengine.client`, which has engine workers run them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from queryengine.gate import GatedStatement
 
 Encoding = Literal["json", "csv", "arrow", "vnd"]
 
@@ -26,6 +28,7 @@ class Query:
     parameters: Parameters | None = None
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key: for the log and for fairness, "" when there is none
+    timeout_s: float | None = None  # what is left of the time limit; None: all of it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +41,28 @@ class QueryTimings:
     encode_ms: float = 0.0
     rows: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveQuery:
+    """A statement that waits or runs now. `started` is ISO 8601 in UTC; `sql` is cut to `ACTIVE_SQL_CHARACTERS`."""
+
+    query_id: str
+    started: str
+    state: Literal["queued", "running"]
+    sql: str
+
+
+#: How much of a statement a list of active ones shows.
+ACTIVE_SQL_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """How the engine is: `workers_alive` processes run now, `workers_killed` were lost or killed since the start."""
+
+    workers_alive: int
+    workers_killed: int
 
 
 class QueryResult(Protocol):
@@ -81,13 +106,33 @@ class QueryEngine(Protocol):
             QueryError: Any of the tree in `queryengine.errors`.
         """
 
-    def check(self, sql: str, relations: frozenset[str]) -> None:
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """
         Gate *sql* without running it; it may read only *relations* (lower-case names).
 
         Raises:
             StatementError: *sql* cannot be parsed or is not allowed.
+            QueryError: The engine could not judge it.
         """
+
+    def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
+        """
+        List the statements of *fingerprint* that wait or run, oldest first.
+
+        Raises:
+            EngineUnavailableError: The engine cannot be asked.
+        """
+
+    def cancel(self, query_id: str, fingerprint: str) -> bool:
+        """
+        Stop a statement of *fingerprint*; False when it has none of that id.
+
+        Raises:
+            EngineUnavailableError: The engine cannot be asked.
+        """
+
+    def status(self) -> EngineStatus | None:
+        """Say how the worker processes are; None for an engine without any."""
 
     def is_alive(self) -> bool:
         """Say whether a statement would be taken now; a busy engine is alive."""

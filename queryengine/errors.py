@@ -14,6 +14,7 @@ What can happen to a statement.
     ├── QueryCancelledError            the caller went away or asked for it
     ├── ResourceLimitError             memory or temporary space is used up
     ├── EngineBusyError                no free place, and the queue is full or was too slow
+    ├── EngineWorkerDiedError          the process that ran the statement ended under it
     └── EngineUnavailableError         the engine has no data to answer from yet, or cannot be reached
 
 `code` is public: it is in HTTP bodies, in Flight messages and in the documents.
@@ -100,6 +101,15 @@ class EngineBusyError(QueryError):
     def __init__(self, retry_after_s: int = 1) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(f"The engine is busy: try again in {retry_after_s} s.")
+
+
+class EngineWorkerDiedError(QueryError):
+    """The process that ran the statement ended: it crashed, was killed, or ran out of its memory."""
+
+    code = "engine_worker_died"
+
+    def __init__(self) -> None:
+        super().__init__("The engine worker that ran the statement ended. Other statements are not affected.")
 
 
 class EngineUnavailableError(QueryError):

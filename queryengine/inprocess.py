@@ -25,9 +25,9 @@ from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Manifest
 from queryengine.encoders import encode
-from queryengine.engine import CancelToken, Query, QueryTimings
+from queryengine.engine import CancelToken, EngineStatus, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
-from queryengine.gate import Gate
+from queryengine.gate import Gate, GatedStatement
 from queryengine.generations import Generations
 from queryengine.scratch import ScratchDirectory
 from queryengine.session import EngineInstance
@@ -218,14 +218,13 @@ class InProcessEngine:
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
 
-    def check(self, sql: str, relations: frozenset[str]) -> None:
-        """
-        Gate *sql* without running it; it may read only *relations* (lower-case names).
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """As `QueryEngine.admit`."""
+        return self._gate.admit(sql, relations)
 
-        Raises:
-            StatementError: *sql* cannot be parsed or is not allowed.
-        """
-        self._gate.admit(sql, relations)
+    def status(self) -> EngineStatus | None:
+        """Say that there are no worker processes."""
+        return None
 
     def is_alive(self) -> bool:
         """Say whether a statement would be taken now; a busy engine is alive."""

@@ -830,12 +830,12 @@ def test_r18_a_damaged_snapshot_gives_no_wrong_rows(publisher: Publisher, make_e
 
 
 def test_check_gates_without_running(engine: InProcessEngine) -> None:
-    engine.check("SELECT * FROM source", frozenset({"source"}))
+    engine.admit("SELECT * FROM source", frozenset({"source"}))
 
     with pytest.raises(StatementError):
-        engine.check("SELECT * FROM flights", frozenset({"source"}))
+        engine.admit("SELECT * FROM flights", frozenset({"source"}))
     with pytest.raises(StatementNotAllowedError):
-        engine.check("DROP TABLE source", frozenset({"source"}))
+        engine.admit("DROP TABLE source", frozenset({"source"}))
 
 
 def test_close_ends_what_runs_and_leaves_nothing(engine: InProcessEngine, publisher: Publisher) -> None:

@@ -1,0 +1,117 @@
+"""
+The frames that travel between an engine client, the broker and an engine worker, over Unix sockets.
+
+A frame is one byte of kind, four bytes of payload length (unsigned, network order), and the payload: a JSON object in
+UTF-8, or bytes for DATA. A statement's connection carries one REQUEST there and back either HEADER, any number of
+DATA, END, or at any point an ERROR, after which nothing follows. An answer that stops before its END or ERROR was cut.
+A broker's connection carries MESSAGE frames in both directions.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_HEAD = struct.Struct("!BI")
+
+#: The longest payload of DATA; whoever sends splits what is longer.
+MAX_DATA_BYTES = 1024 * 1024
+
+#: The longest JSON payload. A statement with its parameters is the largest one.
+MAX_JSON_BYTES = 256 * 1024 * 1024
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    REQUEST = 1
+    HEADER = 2
+    DATA = 3
+    END = 4
+    ERROR = 5
+    MESSAGE = 6
+
+
+class FrameError(Exception):
+    """The bytes are no frames, or not the ones expected; `str()` is for the log."""
+
+
+def encode_data(data: bytes) -> Iterator[bytes]:
+    """Give the DATA frames of *data*, of any length; none for no bytes."""
+    view = memoryview(data)
+    for begin in range(0, len(view), MAX_DATA_BYTES):
+        part = view[begin : begin + MAX_DATA_BYTES]
+        yield _HEAD.pack(Kind.DATA, len(part)) + part
+
+
+def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
+    """
+    Return one frame of *kind* that holds *fields*.
+
+    Raises:
+        FrameError: *fields* are too long to be sent.
+    """
+    # Lone surrogates, which JSON bodies can bring in, survive as escapes.
+    payload = json.dumps(fields, separators=(",", ":")).encode("ascii")
+    if len(payload) > MAX_JSON_BYTES:
+        raise FrameError("a frame would be too long")
+    return _HEAD.pack(kind, len(payload)) + payload
+
+
+class FrameDecoder:
+    """Takes bytes as they come, in any pieces, and gives whole frames. One connection has one; not for two threads."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """
+        Add *data* and give each frame that is complete now.
+
+        Raises:
+            FrameError: What came is no frame.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _HEAD.size:
+            kind, length = _checked_head(self._buffer)
+            end = _HEAD.size + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(memoryview(self._buffer)[_HEAD.size : end])
+            del self._buffer[:end]
+            yield kind, payload
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether every byte so far belonged to a whole frame."""
+        return not self._buffer
+
+
+def decode_json(payload: bytes) -> dict[str, Any]:
+    """
+    Return the fields of a JSON payload.
+
+    Raises:
+        FrameError: It is not a JSON object.
+    """
+    try:
+        fields = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise FrameError("a payload is not JSON") from None
+    if not isinstance(fields, dict):
+        raise FrameError("a payload is not a JSON object")
+    return fields
+
+
+def _checked_head(buffer: bytearray) -> tuple[Kind, int]:
+    number, length = _HEAD.unpack_from(buffer)
+    try:
+        kind = Kind(number)
+    except ValueError:
+        raise FrameError(f"kind {number} is unknown") from None
+    if length > (MAX_DATA_BYTES if kind is Kind.DATA else MAX_JSON_BYTES):
+        raise FrameError("a frame is too long")
+    return kind, length
