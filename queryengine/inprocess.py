@@ -21,11 +21,12 @@ from typing import Literal
 
 import pyarrow as pa
 
+from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Manifest
 from queryengine.encoders import encode
-from queryengine.engine import CancelToken, EngineStatus, Query, QueryTimings
+from queryengine.engine import ActiveQuery, CancelToken, EngineStatus, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
 from queryengine.gate import Gate, GatedStatement
 from queryengine.generations import Generations
@@ -169,6 +170,7 @@ class InProcessEngine:
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
         self._closed = False
         self._serial = itertools.count(1)
+        self._active = ActiveStatements()
         limits = config.query
         self._admission = Admission(
             workers=limits.workers,
@@ -204,10 +206,13 @@ class InProcessEngine:
             held.callback(self._watchdog.forget, interruption)
             if cancel is not None:
                 held.callback(cancel.subscribe(partial(interruption.stop, QueryCancelledError)))
+            active = self._active.enter(query, partial(interruption.stop, QueryCancelledError))
+            held.callback(active.leave)
             with _adding(timings, "parse_ms"):
                 statement = self._gate.admit(query.sql, self._relations)
             with _adding(timings, "queued_ms"):
                 held.callback(self._admission.enter(query.fingerprint, interruption).leave)
+            active.run()
             with _adding(timings, "run_ms"):
                 lease = self._generations.lease()
                 held.callback(lease.release)
@@ -221,6 +226,14 @@ class InProcessEngine:
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
         return self._gate.admit(sql, relations)
+
+    def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
+        """As `QueryEngine.active`."""
+        return self._active.of(fingerprint)
+
+    def cancel(self, query_id: str, fingerprint: str) -> bool:
+        """As `QueryEngine.cancel`."""
+        return self._active.cancel(query_id, fingerprint)
 
     def status(self) -> EngineStatus | None:
         """Say that there are no worker processes."""

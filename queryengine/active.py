@@ -1,0 +1,79 @@
+"""What an engine in this process has in hand: every statement from its arrival until its place is given back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, ActiveQuery, Query
+
+
+class ActiveStatement:
+    """One statement in hand. `leave` is called once it has ended, always."""
+
+    __slots__ = ("_arrived", "_registry", "_runs", "_stop", "query")
+
+    def __init__(self, registry: ActiveStatements, query: Query, stop: Callable[[], None]) -> None:
+        self.query = query
+        self._registry = registry
+        self._stop = stop
+        self._arrived = datetime.now(UTC)
+        self._runs = False
+
+    def run(self) -> None:
+        """Take note that it has got its place."""
+        self._runs = True
+
+    def stop(self) -> None:
+        """Stop it; nothing happens when it has ended meanwhile."""
+        self._stop()
+
+    def leave(self) -> None:
+        """Take it off the list. More than one call is harmless."""
+        self._registry.discard(self)
+
+    def shown(self) -> ActiveQuery:
+        """Return what its caller sees of it."""
+        return ActiveQuery(
+            query_id=self.query.query_id,
+            started=self._arrived.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            state="running" if self._runs else "queued",
+            sql=self.query.sql[:ACTIVE_SQL_CHARACTERS],
+        )
+
+
+class ActiveStatements:
+    """The statements that wait or run. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[ActiveStatement, None] = {}  # in the order of arrival
+
+    def enter(self, query: Query, stop: Callable[[], None]) -> ActiveStatement:
+        """Add a statement that waits for its place; *stop* ends it, from any thread."""
+        entry = ActiveStatement(self, query, stop)
+        with self._lock:
+            self._entries[entry] = None
+        return entry
+
+    def discard(self, entry: ActiveStatement) -> None:
+        """Forget *entry*."""
+        with self._lock:
+            self._entries.pop(entry, None)
+
+    def of(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
+        """List the statements of *fingerprint*, oldest first."""
+        return tuple(entry.shown() for entry in self._all_of(fingerprint))
+
+    def cancel(self, query_id: str, fingerprint: str) -> bool:
+        """Stop the statement *query_id* of *fingerprint*; False when there is none."""
+        found = [entry for entry in self._all_of(fingerprint) if entry.query.query_id == query_id]
+        # Not under the lock: what is stopped may leave the list in this very call.
+        for entry in found:
+            entry.stop()
+        return bool(found)
+
+    def _all_of(self, fingerprint: str) -> list[ActiveStatement]:
+        with self._lock:
+            return [entry for entry in self._entries if entry.query.fingerprint == fingerprint]
