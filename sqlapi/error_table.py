@@ -54,6 +54,7 @@ STATUSES: Mapping[type[Exception], int] = {
     conf.StateDirError: 500,
     api.SqlApiError: 400,
     api.RouteNotFoundError: 404,
+    api.QueryNotFoundError: 404,
     api.MethodNotAllowedError: 405,
     api.InvalidHostError: 400,
     api.CrossSiteRequestError: 403,
@@ -119,4 +120,6 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
             return {"Accept-Encoding": "identity"}
         case query.EngineBusyError(retry_after_s=seconds):
             return {"Retry-After": str(seconds)}
+        case query.QueryCancelledError():
+            return {}  # Somebody wanted its end: no client is to send it again by itself.
     return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}

@@ -5,6 +5,7 @@ What can be wrong with an HTTP request, before or after its statement runs.
 
     SqlApiError
     ├── RouteNotFoundError              no route has that path
+    ├── QueryNotFoundError              the caller has no such statement
     ├── MethodNotAllowedError           the route is there, for other methods
     ├── InvalidHostError                the Host header is malformed or not allowed
     ├── CrossSiteRequestError           a web page of another site sent the request
@@ -40,6 +41,15 @@ class RouteNotFoundError(SqlApiError):
 
     def __init__(self) -> None:
         super().__init__("There is no such route.")
+
+
+class QueryNotFoundError(SqlApiError):
+    """The caller has no statement of that id that waits or runs."""
+
+    code = "query_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("You have no statement of that id that waits or runs.")
 
 
 class MethodNotAllowedError(SqlApiError):

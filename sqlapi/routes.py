@@ -28,6 +28,10 @@ ROUTES = (
     Route(name="health", pattern="health", template="/health", methods=READ_METHODS, is_open=True),
     Route(name="ready", pattern="v1/ready", template="/v1/ready", methods=READ_METHODS, is_open=True),
     Route(name="sql", pattern="v1/sql", template="/v1/sql", methods=("POST",)),
+    Route(name="active", pattern="v1/sql/active", template="/v1/sql/active", methods=READ_METHODS),
+    Route(
+        name="cancel", pattern="v1/sql/<str:query_id>/cancel", template="/v1/sql/{query_id}/cancel", methods=("POST",)
+    ),
     Route(name="status", pattern="v1/status", template="/v1/status", methods=READ_METHODS),
     Route(name="datasets", pattern="v1/datasets", template="/v1/datasets", methods=READ_METHODS),
     Route(

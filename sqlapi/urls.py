@@ -11,6 +11,8 @@ VIEWS: dict[str, type[views.ApiView]] = {
     "health": views.HealthView,
     "ready": views.ReadyView,
     "sql": views.SqlView,
+    "active": views.ActiveView,
+    "cancel": views.CancelView,
     "status": views.StatusView,
     "datasets": views.DatasetsView,
     "refresh": views.RefreshView,

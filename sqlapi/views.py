@@ -20,7 +20,7 @@ from authkeys.principal import Principal
 from datasets.control import DatasetControl
 from datasets.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasets.state import get_datasets
-from queryengine.engine import Query
+from queryengine.engine import EngineStatus, Query
 from queryengine.errors import EngineUnavailableError
 from queryengine.state import get_engine
 from runtimeconf.state import get_config
@@ -28,7 +28,13 @@ from sqlapi import negotiation
 from sqlapi.answers import Answer
 from sqlapi.body import read_body
 from sqlapi.disconnects import connection_of
-from sqlapi.errors import InvalidJsonError, InvalidParameterError, MethodNotAllowedError, RouteNotFoundError
+from sqlapi.errors import (
+    InvalidJsonError,
+    InvalidParameterError,
+    MethodNotAllowedError,
+    QueryNotFoundError,
+    RouteNotFoundError,
+)
 from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.readiness import is_ready
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID, new_id
@@ -143,19 +149,46 @@ class SqlView(ApiView):
         return HttpResponse(whole, content_type=offer.content_type)
 
 
+class ActiveView(ApiView):
+    """`/v1/sql/active`: the caller's statements that wait or run now."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List them, oldest first."""
+        statements = get_engine().active(_fingerprint(request))
+        rows = [
+            {"id": active.query_id, "started": active.started, "state": active.state, "sql": active.sql}
+            for active in statements
+        ]
+        return _table(request, rows, ("id", "started", "state", "sql"))
+
+
+class CancelView(ApiView):
+    """`/v1/sql/{query_id}/cancel`: stop one of the caller's statements."""
+
+    def post(self, request: Request, query_id: str) -> HttpResponse:
+        """Stop it; another key's statement is not there. A body says nothing more, and is not read."""
+        if not get_engine().cancel(query_id, _fingerprint(request)):
+            raise QueryNotFoundError
+        request.META[QUERY_ID] = query_id
+        return _json({"message": f"Query {query_id} is being cancelled."})
+
+
 class StatusView(ApiView):
     """`/v1/status`: the parts of the runtime."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List them."""
-        config = get_config()
+        """List them; workers are in the JSON only, so that the CSV keeps its columns."""
+        status, workers = _engine_status()
         parts = [
-            ("http", str(config.http.bind), "Ready"),
+            ("http", str(get_config().http.bind), "Ready"),
             ("flight", "N/A", "Disabled"),
-            ("engine", "in-process", _engine_status()),
-            ("refresh", "in-process", _refresh_status()),
+            # The engine has processes of its own exactly where the refresher has one too.
+            ("engine", "unix:engine.sock" if workers else "in-process", status),
+            ("refresh", "unix:control.sock" if workers else "in-process", _refresh_status()),
         ]
-        rows = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
+        rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
+        if workers is not None:
+            rows[2] |= asdict(workers)
         return _table(request, rows, ("name", "endpoint", "status"))
 
 
@@ -203,11 +236,12 @@ def _fingerprint(request: Request) -> str:
     return caller.fingerprint if isinstance(caller, Principal) else ""
 
 
-def _engine_status() -> str:
+def _engine_status() -> tuple[str, EngineStatus | None]:
     try:
-        return "Ready" if get_engine().is_alive() else "Error"
+        engine = get_engine()
+        return "Ready" if engine.is_alive() else "Error", engine.status()
     except EngineUnavailableError:
-        return "Initializing"
+        return "Initializing", None
 
 
 def _refresh_status() -> str:
@@ -251,10 +285,10 @@ def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequenc
     if _format(request) == "json":
         return _json(rows)
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow({name: _csv_cell(value) for name, value in row.items()})
+        writer.writerow([_csv_cell(row[name]) for name in columns])
     return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
 
 

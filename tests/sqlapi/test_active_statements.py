@@ -1,0 +1,223 @@
+"""A caller's own statements: listed while they wait or run, and cancelled."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import queryengine.state
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from sqlapi.errors import AnswerCutError
+from tests.sqlapi.harness import K1, K2, WITH_KEY, Answer, Header, begin, call, environ_of, sql
+
+PATIENCE_S = 60.0
+ACTIVE = "/v1/sql/active"
+WITH_OTHER_KEY: Header = ("X-API-Key", K2)
+
+#: Gives rows for hours, and can be interrupted.
+ENDLESS = "SELECT * FROM range(1000000000000)"
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return value
+
+
+def active(*headers: Header) -> list[dict[str, str]]:
+    answer = call("GET", ACTIVE, *headers or (WITH_KEY,))
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    return list(answer.json())
+
+
+def cancel(query_id: str, *headers: Header, **options: Any) -> Answer:
+    return call("POST", f"/v1/sql/{query_id}/cancel", *headers or (WITH_KEY,), **options)
+
+
+@contextmanager
+def streaming(statement: str = ENDLESS, *headers: Header) -> Iterator[tuple[Answer, Any]]:
+    """Begin to read an answer; its statement runs meanwhile."""
+    answer, pieces = begin(environ_of("POST", "/v1/sql", headers or [WITH_KEY], statement.encode()))
+    try:
+        next(iter(pieces))
+        yield answer, pieces
+    finally:
+        pieces.close()
+
+
+@contextmanager
+def in_background(statement: str) -> Iterator[list[Answer]]:
+    """Send a statement from another thread; its answer is in the list once it is there."""
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(sql(statement)))
+    thread.start()
+    try:
+        yield answers
+    finally:
+        thread.join()
+
+
+@pytest.mark.usefixtures("runtime")
+def test_nothing_is_active() -> None:
+    assert call("GET", ACTIVE, WITH_KEY).body == b"[]"
+    assert call("GET", f"{ACTIVE}?format=csv", WITH_KEY).body == b"id,started,state,sql\n"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_running_statement_is_listed_until_it_ends() -> None:
+    before = datetime.now(UTC)
+    with streaming() as (answer, _):
+        (listed,) = active()
+        as_csv = call("GET", f"{ACTIVE}?format=csv", WITH_KEY)
+
+    assert list(listed) == ["id", "started", "state", "sql"]
+    assert listed["id"] == answer.headers["X-Query-Id"]
+    assert (listed["state"], listed["sql"]) == ("running", ENDLESS)
+    assert listed["started"].endswith("Z")
+    assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(listed["started"]) <= datetime.now(UTC)
+    assert as_csv.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert list(csv.DictReader(io.StringIO(as_csv.body.decode()))) == [listed]
+    assert active() == []
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_long_statement_is_cut_to_a_thousand_characters() -> None:
+    statement = f"/* {'é😀' * 1000} */ {ENDLESS}"
+
+    with streaming(statement):
+        (listed,) = active()
+
+    assert listed["sql"] == statement[:1000]
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_key_sees_and_cancels_its_own_statements_only() -> None:
+    with streaming() as (one, _), streaming(ENDLESS, WITH_OTHER_KEY) as (other, _):
+        query_id = one.headers["X-Query-Id"]
+        refused = cancel(query_id, WITH_OTHER_KEY)
+        unknown = cancel("0" * 32, WITH_OTHER_KEY)
+
+        assert [row["id"] for row in active()] == [query_id]
+        assert [row["id"] for row in active(WITH_OTHER_KEY)] == [other.headers["X-Query-Id"]]
+
+    assert (refused.status, refused.code) == (404, "query_not_found")
+    assert refused.without_request_id() == unknown.without_request_id()
+    assert refused.headers.keys() == unknown.headers.keys()
+    assert cancel(query_id).code == "query_not_found"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_cancelled_answer_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), streaming() as (answer, pieces):
+        query_id = answer.headers["X-Query-Id"]
+        cancelled = cancel(query_id)
+        with pytest.raises(AnswerCutError):
+            list(pieces)
+
+    assert (cancelled.status, cancelled.headers["Content-Type"]) == (200, "application/json")
+    assert cancelled.json() == {"message": f"Query {query_id} is being cancelled."}
+    assert cancelled.headers["X-Query-Id"] == query_id
+    fields = [(record.name, record.fields) for record in caplog.records]  # type: ignore[attr-defined]
+    assert [line["outcome"] for name, line in fields if name == "sqlapi.queries"] == ["query_cancelled"]
+    assert {line["query_id"] for _, line in fields} == {query_id}
+    assert {line["route"] for name, line in fields if name == "sqlapi.access"} == {
+        "/v1/sql",
+        "/v1/sql/{query_id}/cancel",
+    }
+    wait_for(lambda: not active())
+
+
+@pytest.mark.usefixtures("runtime")
+def test_what_waits_is_listed_and_cancelled_too() -> None:
+    # Of two places one key has one at most.
+    with streaming() as (first, _), in_background("SELECT 1") as answers:
+        running, queued = wait_for(lambda: rows if len(rows := active()) == 2 else None)
+
+        assert (running["id"], running["state"]) == (first.headers["X-Query-Id"], "running")
+        assert (queued["sql"], queued["state"]) == ("SELECT 1", "queued")
+        assert cancel(queued["id"]).status == 200
+        (answer,) = wait_for(lambda: answers)
+
+    assert (answer.status, answer.code) == (503, "query_cancelled")
+    assert answer.headers["X-Query-Id"] == queued["id"]
+    assert "Retry-After" not in answer.headers
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_statement_without_its_first_row_is_cancelled() -> None:
+    with in_background("SELECT count(*) FROM range(1000000000000)") as answers:
+        (running,) = wait_for(lambda: [row for row in active() if row["state"] == "running"])
+        assert cancel(running["id"]).status == 200
+
+    assert [answer.code for answer in answers] == ["query_cancelled"]
+    assert active() == []
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize("body", [b"", b"{}", b"\xff{", b"x" * 200_000])
+def test_a_cancel_reads_no_body(body: bytes) -> None:
+    for content_type in ("application/json", ""):
+        assert cancel("0" * 32, WITH_KEY, ("Content-Type", content_type), body=body).code == "query_not_found"
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize("query_id", ["x", "%00", "%0d%0aSet-Cookie:a=b", "..", "%ff", "active", "x" * 5000, "a%20b"])
+def test_odd_ids_are_not_found(query_id: str) -> None:
+    answer = cancel(query_id)
+
+    assert (answer.status, answer.code) == (404, "query_not_found")
+    assert "X-Query-Id" not in answer.headers
+
+
+@pytest.mark.usefixtures("runtime")
+def test_other_methods_are_405() -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert call(method, ACTIVE, WITH_KEY).headers["Allow"] == "GET, HEAD"
+    for method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+        assert call(method, "/v1/sql/x/cancel", WITH_KEY).headers["Allow"] == "POST"
+    assert call("GET", f"{ACTIVE}/", WITH_KEY).code == "not_found"
+    assert call("POST", "/v1/sql//cancel", WITH_KEY).code == "not_found"
+    assert call("GET", f"{ACTIVE}?format=xml", WITH_KEY).code == "invalid_parameter"
+    head = call("HEAD", ACTIVE, WITH_KEY)
+    assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", "2")
+
+
+@pytest.mark.usefixtures("runtime")
+def test_both_need_the_key() -> None:
+    expected = call("GET", "/nope")
+
+    with streaming() as (running, _):
+        for method, path in (("GET", ACTIVE), ("POST", f"/v1/sql/{running.headers['X-Query-Id']}/cancel")):
+            answer = call(method, path)
+            assert (answer.status, answer.code) == (401, "missing_key")
+            assert answer.without_request_id() == expected.without_request_id()
+        assert len(active()) == 1
+
+
+@pytest.mark.usefixtures("idle")
+def test_without_an_engine_both_are_503() -> None:
+    for answer in (call("GET", ACTIVE, WITH_KEY), cancel("0" * 32)):
+        assert (answer.status, answer.code) == (503, "engine_unavailable")
+
+
+@pytest.mark.usefixtures("auth_off")
+def test_with_authentication_off_everybody_sees_all(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    queryengine.state.set_engine(engine)
+
+    with streaming(ENDLESS, ("X-API-Key", K1)) as (answer, _):
+        (listed,) = call("GET", ACTIVE).json()
+        assert listed["id"] == answer.headers["X-Query-Id"]
+        assert call("POST", f"/v1/sql/{listed['id']}/cancel").status == 200
+        assert call("POST", f"/v1/sql/{listed['id']}/cancel", ("Sec-Fetch-Site", "cross-site")).status == 403
