@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from authkeys import salt
 from authkeys.credentials import Credential, from_headers
@@ -65,3 +66,21 @@ def build_from_what_is_there(config: RuntimeConfig) -> Access | None:
     if found is None:
         return None
     return Access(key_set=KeySet(config.auth.keys, found), compatibility=config.compatibility)
+
+
+def handover(access: Access) -> dict[str, Any] | None:
+    """Return what `from_handover` needs in another process, fit for JSON; None when authentication is off."""
+    return None if access.key_set is None else access.key_set.handover()
+
+
+def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Access:
+    """Return the access object of a process that was handed *config*, without keys, and *fields* by `handover`."""
+    key_set = None if fields is None else KeySet.from_handover(fields)
+    if config.auth.enabled != (key_set is not None):
+        raise ValueError("a handover is of another configuration")
+    return Access(key_set=key_set, compatibility=config.compatibility)
+
+
+def nobody(config: RuntimeConfig) -> Access:
+    """Return the access object of a process that answers no callers: it has no key, and so refuses every one."""
+    return Access(key_set=KeySet((), b"nobody"), compatibility=config.compatibility)

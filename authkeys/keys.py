@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from runtimeconf.secret import Secret
 
@@ -61,6 +62,20 @@ class KeySet:
                 digest = self._digest(_LOOKUP, text)
                 fingerprint = self._digest(_FINGERPRINT, text).hex()[:FINGERPRINT_DIGITS]
                 self._keys[digest] = (digest, ApiKey(fingerprint))
+
+    @classmethod
+    def from_handover(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the key set of another process that `handover` gave these *fields*."""
+        key_set = cls((), bytes.fromhex(fields["salt"]))
+        for text, fingerprint in fields["keys"]:
+            digest = bytes.fromhex(text)
+            key_set._keys[digest] = (digest, ApiKey(fingerprint))
+        return key_set
+
+    def handover(self) -> dict[str, Any]:
+        """Return all that another process needs to find the same keys, fit for JSON: salt and digests, in hex."""
+        keys = [[digest.hex(), key.fingerprint] for digest, key in self._keys.values()]
+        return {"salt": self._salt.hex(), "keys": keys}
 
     def find(self, presented: str) -> ApiKey | None:
         """Return the accepted key that *presented* is, or None. Any text may be asked for."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -100,3 +101,33 @@ def test_version_1_10_takes_no_bearer() -> None:
     assert old.credential(None, f"Bearer {KEY}") == Absent()
     assert old.credential(KEY, None) == Presented(KEY)
     assert new.credential(None, f"Bearer {KEY}") == Presented(KEY)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_another_process_decides_alike(tmp_path: Path, enabled: bool) -> None:
+    config = config_in(tmp_path, enabled=enabled, compatibility="1.10")
+    built = access.build(config)
+    without_keys = replace(config, auth=AuthConfig(enabled=enabled))
+
+    other = access.from_handover(without_keys, access.handover(built))
+
+    assert other.compatibility == built.compatibility
+    assert (other.key_set is None) is (built.key_set is None)
+    if other.key_set is not None:
+        assert other.key_set.find(KEY) is not None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_handover_of_another_configuration_is_refused(tmp_path: Path, enabled: bool) -> None:
+    fields = access.handover(access.build(config_in(tmp_path, enabled=enabled)))
+
+    with pytest.raises(ValueError, match="another configuration"):
+        access.from_handover(config_in(tmp_path, enabled=not enabled), fields)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nobody_may_call_a_part_that_answers_no_callers(tmp_path: Path, enabled: bool) -> None:
+    key_set = access.nobody(config_in(tmp_path, enabled=enabled)).key_set
+
+    assert key_set is not None
+    assert key_set.find(KEY) is None

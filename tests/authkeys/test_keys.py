@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -110,3 +111,19 @@ def test_ten_thousand_keys_build_within_a_second_and_are_found_at_once() -> None
     assert time.process_time() - began < 30
     assert all(found)
     assert len(set(keys.fingerprints())) == 10_000
+
+
+@given(st.lists(st.text(min_size=1)), st.text())
+def test_another_process_finds_the_same_keys(texts: list[str], presented: str) -> None:
+    keys = key_set(*texts)
+    fields = keys.handover()
+
+    other = KeySet.from_handover(json.loads(json.dumps(fields)))
+
+    assert other.fingerprints() == keys.fingerprints()
+    assert other.find(presented) == keys.find(presented)
+    assert all(other.find(text) == keys.find(text) is not None for text in texts)
+
+
+def test_no_key_is_handed_over() -> None:
+    assert K1 not in json.dumps(key_set(K1).handover())
