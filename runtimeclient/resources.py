@@ -13,11 +13,18 @@ T = TypeVar("T", str, int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentStatus:
-    """One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error."""
+    """
+    One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error.
+
+    The workers are those of the engine, where they are processes of their own: how many answer now, and how many were
+    killed or lost since the start. Elsewhere they are None.
+    """
 
     name: str
     endpoint: str
     status: str
+    workers_alive: int | None = None
+    workers_killed: int | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -31,6 +38,8 @@ class ComponentStatus:
             name=_required(item, "name", str),
             endpoint=_required(item, "endpoint", str),
             status=_required(item, "status", str),
+            workers_alive=_optional(item, "workers_alive", int),
+            workers_killed=_optional(item, "workers_killed", int),
         )
 
 

@@ -128,6 +128,32 @@ def test_status_is_1_when_something_is_not_ready(remote: Remote, run: Run, statu
     assert json.loads(done.stdout) == components
 
 
+def test_status_shows_the_workers_where_there_are_any(remote: Remote, run: Run) -> None:
+    engine = {"name": "engine", "endpoint": "unix:engine.sock", "status": "Ready"}
+    components = [*COMPONENTS, engine | {"workers_alive": 4, "workers_killed": 17}]
+    remote.on("GET", "/v1/status", as_reply(components))
+
+    as_table, as_json, as_csv = (
+        run("status", "--http-endpoint", remote.url, "--format", format_) for format_ in ("table", "json", "csv")
+    )
+
+    assert as_table.stdout.splitlines()[-2:] == ["(3 rows)", "engine workers: 4 alive, 17 killed since the start"]
+    assert json.loads(as_json.stdout) == components
+    assert as_csv.stdout.splitlines()[0] == "name,endpoint,status"
+    assert as_csv.stdout.splitlines()[-1] == "engine,unix:engine.sock,Ready"
+    assert [done.returncode for done in (as_table, as_json, as_csv)] == [0, 0, 0]
+
+
+def test_workers_do_not_change_the_exit_status(remote: Remote, run: Run) -> None:
+    engine = {"name": "engine", "endpoint": "unix:engine.sock", "status": "Error", "workers_alive": 0}
+    remote.on("GET", "/v1/status", as_reply([engine]))
+
+    done = run("status", "--http-endpoint", remote.url)
+
+    assert (done.returncode, one_line(done.stderr)) == (1, "Error: Not ready: engine is Error.")
+    assert done.stdout.splitlines()[-1] == "engine workers: 0 alive, 0 killed since the start"
+
+
 def test_datasets_lists_them(remote: Remote, run: Run) -> None:
     remote.on("GET", "/v1/datasets", as_reply([DATASET]))
     shown = {

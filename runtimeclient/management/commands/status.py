@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,8 @@ from runtimeclient.command import ClientCommand, add_list_format
 from runtimeclient.errors import NotReadyError
 from runtimeclient.formats import write_list
 from runtimeclient.output import Output
+from runtimeclient.resources import ComponentStatus
+from runtimeclient.screen import visible
 
 
 class Command(ClientCommand):
@@ -34,8 +37,19 @@ class Command(ClientCommand):
     def run(self, client: RuntimeClient, output: Output, options: dict[str, Any]) -> None:
         """Ask and show."""
         components = client.status()
-        write_list(
-            ("name", "endpoint", "status"), [asdict(component) for component in components], options["format"], output
-        )
+        rows = [
+            {name: value for name, value in asdict(component).items() if value is not None} for component in components
+        ]
+        write_list(("name", "endpoint", "status"), rows, options["format"], output)
+        if options["format"] == "table":
+            _write_workers(components, output)
         if others := [f"{component.name} is {component.status}" for component in components if not component.is_fine]:
             raise NotReadyError(f"Not ready: {', '.join(others)}.")
+
+
+def _write_workers(components: Iterable[ComponentStatus], output: Output) -> None:
+    for component in components:
+        if component.workers_alive is not None:
+            counts = f"{component.workers_alive} alive, {component.workers_killed or 0} killed since the start"
+            output.write(f"{visible(component.name)} workers: {counts}\n")
+    output.flush()
