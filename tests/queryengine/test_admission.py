@@ -29,7 +29,7 @@ class Caller:
         wait_until(lambda: self._queued() > before or not self._thread.is_alive())
 
     def _queued(self) -> int:
-        return len(self._admission._queues.get(self._key, ()))
+        return len(self._admission._turns._queues.get(self._key, ()))
 
     def _enter(self) -> None:
         try:
