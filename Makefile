@@ -58,5 +58,5 @@ lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes
 bench: $(VENV)/bench.stamp  ## Measure the encoders against polars.
 	$(BIN)/python -m benchmarks.encode
 
-soak: $(VENV)/test.stamp  ## Long runs (none yet).
-	$(BIN)/python -m pytest -m soak || test $$? -eq 5
+soak: $(VENV)/test.stamp  ## Run the whole runtime under mixed load for SOAK_S seconds (default 600).
+	$(BIN)/python -m pytest -m soak -s --override-ini=addopts= -W error --no-cov -p no:randomly tests/system/test_soak.py

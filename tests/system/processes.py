@@ -1,0 +1,101 @@
+"""What a runtime's processes are and hold, as /proc shows it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+def family(pid: int) -> dict[int, str]:
+    """Return process *pid* and everything below it that runs now: ids and command lines."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # ended meanwhile
+        if fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = list(_below(pid, children))
+    return {member: text for member in found if (text := _command(member)) is not None}
+
+
+def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
+    yield pid
+    for child in children.get(pid, ()):
+        yield from _below(child, children)
+
+
+def _command(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def engine_workers(pid: int) -> list[int]:
+    """Return the ids of the engine workers below the supervisor *pid*."""
+    members = family(pid)
+    arbiters = [member for member, command in members.items() if _parent(member) == pid and "runengine" in command]
+    return [member for member in members if _parent(member) in arbiters]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pss_bytes(pid: int) -> int:
+    """Return the proportional set size of *pid* and everything below it, in bytes."""
+    total = 0
+    for member in family(pid):
+        try:
+            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def descriptors(pid: int) -> int:
+    """Return how many files and sockets *pid* and everything below it hold open."""
+    total = 0
+    for member in family(pid):
+        try:
+            total += len(list(Path(f"/proc/{member}/fd").iterdir()))
+        except OSError:
+            continue
+    return total
+
+
+def cpu_s(pid: int) -> float:
+    """Return the seconds of CPU that *pid* and everything below it have used so far."""
+    ticks = 0
+    for member in family(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def busy_engine_workers(pid: int, within_s: float = 0.2) -> list[int]:
+    """Return the engine workers that use the CPU now, judged over *within_s* seconds."""
+    before = {worker: cpu_s(worker) for worker in engine_workers(pid)}
+    time.sleep(within_s)
+    return [worker for worker, used in before.items() if is_alive(worker) and cpu_s(worker) - used > within_s / 4]

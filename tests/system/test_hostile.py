@@ -1,0 +1,240 @@
+"""Statements and signals that end an engine worker, while everybody else goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.harness import K1, K2, Server, example_config, free_port, wait_for
+from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
+
+TIMEOUT_S = 3.0
+MEMORY_LIMIT_MIB = 256
+WORKERS = 2
+
+#: Statements that no interrupt stops, or that take memory that the engine does not count, or both.
+ENDLESS = {
+    "levenshtein": "SELECT levenshtein(repeat('a',200000), repeat('b',200000))",
+    "damerau": "SELECT damerau_levenshtein(repeat('a',30000), repeat('b',30000))",
+    "jaro": "SELECT jaro_winkler_similarity(repeat('ab',400000), repeat('ba',400000))",
+    "regexp": "SELECT regexp_matches(repeat('a',30000000), '(a|aa)*(a|b)*c')",
+    "range": "SELECT list_sum(list_transform(range(200000000), lambda x: x + 1))",
+    "sort": "SELECT list_sort(list_reverse(range(80000000)))[1]",
+    "pad": "SELECT length(lpad('x', 2000000000, 'y'))",
+    "laterals": "SELECT count(*) FROM range(90000), LATERAL (SELECT levenshtein(repeat('a',9000), repeat('b',9000)))",
+}
+HUNGRY = {
+    "repeat": "SELECT length(repeat('a', 4000000000))",
+    "aggregate": "SELECT length(string_agg(repeat('a',1000000), '')) FROM range(100000)",
+    "unnest": "SELECT max(u) FROM (SELECT unnest(range(100000000)) AS u ORDER BY u DESC)",
+    "list": "SELECT length(list(i)) FROM range(1000000000) t(i)",
+    "hex": "SELECT length(hex(repeat('a', 1500000000)))",
+    "distinct": "SELECT count(DISTINCT repeat(i::VARCHAR, 200)) FROM range(50000000) t(i)",
+}
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A runtime with two workers, three seconds a statement and little memory."""
+    port = free_port()
+    query = {
+        "timeout": "3s",
+        "workers": WORKERS,
+        "memory_limit": f"{MEMORY_LIMIT_MIB}MiB",
+        "temp_directory_limit": "256MiB",
+        "queue_timeout": "20s",
+    }
+    config = example_config(port, runtime={"query": query})
+    with Server(tmp_path_factory.mktemp("hostile"), port=port, config=config) as running:
+        wait_for(lambda: running.rows("SELECT 1 AS a") == [{"a": 1}], "an answer")
+        yield running
+
+
+class Prober:
+    """Asks `SELECT 1` with the second key again and again, and keeps how long each answer took."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.seconds: list[float] = []
+        self.wrong: list[str] = []
+
+    def _run(self) -> None:
+        with httpx.Client(trust_env=False, timeout=60, headers={"X-API-Key": K2}) as client:
+            while not self._stop.wait(0.05):
+                began = time.monotonic()
+                answer = client.post(f"{self._server.url}/v1/sql", content="SELECT 1 AS a")
+                self.seconds.append(time.monotonic() - began)
+                if answer.text != '[{"a":1}]':
+                    self.wrong.append(f"{answer.status_code} {answer.text}")
+
+
+@contextmanager
+def probing(server: Server) -> Iterator[Prober]:
+    prober = Prober(server)
+    prober._thread.start()
+    try:
+        yield prober
+    finally:
+        prober._stop.set()
+        prober._thread.join()
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_statement_that_no_interrupt_stops_ends_in_time_and_disturbs_nobody(limited: Server, name: str) -> None:
+    with probing(limited) as prober:
+        began = time.monotonic()
+        answer = limited.sql(ENDLESS[name])
+        took_s = time.monotonic() - began
+    if answer.status_code == 200:
+        # A machine fast enough to finish one in time has no need to stop it.
+        assert took_s < TIMEOUT_S + 1
+    else:
+        problem = answer.json()
+        allowed = {"query_timeout", "resource_limit", "engine_worker_died", "sql_error"}
+        assert problem["code"] in allowed, problem
+        assert answer.headers["X-Request-Id"] == problem["request_id"]
+        assert answer.headers["X-Query-Id"]
+    assert took_s < 2 * TIMEOUT_S
+    assert not prober.wrong
+    assert prober.seconds
+    assert percentile(prober.seconds, 0.95) < 1.0
+
+
+@pytest.mark.parametrize("name", HUNGRY)
+def test_a_statement_that_eats_memory_gets_a_typed_error_and_gives_it_back(limited: Server, name: str) -> None:
+    base = pss_bytes(limited.process.pid)
+    answer = limited.sql(HUNGRY[name])
+    assert answer.json()["code"] in {"query_timeout", "resource_limit", "engine_worker_died", "sql_error"}, answer.text
+    assert limited.rows("SELECT 41 + 1 AS a") == [{"a": 42}]
+    wait_for(lambda: pss_bytes(limited.process.pid) < base + 96 * MIB, "the memory to be given back")
+
+
+def test_all_workers_hostile_at_once_stay_within_their_memory(limited: Server) -> None:
+    base = pss_bytes(limited.process.pid)
+    peak = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.05):
+            peak = max(peak, pss_bytes(limited.process.pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            statements = [(statement, key) for statement in HUNGRY.values() for key in (K1, K2)]
+            answers = list(pool.map(lambda pair: limited.sql(*pair), statements))
+    finally:
+        done.set()
+        watcher.join()
+    codes = {answer.json()["code"] for answer in answers}
+    assert codes <= {"query_timeout", "resource_limit", "engine_worker_died", "sql_error"}
+    assert peak <= base + WORKERS * MEMORY_LIMIT_MIB * MIB * 1.25
+    wait_for(lambda: limited.rows("SELECT 1 AS a", K2) == [{"a": 1}], "the runtime to go on")
+
+
+SLOW = "SELECT sum(hash(i)) FROM range(100000000000) t(i)"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
+def test_a_worker_that_dies_costs_its_own_statement_only(limited: Server, how: signal.Signals) -> None:
+    others = set(family(limited.process.pid)) - set(engine_workers(limited.process.pid))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(limited.sql, SLOW)
+        victim = wait_for(lambda: busy_engine_workers(limited.process.pid), "a busy worker")[0]
+        os.kill(victim, how)
+        failed = answer.result()
+    assert failed.status_code == 500, failed.text
+    assert failed.json()["code"] == "engine_worker_died"
+    assert failed.headers["X-Query-Id"]
+    assert failed.headers["X-Request-Id"] == failed.json()["request_id"]
+    assert limited.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]
+    wait_for(lambda: len(engine_workers(limited.process.pid)) == WORKERS, "a successor")
+    assert others <= set(family(limited.process.pid)), "another process was restarted"
+
+
+def test_a_worker_that_is_stopped_in_a_statement_times_out_and_is_replaced(limited: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(limited.sql, SLOW)
+        victim = wait_for(lambda: busy_engine_workers(limited.process.pid), "a busy worker")[0]
+        os.kill(victim, signal.SIGSTOP)
+        stopped = answer.result()
+    assert stopped.status_code == 504
+    assert stopped.json()["code"] == "query_timeout"
+    wait_for(lambda: not is_alive(victim), "the stopped worker to be killed")
+    wait_for(lambda: len(engine_workers(limited.process.pid)) == WORKERS, "a successor")
+    assert limited.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_an_idle_worker_that_is_stopped_is_replaced(limited: Server) -> None:
+    victim = engine_workers(limited.process.pid)[0]
+    os.kill(victim, signal.SIGSTOP)
+    wait_for(lambda: not is_alive(victim), "the stopped worker to be killed")
+    wait_for(lambda: len(engine_workers(limited.process.pid)) == WORKERS, "a successor")
+
+
+def test_twenty_deaths_in_a_row_are_recovered_from(limited: Server) -> None:
+    others = set(family(limited.process.pid)) - set(engine_workers(limited.process.pid))
+    killed = 0
+    while killed < 20:
+        workers = wait_for(lambda: engine_workers(limited.process.pid), "a worker to kill")
+        os.kill(workers[0], signal.SIGKILL)
+        wait_for(lambda victim=workers[0]: not is_alive(victim), "its end")  # type: ignore[misc]
+        killed += 1
+    wait_for(lambda: len(engine_workers(limited.process.pid)) == WORKERS, "all workers")
+    assert limited.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]
+    assert others <= set(family(limited.process.pid))
+
+
+def test_nothing_is_left_in_the_temporary_directory_by_a_killed_worker(limited: Server) -> None:
+    spilling = "SELECT count(*) FROM (SELECT i, repeat(i::VARCHAR, 10) AS r FROM range(40000000) t(i) ORDER BY r DESC)"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(limited.sql, spilling)
+        victim = wait_for(lambda: busy_engine_workers(limited.process.pid), "a busy worker")[0]
+        os.kill(victim, signal.SIGKILL)
+        answer.result()
+    scratch = Path(limited.directory) / ".runtime" / "tmp"
+    wait_for(lambda: not any(path.is_file() for path in scratch.rglob("*")), "the spilled files to go")
+
+
+def test_one_key_that_floods_delays_nobody_else(tmp_path: Path) -> None:
+    port = free_port()
+    config = example_config(port, runtime={"query": {"queue_timeout": "1s", "max_queued": 16}})
+    statement = "SELECT sum(hash(i)) FROM range(300000000) t(i)"
+    with Server(tmp_path, port=port, config=config) as server:
+        expected = server.sql(statement)
+        assert expected.status_code == 200
+        stop = threading.Event()
+        answers: list[httpx.Response] = []
+
+        def flood() -> None:
+            while not stop.is_set():
+                answers.append(server.sql(statement))
+
+        with ThreadPoolExecutor(24) as pool, probing(server) as prober:
+            for _ in range(24):
+                pool.submit(flood)
+            wait_for(lambda: len(prober.seconds) >= 60 and len(answers) >= 40, "the flood")
+            stop.set()
+    assert not prober.wrong
+    assert percentile(prober.seconds, 0.95) < 1.0
+    statuses = {answer.status_code for answer in answers}
+    assert statuses == {200, 503}
+    assert {answer.text for answer in answers if answer.status_code == 200} == {expected.text}
+    assert all(answer.headers["Retry-After"] for answer in answers if answer.status_code == 503)
