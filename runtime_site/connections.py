@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import Protocol
 
 
-def reset(connection: socket.socket) -> None:
+class CanReset(Protocol):
+    """A socket, or what stands for one."""
+
+    def setsockopt(self, level: int, name: int, value: bytes, /) -> None:
+        """Set an option of the socket."""
+
+    def detach(self) -> int:
+        """Give up the file descriptor and return it."""
+
+
+def reset(connection: CanReset) -> None:
     """
     End *connection* now by a reset (RST), which its peer cannot take for the end of a complete answer.
 

@@ -16,7 +16,8 @@ from typing import Any
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Query, QueryEngine, QueryResult
 from queryengine.errors import QueryCancelledError
-from sqlapi.disconnects import HasFileno, Watch, watcher
+from sqlapi import disconnects
+from sqlapi.disconnects import HasFileno, Watch
 from sqlapi.error_table import code_of
 from sqlapi.errors import AnswerCutError, ClientGoneError
 
@@ -49,7 +50,7 @@ class Answer:
         self._result: QueryResult | None = None
         self._outcome = ""
         cancel = CancelSource()
-        self._watch: Watch = watcher.watch(connection, cancel.cancel)
+        self._watch: Watch = disconnects.watch(connection, cancel.cancel)
         try:
             self._result = engine.run(query, cancel)
             self._chunks = iter(self._result)

@@ -11,7 +11,13 @@ import re
 from collections.abc import MutableMapping
 from typing import Any
 
-from sqlapi.errors import BodyError, BodyTooLargeError, ContentEncodingError, LengthRequiredError
+from sqlapi.errors import (
+    BodyError,
+    BodyTooLargeError,
+    ContentEncodingError,
+    LengthRequiredError,
+    RequestTimeoutError,
+)
 
 #: Key of the WSGI environ that asks the server to close the connection after the answer, because what is left of the
 #: body must not be taken for the next request. (WSGI forbids applications the header `Connection`.)
@@ -36,6 +42,7 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
         BodyTooLargeError: It is longer than *max_bytes*. With a Content-Length nothing was read.
         LengthRequiredError: It is chunked, and this server does not decode that.
         BodyError: The length is malformed, or the body ends early or is badly framed.
+        RequestTimeoutError: It did not come in the time that the server gives.
     """
     coding = environ.get("HTTP_TRANSFER_ENCODING")
     if environ.get("HTTP_CONTENT_ENCODING", "").strip().lower() not in {"", "identity"}:
@@ -84,6 +91,8 @@ def _read_up_to(environ: Environ, count: int) -> bytes:
         while count > 0 and (block := environ["wsgi.input"].read(min(count, _BLOCK_BYTES))):
             blocks.append(block)
             count -= len(block)
+    except TimeoutError as error:
+        raise RequestTimeoutError from error
     except Exception as error:
         # Each server raises its own kind for a malformed chunk or a client that stopped sending.
         raise BodyError("The body cannot be read: it is badly framed or ends early.") from error

@@ -2,17 +2,21 @@
 Noticing that a client has left while its statement still runs.
 
 A server that waits for the first bytes of an answer reads nothing from the connection and so sees nothing. One thread
-watches the sockets of all running statements instead.
+of the process looks at the sockets of all running statements instead; under gevent it is a greenlet. Nothing of it is
+made when this module is imported, because gevent replaces threads and locks after that.
 """
 
 from __future__ import annotations
 
+import os
 import select
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-#: Seconds until a connection that was added is looked at, at most; the contract allows 2 in all.
+#: Seconds between two looks; the contract allows 2 from a client's leaving to the end of its statement.
 _INTERVAL_S = 0.25
 # The other side has closed, or (a difference that nothing shows before we write) will send no more.
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
@@ -85,12 +89,18 @@ class DisconnectWatcher:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._watches)
-                watched = dict(self._watches)
-            poll = select.poll()
-            for descriptor in watched:
-                poll.register(descriptor, _GONE)
-            for descriptor, _ in poll.poll(_INTERVAL_S * 1000):
-                self._report(watched[descriptor])
+            time.sleep(_INTERVAL_S)
+            for watch in self._gone():
+                self._report(watch)
+
+    def _gone(self) -> list[Watch]:
+        """Look, without waiting, which clients have left."""
+        with self._changed:
+            watched = dict(self._watches)
+        poll = _native_poll()
+        for descriptor in watched:
+            poll.register(descriptor, _GONE)
+        return [watched[descriptor] for descriptor, _ in poll.poll(0)]
 
     def _report(self, watch: Watch) -> None:
         with self._changed:
@@ -100,11 +110,25 @@ class DisconnectWatcher:
                 watch.report()
 
 
+def _native_poll() -> Any:
+    """Return a `select.poll` of the system: gevent's own would wait, and knows nothing of a half-closed connection."""
+    monkey = sys.modules.get("gevent.monkey")
+    return select.poll() if monkey is None else monkey.get_original("select", "poll")()
+
+
 def connection_of(environ: dict[str, Any]) -> HasFileno | None:
     """Return the socket of a request, under the names that servers give it; None when there is none."""
     found: HasFileno | None = environ.get("runtime.socket") or environ.get("gunicorn.socket")
     return found
 
 
-#: The watcher of this process.
-watcher = DisconnectWatcher()
+_watchers: dict[int, DisconnectWatcher] = {}
+
+
+def watch(connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
+    """As `DisconnectWatcher.watch`, with the one watcher of this process: a fork has no threads of its parent."""
+    process = os.getpid()
+    watcher = _watchers.get(process)
+    if watcher is None:
+        watcher = _watchers.setdefault(process, DisconnectWatcher())  # one step: all get the same
+    return watcher.watch(connection, on_gone)

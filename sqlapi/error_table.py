@@ -66,6 +66,7 @@ STATUSES: Mapping[type[Exception], int] = {
     api.ContentEncodingError: 415,
     api.CharsetError: 415,
     api.InvalidJsonError: 400,
+    api.RequestTimeoutError: 408,
     api.ClientGoneError: CLIENT_CLOSED_REQUEST,
     api.AnswerCutError: 500,
 }

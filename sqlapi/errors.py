@@ -17,6 +17,7 @@ What can be wrong with an HTTP request, before or after its statement runs.
     │   ├── ContentEncodingError        the body is compressed
     │   ├── CharsetError                the body is declared as something other than UTF-8
     │   └── InvalidJsonError            the body is not the JSON that the route takes
+    ├── RequestTimeoutError             the request was not complete in time
     ├── ClientGoneError                 the client left before its answer began
     └── AnswerCutError                  the answer broke off after it began
 
@@ -142,6 +143,15 @@ class InvalidJsonError(BodyError):
     """The body is not the JSON that the route takes."""
 
     code = "invalid_json"
+
+
+class RequestTimeoutError(SqlApiError):
+    """The head or the body of the request was not complete in time; the server sets the time."""
+
+    code = "request_timeout"
+
+    def __init__(self) -> None:
+        super().__init__("The request was not complete in time: send its headers and its body without long pauses.")
 
 
 class ClientGoneError(SqlApiError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from runtime_site import gunicorn_web
+from runtime_site.refusals import REFUSALS
 from sqlapi.error_table import INTERNAL_CODE, STATUSES
 from sqlapi.negotiation import OFFERS
 from sqlapi.problems import COMMON_HEADERS
@@ -29,7 +29,7 @@ def test_every_error_code_with_its_status() -> None:
     documented = {(row[1].strip("`"), int(row[0])) for row in ROWS if len(row) == 3 and re.fullmatch(r"\d{3}", row[0])}
 
     ours = {(kind.code, status) for kind, status in STATUSES.items()}  # type: ignore[attr-defined]
-    servers = {(code, status) for _, status, code, _ in gunicorn_web._REFUSALS}
+    servers = {(code, status) for _, status, code, _ in REFUSALS}
     others = {("missing_key", 401), ("invalid_key", 401), (INTERNAL_CODE, 500)}
     assert documented == ours | servers | others
 

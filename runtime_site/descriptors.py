@@ -1,0 +1,33 @@
+"""How many file descriptors a process of the web tier may have open, and for what."""
+
+from __future__ import annotations
+
+import resource
+
+#: Connections that one process takes at once, as far as the system lets it.
+MAX_CONNECTIONS = 10_000
+#: Descriptors for what is no client: listener, log, heartbeat file, event loop, sockets of the other parts.
+_BASE = 32
+_MIN_CONNECTIONS = 4
+
+
+def connection_limit(statements: int) -> int:
+    """
+    Return how many clients a process may hold, so that *statements* of them can open the socket that each needs.
+
+    It follows from the hard limit of descriptors (`ulimit -Hn`).
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(_MIN_CONNECTIONS, min(MAX_CONNECTIONS, hard - _BASE - statements))
+
+
+def raise_soft_limit() -> None:
+    """Let this process open as many descriptors as it may need, if the hard limit allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MAX_CONNECTIONS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,217 @@
+"""
+The worker of the web tier: gunicorn's gevent worker with a loop of its own.
+
+gunicorn's loop waits without end for the rest of a head, goes on with a connection whose answer was broken off by the
+end of the worker, and looks once a second whether it may stop. This one has a deadline for whatever a client must do.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import ssl
+import time
+from typing import Any
+
+import gevent
+from gevent.pool import Pool
+from gunicorn.http import get_parser
+from gunicorn.http import wsgi as http_wsgi
+from gunicorn.http.errors import NoMoreData, ParseException
+from gunicorn.sock import ssl_context
+from gunicorn.workers.ggevent import GeventWorker
+
+from runtime_site.descriptors import raise_soft_limit
+from runtime_site.gevent_connections import ClientConnection
+from runtime_site.parent_death import die_with_parent
+from runtime_site.refusals import refuse
+from runtime_site.visible_cuts import VisibleCuts
+from sqlapi.errors import RequestTimeoutError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds from the connection's opening, later from the first byte of a request, until its head must be complete.
+HEAD_TIMEOUT_S = 15.0
+#: Seconds from the end of the head until the whole body must have come.
+BODY_TIMEOUT_S = 30.0
+
+#: Seconds between two looks: at signals, at the arbiter, at room for another connection.
+_LOOK_S = 0.1
+#: Seconds that a stopping worker waits for the rest of heads that have begun.
+_STOP_HEAD_S = 1.0
+#: Seconds until the next try when no connection can be accepted for want of descriptors or memory.
+_ACCEPT_PAUSE_S = 0.2
+#: At most one line about that in so many seconds.
+_WARNING_INTERVAL_S = 10.0
+
+
+class GeventWebWorker(GeventWorker):
+    """Serves HTTP/1.1 in greenlets, one for each connection."""
+
+    wsgi: Any
+
+    def init_process(self) -> None:
+        """Serve, and die when the arbiter does."""
+        die_with_parent(self.ppid)
+        raise_soft_limit()
+        # Connections that wait for a client, the one that waits longest first: those that may be closed at any time.
+        self._idle: dict[ClientConnection, None] = {}
+        # Connections on which a head has begun.
+        self._heads: set[ClientConnection] = set()
+        self._pool = Pool(self.cfg.worker_connections)
+        self._tls: ssl.SSLContext | None = None
+        self._warned = 0.0
+        super().init_process()
+
+    def load_wsgi(self) -> None:
+        """Load the application and wrap it in what needs the response object and the socket."""
+        super().load_wsgi()
+        self.wsgi = VisibleCuts(self.wsgi, lambda: not self.alive)
+
+    def run(self) -> None:
+        """Serve until SIGTERM, then finish what has begun."""
+        if self.cfg.is_ssl:
+            self._tls = ssl_context(self.cfg)
+        acceptors = [gevent.spawn(self._accept, listener) for listener in self.sockets]
+        while self.alive:
+            self.notify()
+            gevent.sleep(_LOOK_S)
+        gevent.killall(acceptors)
+        for listener in self.sockets:
+            listener.close()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Let requests under way end within `graceful_timeout`, and nobody else keep the worker from its end."""
+        began = time.monotonic()
+        for connection in tuple(self._idle):
+            connection.stop_reading()
+        while not self._pool.join(timeout=_LOOK_S):
+            self.notify()
+            waited_s = time.monotonic() - began
+            if waited_s > _STOP_HEAD_S:
+                for connection in tuple(self._heads):
+                    connection.stop_reading()
+            if waited_s > self.cfg.graceful_timeout:
+                logger.warning("requests were cut off: they did not end in %s s", self.cfg.graceful_timeout)
+                self._pool.kill(timeout=1.0)
+                return
+
+    def _accept(self, listener: Any) -> None:
+        """Accept connections for ever, one at a time: what has come is served, or taken by another worker, between."""
+        while True:
+            if self._pool.full():
+                self._make_room()
+                self._pool.wait_available(timeout=_LOOK_S)
+                continue
+            try:
+                client, address = listener.accept()
+            except OSError as error:
+                if error.errno != errno.ECONNABORTED:
+                    self._make_room()
+                    self._warn("no connection can be accepted: %s", error.strerror)
+                    gevent.sleep(_ACCEPT_PAUSE_S)
+                continue
+            self._pool.spawn(self._converse, listener, client, address)
+            gevent.sleep(0)
+
+    def _make_room(self) -> None:
+        """End the connection that has been idle longest: it had its time, and another client waits."""
+        connection = next(iter(self._idle), None)
+        if connection is not None:
+            del self._idle[connection]
+            connection.stop_reading()
+
+    def _warn(self, message: str, *values: object) -> None:
+        now = time.monotonic()
+        if now - self._warned > _WARNING_INTERVAL_S:
+            self._warned = now
+            logger.warning(message, *values)
+
+    def _converse(self, listener: Any, client: Any, address: Any) -> None:
+        """Answer the requests of one connection."""
+        connection = ClientConnection(client)
+        try:
+            self._idle[connection] = None
+            if self._tls is not None:
+                connection.start_tls(self._tls)
+            connection.allow(HEAD_TIMEOUT_S)
+            parser = get_parser(self.cfg, connection, address)
+            server = listener.getsockname()
+            while (request := self._next_request(connection, parser)) is not None:
+                if not self._answer(request, connection, address, server):
+                    self._idle[connection] = None
+                    connection.finish()
+                    return
+        except ssl.SSLError as error:
+            refuse(connection, address, error)
+        except OSError:
+            logger.debug("a client left or was too slow")
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is this connection's only)
+            refuse(connection, address, error)
+            self._idle[connection] = None
+            connection.finish()
+        finally:
+            self._idle.pop(connection, None)
+            connection.close()
+
+    def _next_request(self, connection: ClientConnection, parser: Any) -> Any:
+        """
+        Wait for a request and return it with its head read; None when there will be none.
+
+        Raises:
+            RequestTimeoutError: The head has begun and was not complete in time.
+            ParseException: It is not well-formed.
+            OSError: The client left in the middle of it.
+        """
+        self._idle[connection] = None
+        if not self.alive:
+            connection.stop_reading()
+        try:
+            # What nobody read of the last body, then the first bytes of the next head.
+            first = parser.unreader.read() if parser.finish_body() else b""
+        except (OSError, ParseException):
+            return None
+        finally:
+            self._idle.pop(connection, None)
+        if not first:
+            return None
+        parser.unreader.unread(first)
+        if parser.req_count:
+            connection.allow(HEAD_TIMEOUT_S)
+            # Requests that are sent without waiting for answers must not keep other clients from theirs.
+            gevent.sleep(0)
+        self._heads.add(connection)
+        try:
+            request = next(parser)
+        except TimeoutError as error:
+            raise RequestTimeoutError from error
+        except (NoMoreData, StopIteration):
+            return None
+        finally:
+            self._heads.discard(connection)
+        connection.allow(BODY_TIMEOUT_S)
+        return request
+
+    def _answer(self, request: Any, connection: ClientConnection, address: Any, server: Any) -> bool:
+        """Answer *request* and say whether the connection may live on."""
+        response, environ = http_wsgi.create(request, connection, address, server, self.cfg)
+        environ["wsgi.multithread"] = True
+        try:
+            chunks = self.wsgi(environ, response.start_response)
+            try:
+                for number, chunk in enumerate(chunks):
+                    if number:
+                        gevent.sleep(0)  # neither must a long answer to a fast reader
+                    response.write(chunk)
+                response.close()
+            finally:
+                chunks.close()
+        except OSError:
+            raise
+        except (Exception, gevent.GreenletExit):
+            if response.headers_sent:
+                connection.reset()
+            raise
+        connection.allow(self.cfg.keepalive)
+        return not response.should_close()
