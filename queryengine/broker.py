@@ -1,0 +1,395 @@
+"""
+The broker: gives the places of the engine's workers to the statements of all client processes.
+
+It lives in the engine's arbiter, has no thread, and never blocks but in `Broker.poll`. Each client process holds one
+connection to `broker.sock` and speaks MESSAGE frames of `queryengine.frames`; what they say is below.
+
+From a client: `{"do":"enter","id","key","sql","started"}` asks for a place, `{"do":"leave","id"}` gives it back or ends
+the wait (with `"kill":true` the worker that runs the statement is killed first), `{"do":"active","ask","key"}` lists
+the statements of a key, `{"do":"cancel","ask","key","id"}` stops one. To a client: `{"is":"admitted"|"busy"|"stopping",
+"id"}` about its own statements, `{"is":"cancel","id"}` when somebody stops one, `{"is":"active"|"cancelled","ask"}` as
+answers, and `{"is":"status","alive","killed","stopping"}` every second and on any change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import selectors
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from queryengine.admission import Standing, Ticket, Turns
+from queryengine.engine import ACTIVE_SQL_CHARACTERS
+from queryengine.errors import EngineBusyError
+from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+from runtimeconf.model import QueryConfig
+
+logger = logging.getLogger(__name__)
+
+#: The socket's name in the state directory.
+BROKER_SOCKET = "broker.sock"
+#: Seconds between two pushes of an unchanged status; a bit less than the second that clients count on.
+STATUS_INTERVAL_S = 0.9
+#: A client that has not read this much is dropped: more than any list of statements that one can ask for.
+MAX_UNREAD_BYTES = 16 * 1024 * 1024
+#: The longest message a client has reason to send, with room: the statement in it is cut.
+MAX_MESSAGE_BYTES = 64 * 1024
+#: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
+UNSEEN_LOOKS = 3
+
+_RECEIVE_BYTES = 64 * 1024
+_BACKLOG = 128
+
+
+class _Statement:
+    """A statement that waits or has a place."""
+
+    __slots__ = ("client", "id", "key", "serial", "sql", "started", "ticket", "unseen", "waits_until")
+
+    ticket: Ticket
+
+    def __init__(self, client: _Client, fields: dict[str, Any], serial: int) -> None:
+        self.client = client
+        self.id = _text(fields, "id")
+        self.key = _text(fields, "key")
+        self.sql = _text(fields, "sql")[:ACTIVE_SQL_CHARACTERS]
+        self.started = _text(fields, "started")
+        self.serial = serial
+        self.waits_until = 0.0
+        self.unseen = 0
+
+
+class _Client:
+    """The connection of one client process, and what it has in hand."""
+
+    __slots__ = ("decoder", "out", "partial_bytes", "socket", "statements", "writes")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.decoder = FrameDecoder()
+        self.partial_bytes = 0  # of a message that is not complete yet
+        self.out = bytearray()
+        self.writes = False  # whether the selector waits for it to read
+        self.statements: dict[str, _Statement] = {}
+
+
+class Broker:
+    """
+    Places, queue and connections. For one thread; `poll` is its only wait.
+
+    Args:
+        path: Of the socket; a file that a dead predecessor left there is removed.
+        limits: Workers, queue length and queue time-out.
+        several_keys: Whether there is more than one key to be fair to.
+        kill: Ends the worker that runs the statement of this id, if one does.
+    """
+
+    def __init__(self, path: Path, limits: QueryConfig, *, several_keys: bool, kill: Callable[[str], None]) -> None:
+        """
+        Listen at *path*.
+
+        Raises:
+            OSError: The socket cannot be made.
+        """
+        self.draining = False
+        self._kill = kill
+        self._path = path
+        self._turns = Turns(workers=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
+        self._queue_timeout_s = limits.queue_timeout_s
+        self._queued: OrderedDict[_Statement, None] = OrderedDict()  # oldest first
+        self._clients: set[_Client] = set()
+        self._unsent: set[_Client] = set()
+        self._serials = itertools.count()
+        self._status = (0, 0, False)
+        self._status_sent = -STATUS_INTERVAL_S
+        self._selector = selectors.DefaultSelector()
+        self._listener = _listen(path)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no statement runs or waits."""
+        return not self._turns.running and not self._turns.waiting
+
+    def watch(self, descriptor: int) -> None:
+        """Let `poll` return when *descriptor*, which is non-blocking, has something to read; that is thrown away."""
+
+        def empty(_: int) -> None:
+            os.read(descriptor, _RECEIVE_BYTES)
+
+        self._selector.register(descriptor, selectors.EVENT_READ, empty)
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait for something to do, *timeout_s* seconds at most, and do it. No fault of a client is raised."""
+        if self._queued:
+            timeout_s = min(timeout_s, next(iter(self._queued)).waits_until - time.monotonic())
+        for key, events in self._selector.select(max(0.0, timeout_s)):
+            key.data(events)
+        self._expire()
+        self._flush()
+
+    def report(self, *, alive: int, killed: int) -> None:
+        """Tell the clients how many workers are alive and were killed, if that is new or a second has passed."""
+        status = (alive, killed, self.draining)
+        now = time.monotonic()
+        if status == self._status and now - self._status_sent < STATUS_INTERVAL_S:
+            return
+        self._status, self._status_sent = status, now
+        for client in self._clients:
+            self._say_status(client)
+        self._flush()
+
+    def look(self, running: Collection[str], *, any_idle: bool) -> None:
+        """
+        Free the places of statements that have ended though their client keeps them, as one that reads slowly does.
+
+        Args:
+            running: The ids that workers run now, cut as `worker_state` cuts them.
+            any_idle: A worker waits for a statement, so none is on its way to one. To be called about once a second.
+        """
+        if not any_idle:
+            return
+        for client in list(self._clients):
+            for statement in list(client.statements.values()):
+                if statement.ticket.standing is not Standing.ADMITTED or statement.id[:32] in running:
+                    statement.unseen = 0
+                    continue
+                statement.unseen += 1
+                if statement.unseen >= UNSEEN_LOOKS:
+                    self._forget(statement)
+        self._flush()
+
+    def drain(self) -> None:
+        """Refuse statements from now on. What runs or waits goes on."""
+        self.draining = True
+        self.report(alive=self._status[0], killed=self._status[1])
+
+    def end_statements(self) -> None:
+        """Have every client end what it runs or waits for."""
+        for client in self._clients:
+            for statement in client.statements.values():
+                self._say(client, {"is": "stopping", "id": statement.id})
+        self._flush()
+
+    def close(self) -> None:
+        """Close every connection and remove the socket."""
+        self.close_inherited()
+        self._path.unlink(missing_ok=True)
+
+    def close_inherited(self) -> None:
+        """Close what a forked process has of this, with no effect on the one that goes on."""
+        # Nothing is unregistered: the kernel's set of watched descriptors is the same in both processes.
+        self._selector.close()
+        self._listener.close()
+        for client in self._clients:
+            client.socket.close()
+        self._clients.clear()
+
+    # Connections.
+
+    def _accept(self, _: int) -> None:
+        try:
+            connection, _address = self._listener.accept()
+        except OSError as error:
+            logger.warning("a client of the broker could not connect", extra={"fields": {"error": error.strerror}})
+            return
+        connection.setblocking(False)
+        client = _Client(connection)
+        self._clients.add(client)
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, client))
+        self._say_status(client)
+
+    def _serve(self, client: _Client, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._unsent.add(client)
+            if events & selectors.EVENT_READ:
+                self._receive(client)
+        except FrameError as error:
+            logger.warning("a client of the broker was dropped", extra={"fields": {"reason": str(error)}})
+            self._drop(client)
+        except Exception:
+            # One client must not end the service of the others.
+            logger.exception("a client of the broker was dropped")
+            self._drop(client)
+
+    def _receive(self, client: _Client) -> None:
+        try:
+            data = client.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client)
+            return
+        for kind, payload in client.decoder.feed(data):
+            if kind is not Kind.MESSAGE:
+                raise FrameError(f"a frame is of kind {kind.name}")
+            self._obey(client, decode_json(payload))
+        client.partial_bytes = 0 if client.decoder.is_between_frames else client.partial_bytes + len(data)
+        if client.partial_bytes > MAX_MESSAGE_BYTES:
+            raise FrameError("a message is too long")
+
+    def _drop(self, client: _Client) -> None:
+        """Close the connection and free what its process had."""
+        if client not in self._clients:
+            return
+        self._clients.discard(client)
+        self._unsent.discard(client)
+        self._selector.unregister(client.socket)
+        client.socket.close()
+        for statement in list(client.statements.values()):
+            self._forget(statement)
+
+    def _say(self, client: _Client, fields: dict[str, Any]) -> None:
+        client.out += encode_json(Kind.MESSAGE, fields)
+        self._unsent.add(client)
+
+    def _say_status(self, client: _Client) -> None:
+        alive, killed, stopping = self._status
+        self._say(client, {"is": "status", "alive": alive, "killed": killed, "stopping": stopping})
+
+    def _flush(self) -> None:
+        """Send what is to be sent, as far as the clients take it."""
+        while self._unsent:
+            client = self._unsent.pop()
+            try:
+                del client.out[: client.socket.send(client.out)]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._drop(client)  # which may admit statements of others
+                continue
+            if len(client.out) > MAX_UNREAD_BYTES:
+                logger.warning("a client of the broker was dropped", extra={"fields": {"reason": "it does not read"}})
+                self._drop(client)
+                continue
+            if bool(client.out) != client.writes:
+                client.writes = bool(client.out)
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.writes else 0)
+                self._selector.modify(client.socket, events, partial(self._serve, client))
+
+    # What clients ask for.
+
+    def _obey(self, client: _Client, fields: dict[str, Any]) -> None:
+        match fields.get("do"):
+            case "enter":
+                self._enter(_Statement(client, fields, next(self._serials)))
+            case "leave":
+                self._leave(client, _text(fields, "id"), kill=fields.get("kill") is True)
+            case "active":
+                key = _text(fields, "key")
+                self._say(client, {"is": "active", "ask": fields.get("ask"), "statements": self._active(key)})
+            case "cancel":
+                found = self._cancel(_text(fields, "key"), _text(fields, "id"))
+                self._say(client, {"is": "cancelled", "ask": fields.get("ask"), "found": found})
+            case other:
+                raise FrameError(f"a message asks for {other!r:.40}")
+
+    def _enter(self, statement: _Statement) -> None:
+        client = statement.client
+        if statement.id in client.statements:
+            raise FrameError("a statement entered twice")
+        if self.draining:
+            self._say(client, {"is": "stopping", "id": statement.id})
+            return
+        try:
+            statement.ticket = self._turns.ask(statement.key, partial(self._decided, statement))
+        except EngineBusyError as error:
+            self._refuse(statement, error)
+            return
+        client.statements[statement.id] = statement
+        if statement.ticket.standing is Standing.ADMITTED:
+            self._say(client, {"is": "admitted", "id": statement.id})
+        else:
+            statement.waits_until = time.monotonic() + self._queue_timeout_s
+            self._queued[statement] = None
+
+    def _leave(self, client: _Client, query_id: str, *, kill: bool) -> None:
+        statement = client.statements.get(query_id)
+        if statement is None:  # refused, turned away or forgotten meanwhile
+            return
+        if kill and statement.ticket.standing is Standing.ADMITTED:
+            self._kill(query_id)
+        self._forget(statement)
+
+    def _active(self, key: str) -> list[dict[str, str]]:
+        statements = sorted(self._statements_of(key), key=lambda statement: statement.serial)
+        return [
+            {
+                "id": statement.id,
+                "started": statement.started,
+                "state": "running" if statement.ticket.standing is Standing.ADMITTED else "queued",
+                "sql": statement.sql,
+            }
+            for statement in statements
+        ]
+
+    def _cancel(self, key: str, query_id: str) -> bool:
+        found = [statement for statement in self._statements_of(key) if statement.id == query_id]
+        for statement in found:
+            self._say(statement.client, {"is": "cancel", "id": query_id})
+        return bool(found)
+
+    def _statements_of(self, key: str) -> list[_Statement]:
+        everything = (client.statements.values() for client in self._clients)
+        return [statement for statement in itertools.chain.from_iterable(everything) if statement.key == key]
+
+    # Places and the queue.
+
+    def _decided(self, statement: _Statement) -> None:
+        """Tell a statement that waited what became of it. `Turns` calls this."""
+        if statement.ticket.standing is Standing.ADMITTED:
+            del self._queued[statement]
+            self._say(statement.client, {"is": "admitted", "id": statement.id})
+        else:
+            self._refuse(statement, EngineBusyError())
+            self._forget(statement)
+
+    def _refuse(self, statement: _Statement, error: EngineBusyError) -> None:
+        fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}
+        self._say(statement.client, fields)
+
+    def _forget(self, statement: _Statement) -> None:
+        """End the wait of a statement, or free its place."""
+        del statement.client.statements[statement.id]
+        self._queued.pop(statement, None)
+        self._turns.leave(statement.ticket)
+
+    def _expire(self) -> None:
+        """Turn away who has waited too long."""
+        now = time.monotonic()
+        while self._queued and (statement := next(iter(self._queued))).waits_until <= now:
+            self._refuse(statement, EngineBusyError())
+            self._forget(statement)
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o177)  # the socket is for this user alone from its first moment
+    try:
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(umask)
+    listener.setblocking(False)
+    return listener
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise FrameError(f"a message has no {name}")
+    return value

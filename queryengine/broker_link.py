@@ -1,0 +1,287 @@
+"""
+A client process's side of the broker: one connection for all its statements, and what came over it.
+
+One thread (a greenlet, where gevent has replaced threads) reads, and connects again after a loss. Everything of
+`socket` and `threading` is looked up when it is used, so that gevent's patches hold whenever they were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from queryengine.broker import BROKER_SOCKET
+from queryengine.cancellation import Reason
+from queryengine.engine import EngineStatus
+from queryengine.errors import EngineBusyError, EngineUnavailableError, QueryCancelledError, QueryError
+from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+
+logger = logging.getLogger(__name__)
+
+#: An engine that has said nothing for so long is dead.
+SILENCE_S = 4.0
+#: How long a statement waits for a connection that was lost, or never was, so that a restart costs none.
+RECONNECT_GRACE_S = 1.0
+
+_FIRST_RETRY_S = 0.02
+_LONGEST_RETRY_S = 0.5
+#: A broker that takes no message for so long is given up. It always reads, unless it is stopped.
+_SEND_TIMEOUT_S = 1.0
+_ANSWER_TIMEOUT_S = 2.0
+_RECEIVE_BYTES = 64 * 1024
+
+stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.")
+unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try again.")
+
+
+class Party(Protocol):
+    """A statement, as far as the broker has to do with it. Called from the thread that reads; it must not block."""
+
+    query_id: str
+
+    def admitted(self) -> None:
+        """Take note that it has its place."""
+
+    def refused(self, error: QueryError) -> None:
+        """Take note that it gets none; nothing happens when it has one."""
+
+    def stop(self, reason: Reason) -> None:
+        """End it, wherever it is."""
+
+
+class _Question:
+    """Something asked of the broker."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, Any] | None = None
+        self._waits = threading.Lock()
+        self._waits.acquire()
+
+    def wake(self) -> None:
+        """Let who asks go on. Called once."""
+        self._waits.release()
+
+    def wait(self) -> dict[str, Any] | None:
+        """Wait for the answer; None when there is none in time."""
+        self._waits.acquire(timeout=_ANSWER_TIMEOUT_S)
+        return self.answer
+
+
+class BrokerLink:
+    """The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.lock = threading.Lock()  # of this object and its parties; nothing under it blocks
+        self._path = str(state_dir / BROKER_SOCKET)
+        self._socket: socket.socket | None = None
+        self._send_lock = threading.Lock()
+        self._connected = threading.Event()
+        self._closed = threading.Event()
+        self._lost_at = time.monotonic()
+        self._parties: dict[str, Party] = {}
+        self._questions: dict[int, _Question] = {}
+        self._numbers = itertools.count()
+        self._status = (0, 0, False)
+        self._status_at = -math.inf
+        self._thread = threading.Thread(target=self._run, name="engine-broker", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the broker has said something lately."""
+        return time.monotonic() - self._status_at < SILENCE_S
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine takes statements, as far as is known."""
+        alive, _, is_stopping = self._status
+        return self.is_heard and alive > 0 and not is_stopping
+
+    @property
+    def status(self) -> EngineStatus:
+        """What the broker said last; none alive when that is too long ago."""
+        alive, killed, _ = self._status
+        return EngineStatus(workers_alive=alive if self.is_heard else 0, workers_killed=killed)
+
+    def enter(self, party: Party, fields: Mapping[str, Any]) -> None:
+        """
+        Ask for a place. *party* is told the answer, and whatever the broker says of it until it leaves.
+
+        Its `query_id` is replaced when another statement has the same.
+
+        Raises:
+            EngineUnavailableError: There is no broker, or this is closed.
+        """
+        if not self._connected.is_set():
+            self._connected.wait(max(0.0, self._lost_at + RECONNECT_GRACE_S - time.monotonic()))
+        with self.lock:
+            if self._closed.is_set():
+                raise stopping()
+            connection = self._socket
+            if connection is None:
+                raise unreachable()
+            if not party.query_id or party.query_id in self._parties:
+                party.query_id = uuid.uuid4().hex
+            self._parties[party.query_id] = party
+        self._send(connection, {"do": "enter", "id": party.query_id, **fields})
+
+    def leave(self, party: Party, *, kill: bool = False) -> None:
+        """Give the place of *party* back or end its wait; *kill* has the worker killed that runs it. Never fails."""
+        with self.lock:
+            self._parties.pop(party.query_id, None)
+            connection = self._socket
+        if connection is not None:
+            # A connection that is lost has freed the place.
+            with suppress(EngineUnavailableError):
+                self._send(connection, {"do": "leave", "id": party.query_id, **({"kill": True} if kill else {})})
+
+    def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Ask the broker something and wait for the answer.
+
+        Raises:
+            EngineUnavailableError: There is none.
+        """
+        question = _Question()
+        with self.lock:
+            connection = self._socket
+            if connection is None:
+                raise unreachable()
+            number = next(self._numbers)
+            self._questions[number] = question
+        try:
+            self._send(connection, {**fields, "ask": number})
+            answer = question.wait()
+        finally:
+            with self.lock:
+                self._questions.pop(number, None)
+        if answer is None:
+            raise unreachable()
+        return answer
+
+    def close(self) -> None:
+        """End every statement and the connection. More than one call is harmless."""
+        with self.lock:
+            self._closed.set()
+            connection = self._socket
+            parties = list(self._parties.values())
+        for party in parties:
+            party.stop(stopping)
+        if connection is not None:
+            _hang_up(connection)
+        self._thread.join()
+
+    def _send(self, connection: socket.socket, fields: Mapping[str, Any]) -> None:
+        frame = encode_json(Kind.MESSAGE, fields)
+        try:
+            with self._send_lock:
+                connection.sendall(frame)
+        except OSError as error:
+            # Half a message may have gone out: nothing can follow it.
+            _hang_up(connection)
+            raise unreachable() from error
+
+    # The thread.
+
+    def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while not self._closed.is_set():
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(_SEND_TIMEOUT_S)
+            try:
+                connection.connect(self._path)
+            except OSError:
+                connection.close()
+                self._closed.wait(retry_s)
+                retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+                continue
+            retry_s = _FIRST_RETRY_S
+            self._gain(connection)
+            try:
+                self._read(connection)
+            except FrameError:
+                logger.exception("the broker sent no frames")
+            self._lose(connection)
+
+    def _gain(self, connection: socket.socket) -> None:
+        with self.lock:
+            self._socket = connection
+            # It has as long for its first status as for any other.
+            self._status, self._status_at = (0, self._status[1], False), time.monotonic()
+            if self._closed.is_set():  # `close` came before there was something to hang up
+                _hang_up(connection)
+        self._connected.set()
+
+    def _lose(self, connection: socket.socket) -> None:
+        """Take leave of a connection: who waits over it waits in vain, and who has a place goes on."""
+        with self.lock:
+            self._socket = None
+            self._connected.clear()
+            self._lost_at = time.monotonic()
+            self._status_at = -math.inf
+            parties = list(self._parties.values())
+            questions = list(self._questions.values())
+            self._questions.clear()
+        for party in parties:
+            party.refused(unreachable())
+        for question in questions:
+            question.wake()
+        with self._send_lock:
+            connection.close()
+
+    def _read(self, connection: socket.socket) -> None:
+        decoder = FrameDecoder()
+        while True:
+            try:
+                data = connection.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            for _, payload in decoder.feed(data):
+                self._take(decode_json(payload))
+
+    def _take(self, fields: dict[str, Any]) -> None:
+        match fields.get("is"):
+            case "status":
+                self._status = (fields["alive"], fields["killed"], fields["stopping"])
+                self._status_at = time.monotonic()
+            case "active" | "cancelled":
+                with self.lock:
+                    question = self._questions.pop(fields["ask"], None)
+                if question is not None:
+                    question.answer = fields
+                    question.wake()
+            case about:
+                party = self._parties.get(fields["id"])
+                if party is not None:
+                    _tell(party, about, fields)
+
+
+def _tell(party: Party, about: object, fields: dict[str, Any]) -> None:
+    if about == "admitted":
+        party.admitted()
+    elif about == "busy":
+        party.refused(EngineBusyError(fields["retry_after_s"]))
+    elif about == "stopping":
+        party.stop(stopping)
+    elif about == "cancel":
+        party.stop(QueryCancelledError)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """End *connection* for whoever reads it; the one who does closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

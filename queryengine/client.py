@@ -1,0 +1,470 @@
+"""
+The engine as processes that answer requests see it: places from the broker, statements run by engine workers.
+
+A statement asks the broker for its place, connects to `engine.sock`, sends itself and reads its answer; see
+`queryengine.frames` for the form. It is right under threads and under gevent: whatever waits is looked up in `socket`
+and `threading` when it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from queryengine.broker_link import BrokerLink, unreachable
+from queryengine.cancellation import Reason
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, ActiveQuery, CancelToken, EngineStatus, Query, QueryTimings
+from queryengine.errors import (
+    EmptyStatementError,
+    EngineBusyError,
+    EngineUnavailableError,
+    EngineWorkerDiedError,
+    ParameterError,
+    QueryCancelledError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    SqlSyntaxError,
+    StatementError,
+    StatementNotAllowedError,
+)
+from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+from queryengine.gate import GatedStatement
+from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: The socket's name in the state directory.
+ENGINE_SOCKET = "engine.sock"
+#: A worker that was told to stop has so long to do it, and is then killed.
+STOP_S = 1.5
+#: A worker ends itself a second after the time limit; one that is stopped itself cannot, and is killed this much later.
+LAST_LINE_S = 2.5
+
+#: How often one that waits looks at the clock, and at what others want of it.
+_TICK_S = 0.25
+_RECEIVE_BYTES = 64 * 1024
+
+
+def _of_message(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
+    return lambda fields: kind(fields["message"])
+
+
+#: How each error is made again of an ERROR frame, by its code.
+ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = MappingProxyType(
+    {
+        kind.code: _of_message(kind)
+        for kind in (
+            QueryError,
+            StatementError,
+            SqlSyntaxError,
+            SqlError,
+            ParameterError,
+            StatementNotAllowedError,
+            ResourceLimitError,
+            EngineUnavailableError,
+        )
+    }
+    | {
+        EmptyStatementError.code: lambda _: EmptyStatementError(),
+        QueryTimeoutError.code: lambda fields: QueryTimeoutError(fields["limit_s"]),
+        QueryCancelledError.code: lambda _: QueryCancelledError(),
+        EngineBusyError.code: lambda fields: EngineBusyError(fields["retry_after_s"]),
+        EngineWorkerDiedError.code: lambda _: EngineWorkerDiedError(),
+    }
+)
+
+
+class ClientResult:
+    """
+    A `QueryResult`, and a statement from its arrival on.
+
+    One thread waits and reads; `cancel` and `close` come from any. Whoever finds that it has ended gives its place
+    back, once.
+    """
+
+    def __init__(self, link: BrokerLink, path: str, query_id: str, *, limit_s: float, shown_limit_s: float) -> None:
+        """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*. Workers listen at *path*."""
+        self.timings = QueryTimings()
+        self.query_id = query_id
+        self.answer: dict[str, Any] = {}  # of the END frame
+        self._link = link
+        self._path = path
+        self._lock = link.lock
+        self._deadline = time.monotonic() + limit_s
+        self._timeout = partial(QueryTimeoutError, shown_limit_s)
+        # The place.
+        self._waits = threading.Lock()  # held until there is something to tell the one who waits
+        self._waits.acquire()
+        self._told = False
+        self._refusal: QueryError | None = None
+        # The end.
+        self._reason: Reason | None = None
+        self._stopped_at = 0.0
+        self._unsubscribe: Callable[[], None] | None = None
+        self._worker_is_stuck = False
+        self._ended = False
+        # The answer.
+        self._socket: socket.socket | None = None
+        self._decoder = FrameDecoder()
+        self._ready: deque[bytes] = deque()
+        self._reading = True  # until `start` is through
+        self._has_header = False
+        self._complete = False
+        self._worker_is_done = False
+
+    def start(self, call: Mapping[str, Any], entry: Mapping[str, Any], cancel: CancelToken | None) -> None:
+        """
+        Wait for a place, have a worker begin *call*, and read the first bytes of its answer, or all of a short one.
+
+        Raises:
+            QueryError: There is no place, or the statement failed; everything is given back.
+        """
+        try:
+            if cancel is not None:
+                self._unsubscribe = cancel.subscribe(self.cancel)
+            self._wait_for_place(entry)
+            self._send(self._connect(), call)
+            while not self._ready and not self._complete:
+                self._read()
+        except BaseException:
+            self._end()
+            raise
+        with self._lock:
+            self._reading = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Give the next chunk of a complete answer, or raise why there is none."""
+        with self._lock:
+            if self._ready and (self._complete or self._reason is None):
+                return self._ready.popleft()
+            if self._complete:
+                raise StopIteration
+            if self._ended:
+                raise self._reason() if self._reason is not None else QueryCancelledError()
+            self._reading = True
+        try:
+            while not self._ready and not self._complete:
+                self._check()
+                self._read()
+        except BaseException:
+            self._end()
+            raise
+        with self._lock:
+            self._reading = False
+            if self._ready:
+                return self._ready.popleft()
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """Stop the statement; the iterator raises `QueryCancelledError`."""
+        self.stop(QueryCancelledError)
+
+    def close(self) -> None:
+        """Stop the statement if it still runs and give its place back. More than one call is harmless."""
+        with self._lock:
+            reading = self._reading
+        if reading:
+            self.stop(QueryCancelledError)
+        else:
+            self._end()
+
+    # What the broker says.
+
+    def admitted(self) -> None:
+        """Let the one who waits go on with its place."""
+        with self._lock:
+            self._wake()
+
+    def refused(self, error: QueryError) -> None:
+        """Let the one who waits go on without a place."""
+        with self._lock:
+            if not self._told:
+                self._refusal = error
+                self._wake()
+
+    def stop(self, reason: Reason) -> None:
+        """End the statement because of *reason*; an earlier reason stands."""
+        with self._lock:
+            if self._reason is not None or self._ended:
+                return
+            self._reason = reason
+            self._stopped_at = time.monotonic()
+            self._wake()
+            if self._socket is not None:
+                _ask_to_stop(self._socket)
+
+    def _wake(self) -> None:
+        """Wake the one who waits for a place, once. Under the lock."""
+        if not self._told:
+            self._told = True
+            self._waits.release()
+
+    # The way of a statement.
+
+    def _wait_for_place(self, entry: Mapping[str, Any]) -> None:
+        self._check()
+        began = time.monotonic()
+        self._link.enter(self, entry)
+        while not self._waits.acquire(timeout=max(0.0, min(self._deadline - time.monotonic(), 4 * _TICK_S))):
+            if time.monotonic() >= self._deadline:
+                raise self._timeout()
+            if not self._link.is_heard:
+                raise unreachable()
+        self.timings.queued_ms = (time.monotonic() - began) * 1000
+        self._check()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(_TICK_S)
+            connection.connect(self._path)
+        except OSError as error:
+            connection.close()
+            raise unreachable() from error
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._socket = connection
+        self._check()
+        return connection
+
+    def _send(self, connection: socket.socket, call: Mapping[str, Any]) -> None:
+        try:
+            frame = encode_json(
+                Kind.REQUEST,
+                {**call, "query_id": self.query_id, "timeout_s": max(0.0, self._deadline - time.monotonic())},
+            )
+        except FrameError as error:
+            raise ParameterError("The statement and its parameters are too long.") from error
+        unsent = memoryview(frame)
+        while unsent:
+            try:
+                unsent = unsent[connection.send(unsent) :]
+            except TimeoutError:
+                self._look_at_the_clock()
+            except OSError:
+                return  # The worker has ended; what it said before comes first.
+
+    def _read(self) -> None:
+        """Take what has come of the answer, or look at the clock when nothing has."""
+        connection = self._socket
+        if connection is None:
+            raise QueryCancelledError
+        try:
+            data = connection.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            self._look_at_the_clock()
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._worker_is_done = True
+            raise self._cut()
+        try:
+            for kind, payload in self._decoder.feed(data):
+                self._take(kind, payload)
+        except FrameError as error:
+            logger.exception("an engine worker sent no answer")
+            raise QueryError("The engine's answer cannot be read.") from error
+
+    def _take(self, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.DATA and self._has_header:
+            self._ready.append(payload)
+        elif kind is Kind.HEADER:
+            self._has_header = True
+        elif kind is Kind.END:
+            self._worker_is_done = True
+            self.answer = decode_json(payload)
+            for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
+                setattr(self.timings, name, self.answer.get(name, 0))
+            self._complete = True
+            self._end()
+        elif kind is Kind.ERROR:
+            self._worker_is_done = True
+            raise self._reason() if self._reason is not None else self._rebuilt(decode_json(payload))
+        else:
+            raise FrameError(f"a frame of kind {kind.name} is out of place")
+
+    def _rebuilt(self, fields: Mapping[str, Any]) -> QueryError:
+        code = fields.get("code")
+        if code == QueryTimeoutError.code:
+            return self._timeout()  # The worker knows only what was left of the limit.
+        try:
+            return ERRORS[str(code)](fields)
+        except (KeyError, TypeError):
+            logger.exception("an engine worker sent an unknown error", extra={"fields": {"code": code}})
+            return QueryError("The statement failed.")
+
+    def _check(self) -> None:
+        if self._reason is not None:
+            raise self._reason()
+
+    def _cut(self) -> QueryError:
+        """Say why an answer stopped before its end."""
+        if self._reason is not None:
+            return self._reason()
+        return self._timeout() if time.monotonic() >= self._deadline else EngineWorkerDiedError()
+
+    def _look_at_the_clock(self) -> None:
+        """Give up on a worker that neither answers nor ends, though its time is long up."""
+        now = time.monotonic()
+        stopped = self._reason is not None and now >= self._stopped_at + STOP_S
+        if stopped or now >= self._deadline + LAST_LINE_S:
+            self._worker_is_stuck = True
+            raise self._cut()
+
+    def _end(self) -> None:
+        """Give back what the statement has, as soon as its worker has let go of it. More than one call is harmless."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            self._reading = False
+            if not self._complete:
+                self._ready.clear()
+            connection, self._socket = self._socket, None
+            self._told = True
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if connection is None:
+            self._link.leave(self)
+        elif self._worker_is_done or self._worker_is_stuck:
+            self._link.leave(self, kill=self._worker_is_stuck)
+            connection.close()
+        else:
+            _ask_to_stop(connection)
+            self._see_off(connection)
+
+    def _see_off(self, connection: socket.socket) -> None:
+        """Give the place back once the worker has ended *connection*, without waiting for it here."""
+
+        def wait() -> None:
+            self._link.leave(self, kill=not _read_out(connection))
+
+        try:
+            threading.Thread(target=wait, name="engine-farewell", daemon=True).start()
+        except RuntimeError:  # The process ends, or may have no more threads.
+            self._link.leave(self, kill=True)
+            connection.close()
+
+
+class EngineClient:
+    """
+    A `QueryEngine` whose statements run in engine workers. It is made after any fork, and closed by who made it.
+
+    It never fails for want of an engine: statements do, with `EngineUnavailableError`, until there is one.
+    """
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        self._path = str(config.state_dir / ENGINE_SOCKET)
+        self._limit_s = config.query.timeout_s
+        self._link = BrokerLink(config.state_dir)
+
+    def run(self, query: Query, cancel: CancelToken | None = None) -> ClientResult:
+        """
+        Have a worker gate and start one statement, and wait for its first bytes; a short answer is read to its end.
+
+        Raises:
+            QueryError: Any of the tree in `queryengine.errors`.
+        """
+        call = {
+            "call": "run",
+            "sql": query.sql,
+            "encoding": query.encoding,
+            "parameters": query.parameters,
+            "fingerprint": query.fingerprint,
+        }
+        result = self._statement(query.query_id, query.timeout_s)
+        result.start(call, _entry(query.sql, query.fingerprint), cancel)
+        return result
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """As `QueryEngine.admit`."""
+        statement = self._statement("", None)
+        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, _entry(sql, ""), None)
+        try:
+            fields = statement.answer["statement"]
+            return GatedStatement(
+                sql=fields["sql"],
+                kind=fields["kind"],
+                relations=frozenset(fields["relations"]),
+                parameters=frozenset(fields["parameters"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise EngineUnavailableError("The engine's answer cannot be read.") from error
+        finally:
+            statement.close()
+
+    def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
+        """As `QueryEngine.active`: the statements of all processes."""
+        answer = self._link.ask({"do": "active", "key": fingerprint})
+        return tuple(
+            ActiveQuery(query_id=one["id"], started=one["started"], state=one["state"], sql=one["sql"])
+            for one in answer["statements"]
+        )
+
+    def cancel(self, query_id: str, fingerprint: str) -> bool:
+        """As `QueryEngine.cancel`: a statement of any process."""
+        return bool(self._link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
+
+    def status(self) -> EngineStatus:
+        """Say how many workers are alive and were killed; none alive when the engine has not been heard of lately."""
+        return self._link.status
+
+    def is_alive(self) -> bool:
+        """Say whether a statement would be taken now; a busy engine is alive."""
+        return self._link.is_alive
+
+    def close(self) -> None:
+        """Stop everything that runs and give back what is held."""
+        self._link.close()
+
+    def _statement(self, query_id: str, limit_s: float | None) -> ClientResult:
+        whole_s = self._limit_s
+        return ClientResult(
+            self._link, self._path, query_id, limit_s=whole_s if limit_s is None else limit_s, shown_limit_s=whole_s
+        )
+
+
+def _entry(sql: str, key: str) -> dict[str, str]:
+    """Return what the broker is told of a statement."""
+    started = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"key": key, "sql": sql[:ACTIVE_SQL_CHARACTERS], "started": started}
+
+
+def _ask_to_stop(connection: socket.socket) -> None:
+    """Let the worker find that nobody wants its answer any more."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+
+
+def _read_out(connection: socket.socket) -> bool:
+    """Throw away what a worker that was asked to stop still sends; whether it ended the connection in time."""
+    until = time.monotonic() + STOP_S
+    with connection:
+        while time.monotonic() < until:
+            try:
+                if not connection.recv(_RECEIVE_BYTES):
+                    return True
+            except TimeoutError:
+                continue
+            except OSError:
+                return True
+    return False
