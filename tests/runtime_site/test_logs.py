@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime_site.logs import JsonFormatter, TextFormatter, escaped, logging_config
+from runtime_site.logs import JsonFormatter, TextFormatter, bounded, escaped, logging_config
 
 
-def record(message: str, fields: dict[str, object] | None = None) -> logging.LogRecord:
+def record(message: str, fields: dict[Any, object] | None = None) -> logging.LogRecord:
     made = logging.LogRecord("room.module", logging.INFO, __file__, 1, message, None, None)
     made.created = 0.0
     if fields is not None:
@@ -48,7 +52,71 @@ def test_a_traceback_is_kept(formatter: logging.Formatter) -> None:
     assert "ValueError: the reason" in formatter.format(made)
 
 
-@given(st.text(), st.dictionaries(st.just("said"), st.text()))
+@pytest.mark.parametrize(
+    ("value", "text", "as_json"),
+    [
+        (None, "-", None),
+        ("-", '"-"', "-"),
+        ("", '""', ""),
+        (True, "True", True),
+        (200, "200", 200),
+        (12.4, "12.4", 12.4),
+        (float("nan"), "nan", None),
+        (float("inf"), "inf", None),
+        ("/v1/sql/{query_id}/cancel", "/v1/sql/{query_id}/cancel", "/v1/sql/{query_id}/cancel"),
+        ("é", "é", "é"),
+        ("a b", '"a b"', "a b"),
+        ("a=b", '"a=b"', "a=b"),
+        ('a"b', r'"a\"b"', 'a"b'),
+        ("a\nb", r'"a\nb"', "a\nb"),
+        ("\x1b[2J", r'"\u001b[2J"', "\x1b[2J"),
+        ("\x7f", r'"\u007f"', "\x7f"),
+        ("\u2028", r'"\u2028"', "\u2028"),
+        ("\u202egpj", r'"\u202egpj"', "\u202egpj"),
+        ("\ud800", r'"\ud800"', "\ud800"),
+        (("a", 1), "\"('a', 1)\"", "('a', 1)"),
+        (Path("/x"), "/x", "/x"),
+    ],
+)
+def test_a_value(value: object, text: str, as_json: object) -> None:
+    made = record("request", {"said": value, "status": 200})
+
+    assert TextFormatter().format(made).endswith(f" request said={text} status=200")
+    assert json.loads(JsonFormatter().format(made))["said"] == as_json
+
+
+def test_a_field_cannot_take_the_place_of_what_every_line_has() -> None:
+    made = record("request", {"message": "forged", "level": "CRITICAL", "a b": 1, 7: "seven", "x\ny=": 2})
+
+    line = json.loads(JsonFormatter().format(made))
+
+    assert (line["message"], line["level"], line["message_"], line["level_"]) == (
+        "request",
+        "INFO",
+        "forged",
+        "CRITICAL",
+    )
+    assert (line["a b"], line["7"], line["x\ny="]) == (1, "seven", 2)
+    assert TextFormatter().format(made).endswith(r' "a b"=1 7=seven "x\ny="=2')
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_what_is_very_long_loses_its_middle(formatter: logging.Formatter) -> None:
+    made = record("a" * 100_000 + "z", {"said": "b" * 10**6, "k" * 10**6: 1})
+    made.exc_info = (ValueError, ValueError("c" * 10**6 + "the end"), None)
+
+    line = formatter.format(made)
+
+    assert len(line) < 40_000
+    assert "aaa...(92001 characters)...aaa" in line
+    assert "bbb...(999000 characters)...bbb" in line
+    assert "ccc" in line
+    assert "the end" in line
+    assert bounded("x" * 1001, 1000) == "x" * 500 + "...(1 characters)..." + "x" * 500
+    assert bounded("x" * 1000, 1000) == "x" * 1000
+
+
+@given(st.text(), st.dictionaries(st.text(), st.text() | st.floats() | st.integers()))
 def test_no_text_breaks_the_line(message: str, fields: dict[str, object]) -> None:
     made = record("%s", fields)
     made.args = (message,)
@@ -57,7 +125,12 @@ def test_no_text_breaks_the_line(message: str, fields: dict[str, object]) -> Non
     for line in (text, as_json):
         assert len(line.splitlines()) == 1
         assert line.isprintable()
-    assert json.loads(as_json)["message"] == message
+    parsed = json.loads(as_json)
+    assert parsed["message"] == message
+    assert {name: value for name, value in fields.items() if isinstance(value, str)}.items() <= {
+        **{name.removesuffix("_"): value for name, value in parsed.items()},
+        **parsed,
+    }.items()
 
 
 @given(st.text())
@@ -65,12 +138,151 @@ def test_escaping_leaves_printable_text_alone(text: str) -> None:
     assert (escaped(text) == text) is text.isprintable()
 
 
+@given(st.floats(0, 4e9))
+def test_times_are_those_of_the_clock(created: float) -> None:
+    formatter = TextFormatter()
+    made = record("x")
+    made.created = created
+
+    for _ in range(2):
+        shown = datetime.fromisoformat(formatter.format(made).split(" ", 1)[0])
+        assert abs(shown.timestamp() - created) < 0.0011
+
+
 @pytest.mark.parametrize(
     ("environ", "formatter"),
-    [({}, TextFormatter), ({"LOG_FORMAT": "json"}, JsonFormatter), ({"LOG_FORMAT": "TEXT"}, TextFormatter)],
+    [
+        ({}, TextFormatter),
+        ({"LOG_FORMAT": ""}, TextFormatter),
+        ({"LOG_FORMAT": "json"}, JsonFormatter),
+        ({"LOG_FORMAT": " JSON"}, JsonFormatter),
+        ({"LOG_FORMAT": "TEXT"}, TextFormatter),
+    ],
 )
 def test_log_format_chooses_the_formatter(environ: dict[str, str], formatter: type) -> None:
-    assert logging_config(environ)["formatters"]["line"]["()"] is formatter
+    config = logging_config(environ)
+
+    assert config["formatters"]["line"]["()"] is formatter
+    assert config["handlers"]["stderr"]["notice"] is None
+
+
+LOGGING = """
+import logging, logging.config, os, sys
+from runtime_site.logs import logging_config
+logging.config.dictConfig(logging_config(os.environ))
+log = logging.getLogger("a.room")
+"""
+
+
+def run_logging(script: str, shell: str = '"$@"', **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in a process that logs as a runtime does; *shell* says where its streams go."""
+    return subprocess.run(
+        ["bash", "-c", shell, "bash", sys.executable, "-c", LOGGING + script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "LOG_FORMAT": "text", **environ},
+    )
+
+
+def test_an_unknown_log_format_is_said_once_and_before_the_first_line() -> None:
+    lines = run_logging("log.info('one'); log.info('two')", LOG_FORMAT="xml").stderr.splitlines()
+
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "WARNING runtime_site.logs: LOG_FORMAT is not one of text, json: the log is text",
+        "INFO a.room: one",
+        "INFO a.room: two",
+    ]
+    assert run_logging("", LOG_FORMAT="xml").stderr == ""
+
+
+def test_text_that_is_not_ascii_is_utf8_whatever_the_locale() -> None:
+    assert "é" in run_logging("log.info(chr(233))", LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii").stderr
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        pytest.param('"$@" 2>/dev/full', id="full disk"),
+        pytest.param('"$@" 2>&-', id="closed"),
+        pytest.param('{ "$@" 2>&1 >&3 3>&- | true; } 3>&1', id="closed pipe"),
+    ],
+)
+def test_a_broken_standard_error_breaks_nothing(shell: str) -> None:
+    script = """
+opened = open(sys.executable, "rb")
+for number in range(3000):
+    log.warning("x" * 1000)
+print("done")
+"""
+    done = run_logging(script, shell)
+
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_no_file_is_taken_for_a_standard_error_that_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    script = f"opened = open({str(file)!r}, 'wb'); log.warning('a line'); print(opened.fileno())"
+
+    done = run_logging("import logging\n" + script, '"$@" 2>&-')
+
+    assert done.stdout == "2\n"
+    assert file.read_bytes() == b""
+
+
+def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    """The disk is full in the middle of a line; later there is room again."""
+    script = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+log.warning("x" * 1000)
+log.warning("lost")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.warning("there")
+log.warning("again")
+"""
+    log = tmp_path / "log"
+    run_logging(script, f'"$@" 2>"{log}"')
+
+    torn, *whole = log.read_text().splitlines()
+    assert len(torn) == 100
+    assert [line.split(" ", 1)[1] for line in whole] == ["WARNING a.room: there", "WARNING a.room: again"]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_faulty_record_leaves_a_line_that_says_so(log_format: str) -> None:
+    script = "log.info('%d', 'secret'); log.info('x', extra={'fields': {'a': 10**5000}}); log.info('after')"
+
+    lines = run_logging(script, LOG_FORMAT=log_format).stderr.splitlines()
+
+    assert len(lines) == 3
+    assert all("a record could not be formatted" in line and "a.room" in line for line in lines[:2])
+    assert "after" in lines[2]
+    assert "secret" not in "".join(lines)
+
+
+def test_lines_of_several_processes_and_threads_do_not_mix() -> None:
+    script = """
+import threading
+for _ in range(3):
+    os.fork()
+def work():
+    for _ in range(50):
+        log.info("request", extra={"fields": {"said": "x" * 900, "pid": os.getpid()}})
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+try:
+    while True: os.wait()
+except ChildProcessError: pass
+"""
+    lines = [json.loads(line) for line in run_logging(script, LOG_FORMAT="json").stderr.splitlines()]
+
+    assert len(lines) == 8 * 4 * 50
+    assert len({line["pid"] for line in lines}) == 8
+    assert {line["said"] for line in lines} == {"x" * 900}
 
 
 def test_djangos_own_loggers_print_nothing() -> None:

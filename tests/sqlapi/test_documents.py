@@ -1,18 +1,25 @@
-"""docs/http.md says what is there, all of it, and nothing else."""
+"""docs/http.md, and what docs/operations.md tells of the log, say what is there, all of it, and nothing else."""
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
+import pytest
+
+from runtime_site import logs
 from runtime_site.refusals import REFUSALS
 from sqlapi.error_table import INTERNAL_CODE, STATUSES
 from sqlapi.negotiation import OFFERS
 from sqlapi.problems import COMMON_HEADERS
 from sqlapi.routes import ROUTES
+from tests.sqlapi.harness import WRONG, sql
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "http.md").read_text()
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+LOGS = (DOCS / "operations.md").read_text()
 
 
 def test_every_route_with_its_methods() -> None:
@@ -48,3 +55,27 @@ def test_every_header_of_every_answer() -> None:
         assert documented[name] == "every answer"
     for name, value in COMMON_HEADERS.items():
         assert f"| `{name}` | every answer | `{value}` |" in PAGE
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize(
+    ("logger", "message"),
+    [("sqlapi.access", "request"), ("sqlapi.queries", "query"), ("authkeys.audit", "authentication failed")],
+)
+def test_every_field_of_a_log_line(logger: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        sql("SELECT 1")
+        sql("SELECT 1", key=WRONG)
+
+    table = LOGS.partition(f"| Field of `{logger}` | Holds |\n")[2].partition("\n\n")[0]
+    documented = re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table.splitlines()[1:]))
+    record = next(record for record in caplog.records if record.name == logger)
+    assert sorted(documented) == sorted(record.fields)  # type: ignore[attr-defined]
+    assert record.getMessage() == message
+    assert f"message `{message}`" in LOGS
+
+
+def test_every_bound_of_a_log_line() -> None:
+    for limit in (logs.MAX_VALUE_CHARACTERS, logs.MAX_MESSAGE_CHARACTERS, logs.MAX_TRACEBACK_CHARACTERS):
+        assert f" {limit:,}" in LOGS
+    assert all(f"`{name}`" in LOGS for name in logs.LOG_FORMATS)
