@@ -2,8 +2,8 @@
 Asking the refresher from another process: one JSON line there, one back, over a Unix socket.
 
 A request is `{"call": "datasets"}`, `{"call": "history", "name": ...}` or `{"call": "refresh", "name": ...,
-"refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket lies in
-the state directory, which only its owner may enter.
+"refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`, with more fields in
+the error where its class takes more. The socket lies in the state directory, which only its owner may enter.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -27,15 +27,8 @@ from datasets.errors import (
     UnknownDatasetError,
 )
 from datasets.history import run_of
-from queryengine.errors import (
-    EmptyStatementError,
-    ParameterError,
-    QueryError,
-    SqlError,
-    SqlSyntaxError,
-    StatementError,
-    StatementNotAllowedError,
-)
+from queryengine.client import ERRORS
+from queryengine.errors import EngineBusyError, QueryError
 
 logger = logging.getLogger(__name__)
 
@@ -51,20 +44,18 @@ _TIMEOUT_S = 5.0
 #: Requests that are answered at the same time; more wait in the listen queue.
 _MAX_CONNECTIONS = 32
 
+#: Of these, so many at most may have a refresh_sql judged, which takes as long as the engine takes: the rest is for
+#: what is answered at once.
+_MAX_JUDGED = 8
+
 Call = Literal["datasets", "history", "refresh"]
 _CALLS: tuple[Call, ...] = get_args(Call)
 
-#: What a refused `refresh` or `history` raises here, by the code that the other side gives.
-_ERRORS: Mapping[str, Callable[[str, str], Exception]] = {
-    UnknownDatasetError.code: lambda name, _message: UnknownDatasetError(name),
-    AccelerationDisabledError.code: lambda name, _message: AccelerationDisabledError(name),
-    DatasetsUnavailableError.code: lambda _name, _message: DatasetsUnavailableError(),
-    EmptyStatementError.code: lambda _name, _message: EmptyStatementError(),
-    SqlSyntaxError.code: lambda _name, message: SqlSyntaxError(message),
-    SqlError.code: lambda _name, message: SqlError(message),
-    ParameterError.code: lambda _name, message: ParameterError(message),
-    StatementNotAllowedError.code: lambda _name, message: StatementNotAllowedError(message),
-    StatementError.code: lambda _name, message: StatementError(message),
+#: What a request about a dataset of this name raises here, by the code that the other side gives.
+_ERRORS: Mapping[str, Callable[[str], DatasetError]] = {
+    UnknownDatasetError.code: UnknownDatasetError,
+    AccelerationDisabledError.code: AccelerationDisabledError,
+    DatasetsUnavailableError.code: lambda _name: DatasetsUnavailableError(),
 }
 
 
@@ -105,9 +96,9 @@ def decode_request(line: bytes) -> Request:
     return Request(call=call, name=name, refresh_sql=refresh_sql)
 
 
-def encode_error(code: str, message: str) -> bytes:
-    """Return the line of a reply that says what is wrong."""
-    return _line({"error": {"code": code, "message": message}})
+def encode_error(code: str, message: str, **more: Any) -> bytes:
+    """Return the line of a reply that says what is wrong; *more* is what the error is made of beside its message."""
+    return _line({"error": {**more, "code": code, "message": message}})
 
 
 def decode_reply(line: bytes, name: str = "") -> Any:
@@ -115,7 +106,7 @@ def decode_reply(line: bytes, name: str = "") -> Any:
     Return the result in *line*, which answers a request about the dataset *name*.
 
     Raises:
-        DatasetError, StatementError: What the other side says.
+        DatasetError, QueryError: What the other side says.
         ProtocolError: It is no reply.
     """
     fields = _fields(line)
@@ -124,27 +115,67 @@ def decode_reply(line: bytes, name: str = "") -> Any:
     error = fields.get("error")
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
         raise ProtocolError("a reply has a result or an error")
-    code, message = str(error.get("code")), error["message"]
-    raise _ERRORS[code](name, message) if code in _ERRORS else DatasetError(message)
+    raise _error_of(error, name)
 
 
-def answer(control: DatasetControl, line: bytes) -> bytes:
-    """Return the reply of *control* to the request in *line*, whatever that holds."""
+def _error_of(fields: dict[str, Any], name: str) -> DatasetError | QueryError:
+    code = str(fields.get("code"))
+    if code in _ERRORS:
+        return _ERRORS[code](name)
+    if code not in ERRORS:
+        return DatasetError(fields["message"])
     try:
-        request = decode_request(line)
-        if request.call == "datasets":
-            return _line({"result": [asdict(state) for state in control.datasets()]})
-        if request.call == "history":
-            return _line({"result": [asdict(run) for run in control.history(request.name)]})
-        return _line({"result": asdict(control.request_refresh(request.name, request.refresh_sql))})
+        return ERRORS[code](fields)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise ProtocolError("an error lacks what it is made of") from exc
+
+
+def answer(control: DatasetControl, line: bytes, judged: threading.Semaphore | None = None) -> bytes:
+    """
+    Return the reply of *control* to the request in *line*, whatever that holds.
+
+    With *judged*, a request that has a statement judged takes one place of it, or is told that there is none.
+    """
+    try:
+        return _line({"result": _result(control, decode_request(line), judged)})
     except ProtocolError as exc:
         return encode_error("protocol_error", f"The control request is malformed: {exc}.")
-    except (DatasetError, QueryError) as exc:
+    except DatasetError as exc:
         return encode_error(exc.code, str(exc))
+    except QueryError as exc:
+        return encode_error(exc.code, str(exc), **vars(exc))
     except Exception:
         # The next request may well be answered: the caller is told, and the log has the reason.
         logger.exception("A control request failed")
         return encode_error(DatasetError.code, "The refresher failed; the log of the runtime tells why.")
+
+
+def _result(control: DatasetControl, request: Request, judged: threading.Semaphore | None) -> Any:
+    if request.call == "datasets":
+        return [asdict(state) for state in control.datasets()]
+    if request.call == "history":
+        return [asdict(run) for run in control.history(request.name)]
+    with _place(judged if request.refresh_sql is not None else None):
+        return asdict(control.request_refresh(request.name, request.refresh_sql))
+
+
+@contextmanager
+def _place(places: threading.Semaphore | None) -> Iterator[None]:
+    """
+    Hold one of *places*, if there are any to hold.
+
+    Raises:
+        EngineBusyError: None is free.
+    """
+    if places is None:
+        yield
+        return
+    if not places.acquire(blocking=False):
+        raise EngineBusyError
+    try:
+        yield
+    finally:
+        places.release()
 
 
 class ControlServer:
@@ -159,6 +190,7 @@ class ControlServer:
         self._path = state_dir / SOCKET_NAME
         self._control = control
         self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._judged = threading.BoundedSemaphore(_MAX_JUDGED)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Whoever has the lock of the directory owns the name; what is there is a dead predecessor's.
@@ -197,16 +229,23 @@ class ControlServer:
             with connection, suppress(OSError):
                 connection.settimeout(_TIMEOUT_S)
                 line = _read_line(connection, MAX_REQUEST_BYTES)
-                connection.sendall(answer(self._control, line))
+                connection.sendall(answer(self._control, line, self._judged))
         finally:
             self._places.release()
 
 
 class ControlClient:
-    """The `DatasetControl` of a process that does not hold the lock: it asks the one that does."""
+    """
+    The `DatasetControl` of a process that does not hold the lock: it asks the one that does.
 
-    def __init__(self, state_dir: Path) -> None:
+    Args:
+        state_dir: Where the other process has its socket.
+        judging_s: Seconds that it may take, beside its answer, to have a `refresh_sql` judged.
+    """
+
+    def __init__(self, state_dir: Path, *, judging_s: float = 0.0) -> None:
         self._path = str(state_dir / SOCKET_NAME)
+        self._judging_s = judging_s
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
@@ -229,6 +268,7 @@ class ControlClient:
                 connection.settimeout(_TIMEOUT_S)
                 connection.connect(self._path)
                 connection.sendall(encode_request(request))
+                connection.settimeout(_TIMEOUT_S + (0.0 if request.refresh_sql is None else self._judging_s))
                 line = _read_line(connection, MAX_REPLY_BYTES)
             return decode_reply(line, request.name)
         except (OSError, ProtocolError) as exc:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from queryengine.errors import StatementError, StatementNotAllowedError
-from queryengine.gate import Gate
+from queryengine.gate import GatedStatement
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 
-def faults(config: RuntimeConfig, gate: Gate) -> tuple[ConfigFault, ...]:
+class StatementJudge(Protocol):
+    """Says whether a statement may run: a gate of this process, or an engine, which has one elsewhere."""
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """
+        Judge *sql*, which may read *relations* (names in lower case).
+
+        Raises:
+            StatementError: It cannot be parsed or is not allowed.
+            QueryError: It cannot be judged at the moment.
+        """
+
+
+def faults(config: RuntimeConfig, gate: StatementJudge) -> tuple[ConfigFault, ...]:
     """Return a fault for each `refresh_sql` of the YAML that may not run."""
     found = []
     for dataset in config.datasets:
@@ -22,12 +37,13 @@ def faults(config: RuntimeConfig, gate: Gate) -> tuple[ConfigFault, ...]:
     return tuple(found)
 
 
-def admit_refresh_sql(gate: Gate, dataset: DatasetConfig, sql: str) -> str:
+def admit_refresh_sql(gate: StatementJudge, dataset: DatasetConfig, sql: str) -> str:
     """
     Return the text to run for *sql*, one SELECT that reads nothing but its own dataset.
 
     Raises:
         StatementError: It cannot be parsed, or is not such a SELECT.
+        QueryError: It cannot be judged at the moment.
     """
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":

@@ -62,10 +62,11 @@ class History:
 
     def interrupt(self) -> None:
         """List every run that has not finished as failed."""
+        now = utc_now()
         with self._lock:
             for name, runs in self._runs.items():
                 self._runs[name] = [
-                    replace(run, status="failed", finished_at=utc_now(), error=INTERRUPTED)
+                    replace(run, status="failed", finished_at=now, error=INTERRUPTED)
                     if run.finished_at is None
                     else run
                     for run in runs

@@ -20,13 +20,12 @@ from pathlib import Path
 
 from datasets.control import DatasetState, DatasetStatus, RefreshRun
 from datasets.deadline import Deadline
-from datasets.declarations import admit_refresh_sql
+from datasets.declarations import StatementJudge, admit_refresh_sql
 from datasets.errors import AccelerationDisabledError, DatasetError, SchemaChangedError, UnknownDatasetError
 from datasets.history import History
 from datasets.publication import Publication
 from datasets.snapshots import SnapshotBuilder, compare_columns, refresh_sql_of, utc_now
 from queryengine.catalog import Snapshot
-from queryengine.gate import Gate
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -69,14 +68,14 @@ class Refresher:
 
     Args:
         config: The runtime's configuration.
-        gate: Judges each `refresh_sql`.
+        gate: Judges the `refresh_sql` of callers.
         now: The clock of intervals, in seconds from anywhere, that never steps back.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
     """
 
-    def __init__(self, config: RuntimeConfig, gate: Gate, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: RuntimeConfig, gate: StatementJudge, now: Callable[[], float] = time.monotonic) -> None:
         self._state_dir: Path = config.state_dir
         self._gate = gate
         self._now = now
@@ -132,6 +131,7 @@ class Refresher:
 
         Raises:
             StatementError: *refresh_sql* may not run.
+            QueryError: It cannot be judged at the moment.
         """
         entry = self._entry(name)
         if not entry.config.acceleration.enabled:

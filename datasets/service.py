@@ -13,6 +13,7 @@ import time
 
 from datasets.control import DatasetControl, DatasetState, RefreshRun
 from datasets.control_socket import ControlClient, ControlServer
+from datasets.declarations import StatementJudge
 from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError
 from datasets.lock import StateLock
 from datasets.refresher import Refresher
@@ -36,11 +37,13 @@ class DatasetService:
     Args:
         config: The runtime's configuration.
         exclusive: Whether this process must be the one that refreshes.
+        judge: Judges the `refresh_sql` of callers; None: a gate of this process.
     """
 
-    def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
+    def __init__(self, config: RuntimeConfig, *, exclusive: bool, judge: StatementJudge | None = None) -> None:
         self._config = config
         self._exclusive = exclusive
+        self._judge = judge
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
         self._stopping = threading.Event()
@@ -116,7 +119,7 @@ class DatasetService:
     def _hold(self) -> None:
         """Become the process that refreshes; the lock is ours."""
         try:
-            refresher = Refresher(self._config, Gate())
+            refresher = Refresher(self._config, self._judge or Gate())
             self._server = ControlServer(self._config.state_dir, refresher)
         except BaseException:
             self._lock.release()

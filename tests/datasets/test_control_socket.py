@@ -5,6 +5,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,14 @@ from datasets.errors import (
 )
 from queryengine.errors import (
     EmptyStatementError,
+    EngineBusyError,
+    EngineUnavailableError,
+    EngineWorkerDiedError,
     ParameterError,
+    QueryCancelledError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
     SqlError,
     SqlSyntaxError,
     StatementError,
@@ -144,6 +152,13 @@ ERRORS: list[Exception] = [
     ParameterError("Parameter."),
     StatementNotAllowedError("DELETE."),
     StatementError("Statement."),
+    QueryTimeoutError(1.5),
+    QueryCancelledError(),
+    ResourceLimitError("Memory."),
+    EngineBusyError(7),
+    EngineWorkerDiedError(),
+    EngineUnavailableError("Starting."),
+    QueryError("Failed."),
 ]
 
 
@@ -159,11 +174,61 @@ def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Fixed, err
     assert str(caught.value) == str(error)
 
 
-def test_every_class_that_a_statement_can_be_refused_with_is_known() -> None:
+def test_every_class_that_a_refresh_sql_can_be_refused_with_is_tried_here() -> None:
     def tree(cls: type[Exception]) -> set[type[Exception]]:
         return {cls}.union(*map(tree, cls.__subclasses__()))
 
-    assert {cls.code for cls in tree(StatementError)} <= control_socket._ERRORS.keys()  # type: ignore[attr-defined]
+    assert tree(QueryError) <= {type(error) for error in ERRORS}
+
+
+def test_what_an_error_is_made_of_arrives_too(tmp_path: Path, served: Fixed) -> None:
+    served.error = EngineBusyError(7)
+
+    with pytest.raises(EngineBusyError) as caught:
+        ControlClient(tmp_path).request_refresh("x", "SELECT 1")
+
+    assert caught.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize("fields", [{}, {"limit_s": "x"}, {"limit_s": None}])
+def test_an_error_that_lacks_what_it_is_made_of_is_no_reply(fields: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        decode_reply(encode_error("query_timeout", "Too long.", **fields))
+
+
+class Slow(Fixed):
+    """Judges no statement until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+        self.judging = threading.Semaphore(0)
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+        if refresh_sql is not None:
+            self.judging.release()
+            self.may.wait(60)
+        return RUN
+
+
+def test_statements_that_are_judged_slowly_keep_nobody_else_waiting(tmp_path: Path) -> None:
+    control = Slow()
+    server = ControlServer(tmp_path, control)
+    client = ControlClient(tmp_path, judging_s=60)
+    with ThreadPoolExecutor(control_socket._MAX_JUDGED) as pool:
+        judged = [pool.submit(client.request_refresh, "x", "SELECT 1") for _ in range(control_socket._MAX_JUDGED)]
+        for _ in judged:
+            assert control.judging.acquire(timeout=60)
+
+        with pytest.raises(EngineBusyError):
+            client.request_refresh("x", "SELECT 1")
+        assert client.request_refresh("x") == RUN
+        assert client.datasets() == (STATE,)
+
+        control.may.set()
+        assert [future.result() for future in judged] == [RUN] * len(judged)
+    assert client.request_refresh("x", "SELECT 1") == RUN
+    server.close()
 
 
 def test_an_error_nobody_thought_of_is_logged_and_told_without_detail(
@@ -337,7 +402,7 @@ def test_no_line_makes_the_decoder_of_requests_fail_otherwise(line: bytes) -> No
 def test_no_line_makes_the_decoder_of_replies_fail_otherwise(line: bytes) -> None:
     try:
         decode_reply(line, "a")
-    except (ProtocolError, DatasetError, StatementError):
+    except (ProtocolError, DatasetError, QueryError):
         return
     assert b'"result"' in line
 
@@ -352,5 +417,5 @@ def test_every_line_gets_one_line_back(line: bytes) -> None:
 
 @given(texts, texts)
 def test_any_error_survives_the_wire(code: str, message: str) -> None:
-    with pytest.raises((DatasetError, StatementError)):
+    with pytest.raises((DatasetError, QueryError, ProtocolError)):
         decode_reply(encode_error(code, message))

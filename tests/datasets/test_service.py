@@ -26,7 +26,8 @@ from datasets.errors import (
 from datasets.lock import StateLock
 from datasets.service import DatasetService
 from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY, read_manifest
-from queryengine.errors import StatementNotAllowedError
+from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
+from queryengine.gate import GatedStatement
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
 from tests.datasets.support import configure, declare, files_below, rows, wait_for
@@ -361,3 +362,39 @@ def test_a_load_that_does_not_end_keeps_the_lock(
 
     assert service._lock.held
     assert "A load did not end in time" in caplog.text
+
+
+class Judge:
+    """Takes nothing but what it was told to."""
+
+    def __init__(self, outcome: GatedStatement | QueryError) -> None:
+        self.outcome = outcome
+        self.asked: list[tuple[str, frozenset[str]]] = []
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        self.asked.append((sql, relations))
+        if isinstance(self.outcome, QueryError):
+            raise self.outcome
+        return self.outcome
+
+
+def test_another_process_may_judge_what_callers_send(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    judge = Judge(GatedStatement("SELECT a + 1 AS a, b FROM d", "select", frozenset({"d"}), frozenset()))
+    service = DatasetService(
+        configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig())), exclusive=True, judge=judge
+    )
+    service.start()
+    try:
+        wait_for(service.is_loaded, "the load")
+        run = service.request_refresh("d", "no SQL at all")
+        wait_for(lambda: service.history("d")[0].id == run.id and service.history("d")[0].finished_at, "the refresh")
+
+        assert judge.asked == [("no SQL at all", frozenset({"d"}))]
+        assert served(tmp_path) == [(2, "x")]
+
+        judge.outcome = EngineBusyError()
+        with pytest.raises(EngineBusyError):
+            service.request_refresh("d", "SELECT 1")
+    finally:
+        service.stop(30)

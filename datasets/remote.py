@@ -1,0 +1,25 @@
+"""The datasets of a process that never refreshes: web under `manage.py serve`, which only asks."""
+
+from __future__ import annotations
+
+from datasets.control_socket import ControlClient
+from datasets.errors import DatasetError
+from runtimeconf.model import RuntimeConfig
+
+
+class RemoteDatasets(ControlClient):
+    """A `DatasetRegistry` that asks the process with the lock of the state directory, and never takes its place."""
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        # A statement waits for an engine worker like any other, and is judged under the same time limit.
+        super().__init__(config.state_dir, judging_s=config.query.queue_timeout_s + config.query.timeout_s)
+        self._was_loaded = False
+
+    def is_loaded(self) -> bool:
+        """As `DatasetRegistry.is_loaded`."""
+        if not self._was_loaded:
+            try:
+                self._was_loaded = all(state.loaded_once for state in self.datasets())
+            except DatasetError:
+                return False
+        return self._was_loaded
