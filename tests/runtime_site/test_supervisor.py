@@ -1,0 +1,357 @@
+"""The supervisor over small programs: what is started when, what is started again, and how it all ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datasets.support import wait_for
+
+#: What a supervisor runs in: it reads its parts and its settings from its argument.
+SUPERVISOR = """
+import ctypes, json, logging.config, os, signal, sys
+from runtime_site import logs, supervisor
+settings = json.loads(sys.argv[1])
+logging.config.dictConfig(logs.logging_config({}))
+supervisor.GOOD_LIFE_S = settings["good_life_s"]
+supervisor._RESERVE_S, supervisor._RESERVE_SHARE = 1e9, settings["reserve_share"]
+if settings["adopts_orphans"]:
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
+if settings["ignores_children"]:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+asked = iter(range(1000))
+sys.exit(supervisor.Supervisor(
+    [supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part) for part in settings["parts"]],
+    stop_order=settings["stop_order"],
+    shutdown_timeout_s=settings["shutdown_timeout_s"],
+    is_ready=lambda: next(asked) == 3,
+    on_ready=lambda: print("ready", flush=True),
+).run())
+"""
+
+#: How each part begins: it hears its signals, and says what it does in the file that all share.
+PART = """
+import os, signal, subprocess, sys, time
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+name, log = {name!r}, {log!r}
+def say(what):
+    with open(log, "a") as file:
+        file.write(f"{{name}} {{what}}\\n")
+def end(*_):
+    say("ends")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+say("starts")
+"""
+
+SERVES = "while True: time.sleep(60)"
+
+#: When it is to end, it waits until a file appears.
+WAITS = """
+def end(*_):
+    say("drains")
+    while not os.path.exists({go!r}): time.sleep(0.01)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+say("serves")
+while True: time.sleep(60)
+"""
+
+
+@dataclass
+class Supervised:
+    """A running supervisor, and what it and its parts said."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+
+    def said(self) -> list[str]:
+        """Return what the parts said."""
+        log = self.directory / "parts.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def output(self) -> str:
+        """Return what the supervisor printed and logged."""
+        return (self.directory / "output.log").read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ends(self) -> int:
+        """Wait for the end and return the exit code."""
+        return self.process.wait(60)
+
+    def wait_for(self, *said: str) -> None:
+        """Wait until the parts have said all of *said*."""
+        wait_for(lambda: set(said) <= set(self.said()), f"{said}, not {self.output()}")
+
+    def delays(self) -> list[str]:
+        """Return how long each new start was put off."""
+        return re.findall(r"delay_s=(\S+)", self.output())
+
+
+Start = Callable[..., Supervised]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start supervisors over parts, each a name and a program; the stop order is that of the parts."""
+    started: list[Supervised] = []
+
+    def start_one(
+        parts: dict[str, str],
+        *,
+        stop_order: tuple[str, ...] = (),
+        shutdown_timeout_s: float = 60.0,
+        reserve_share: float = 0.1,
+        good_life_s: float = 30.0,
+        commands: dict[str, list[str]] | None = None,
+        ignores_children: bool = False,
+        adopts_orphans: bool = False,
+    ) -> Supervised:
+        described: list[dict[str, Any]] = []
+        for name, body in parts.items():
+            program = PART.format(name=name, log=str(tmp_path / "parts.log")) + textwrap.dedent(body)
+            described.append({"name": name, "arguments": [sys.executable, "-c", program]})
+        described += [{"name": name, "arguments": arguments} for name, arguments in (commands or {}).items()]
+        settings = {
+            "parts": described,
+            "stop_order": stop_order or [part["name"] for part in described],
+            "shutdown_timeout_s": shutdown_timeout_s,
+            "reserve_share": reserve_share,
+            "good_life_s": good_life_s,
+            "ignores_children": ignores_children,
+            "adopts_orphans": adopts_orphans,
+        }
+        with (tmp_path / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", SUPERVISOR, json.dumps(settings)], stdout=output, stderr=output
+            )
+        started.append(Supervised(process, tmp_path))
+        return started[-1]
+
+    yield start_one
+    for supervised in started:
+        while supervised.process.poll() is None:
+            supervised.signal(signal.SIGTERM)
+            wait_for(lambda: supervised.process.poll() is not None, "the end")  # noqa: B023 (called at once)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_parts_run_side_by_side_and_stop_one_after_the_other(start: Start) -> None:
+    supervised = start({"a": SERVES, "b": SERVES, "c": SERVES}, stop_order=("b", "c", "a"))
+    supervised.wait_for("a starts", "b starts", "c starts")
+    children = children_of(supervised.process.pid)
+    assert len({os.getsid(child) for child in children}) == 3
+
+    supervised.signal(signal.SIGTERM)
+
+    assert supervised.ends() == 0
+    assert supervised.said()[3:] == ["b ends", "c ends", "a ends"]
+    assert all(is_gone(child) for child in children)
+
+
+def test_a_stop_waits_for_what_runs(start: Start, tmp_path: Path) -> None:
+    waits = WAITS.format(go=str(tmp_path / "go"))
+    supervised = start({"a": waits, "b": SERVES})
+    supervised.wait_for("a serves", "b starts")
+
+    supervised.signal(signal.SIGINT)
+    supervised.wait_for("a drains")
+    assert "b ends" not in supervised.said()
+    (tmp_path / "go").touch()
+
+    assert supervised.ends() == 0
+    assert supervised.said()[-1] == "b ends"
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("sys.exit(0)", '"exit code 0"'),
+        ("sys.exit(3)", '"exit code 3"'),
+        ("os.kill(os.getpid(), signal.SIGKILL)", '"signal SIGKILL"'),
+        ("os.kill(os.getpid(), 40)", '"signal 40"'),
+    ],
+)
+def test_a_part_that_ends_is_started_again_later_and_later(start: Start, end: str, reason: str) -> None:
+    supervised = start({"a": end, "b": SERVES})
+    wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
+
+    assert supervised.delays()[:3] == ["0.2", "0.4", "0.8"]
+    assert f"part=a reason={reason}" in supervised.output()
+    assert supervised.said().count("b starts") == 1
+    supervised.signal(signal.SIGTERM)
+    assert supervised.ends() == 0
+
+
+def test_a_part_that_lived_well_is_started_again_soon(start: Start) -> None:
+    supervised = start({"a": "sys.exit(1)"}, good_life_s=0.0)
+    wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
+
+    assert supervised.delays()[:3] == ["0.2", "0.2", "0.2"]
+
+
+def test_what_a_part_leaves_behind_goes_with_it(start: Start, tmp_path: Path) -> None:
+    leaves = f"""
+        if not os.path.exists({str(tmp_path / "left")!r}):
+            left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            with open({str(tmp_path / "left")!r}, "w") as file: file.write(str(left.pid))
+            os.kill(os.getpid(), signal.SIGKILL)
+        say("serves")
+        while True: time.sleep(60)
+    """
+    supervised = start({"a": leaves})
+    supervised.wait_for("a serves")
+
+    wait_for(lambda: is_gone(int((tmp_path / "left").read_text())), "the end of what was left")
+
+
+def test_a_part_that_cannot_start_ends_all(start: Start) -> None:
+    after_a = """
+        while "a starts" not in open(log).read(): time.sleep(0.01)
+        sys.exit(78)
+    """
+    supervised = start({"a": SERVES, "b": after_a})
+
+    assert supervised.ends() == 1
+    assert "cannot start" in supervised.output()
+    assert supervised.said().count("b starts") == 1
+    assert supervised.said()[-1] == "a ends"
+
+
+def test_a_part_that_has_started_once_may_fail_to_later(start: Start, tmp_path: Path) -> None:
+    later = f"""
+        if os.path.exists({str(tmp_path / "again")!r}): sys.exit(78)
+        open({str(tmp_path / "again")!r}, "w").close()
+    """
+    supervised = start({"a": later})
+
+    wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
+    assert supervised.process.poll() is None
+
+
+def test_a_program_that_is_not_there_is_tried_again(start: Start, tmp_path: Path) -> None:
+    supervised = start({"a": SERVES}, commands={"b": [str(tmp_path / "absent")]})
+
+    wait_for(lambda: len(supervised.delays()) >= 2, "two new starts")
+    assert 'part=b reason="No such file or directory"' in supervised.output()
+    supervised.signal(signal.SIGTERM)
+    assert supervised.ends() == 0
+
+
+def test_what_does_not_end_in_time_is_killed_and_the_others_still_end_in_order(start: Start) -> None:
+    stubborn = 'signal.signal(signal.SIGTERM, signal.SIG_IGN); say("serves")\nwhile True: time.sleep(60)'
+    supervised = start({"a": stubborn, "b": SERVES}, shutdown_timeout_s=30.0, reserve_share=0.95)
+    supervised.wait_for("a serves", "b starts")
+
+    supervised.signal(signal.SIGTERM)
+
+    assert supervised.ends() == 1
+    assert "did not end in time part=a" in supervised.output()
+    assert supervised.said()[-1] == "b ends"
+
+
+def test_a_second_signal_ends_at_once(start: Start) -> None:
+    stubborn = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'
+    supervised = start({"a": stubborn, "b": SERVES}, shutdown_timeout_s=3600.0)
+    supervised.wait_for("a serves", "b starts")
+    children = children_of(supervised.process.pid)
+
+    supervised.signal(signal.SIGTERM)
+    supervised.wait_for("a hears")
+    supervised.signal(signal.SIGINT)
+
+    assert supervised.ends() == 1
+    assert all(is_gone(child) for child in children)
+    assert "b ends" not in supervised.said()
+
+
+def test_a_part_that_ends_by_itself_during_a_stop_is_not_started_again(start: Start, tmp_path: Path) -> None:
+    slow = WAITS.format(go=str(tmp_path / "go"))
+    supervised = start({"a": slow, "b": SERVES})
+    supervised.wait_for("a serves", "b starts")
+    first, second = children_of(supervised.process.pid)
+
+    supervised.signal(signal.SIGTERM)
+    supervised.wait_for("a drains")
+    for child in (first, second):
+        if b"'b'" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(child, signal.SIGKILL)
+    wait_for(lambda: "ended by itself" in supervised.output(), "the end to be noticed")
+    (tmp_path / "go").touch()
+
+    assert supervised.ends() == 0
+    assert "ended by itself part=b" in supervised.output()
+    assert supervised.said().count("b starts") == 1
+
+
+def test_signals_that_mean_nothing_change_nothing(start: Start) -> None:
+    supervised = start({"a": SERVES})
+    supervised.wait_for("a starts")
+
+    for number in (
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGWINCH,
+        signal.SIGPIPE,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGCHLD,
+        signal.SIGHUP,
+    ):
+        supervised.signal(number)
+
+    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about SIGHUP")
+    supervised.signal(signal.SIGTERM)
+    assert supervised.ends() == 0
+    assert supervised.said() == ["a starts", "a ends"]
+
+
+def test_readiness_is_said_once(start: Start) -> None:
+    supervised = start({"a": SERVES})
+
+    wait_for(lambda: "ready" in supervised.output(), "readiness")
+    supervised.signal(signal.SIGTERM)
+    assert supervised.ends() == 0
+    assert supervised.output().count("ready") == 1
+
+
+def test_a_parent_that_ignored_its_children_changes_nothing(start: Start) -> None:
+    supervised = start({"a": "sys.exit(3)"}, ignores_children=True)
+
+    wait_for(lambda: 'reason="exit code 3"' in supervised.output(), "the end to be noticed")
+
+
+def test_as_the_first_process_of_a_container_it_buries_orphans(start: Start, tmp_path: Path) -> None:
+    leaves = f"""
+        orphan = "import os, time; os.setsid(); time.sleep(0.5)"
+        parent = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {{orphan!r}}]).pid)"
+        pid = subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, check=True).stdout
+        with open({str(tmp_path / "orphan.new")!r}, "wb") as file: file.write(pid)
+        os.rename({str(tmp_path / "orphan.new")!r}, {str(tmp_path / "orphan")!r})
+        while True: time.sleep(60)
+    """
+    supervised = start({"a": leaves}, adopts_orphans=True)
+    wait_for((tmp_path / "orphan").exists, "the orphan")
+
+    wait_for(lambda: is_gone(int((tmp_path / "orphan").read_text())), "the burial")
+    assert supervised.process.poll() is None
