@@ -149,7 +149,7 @@ class ClientResult:
     def __next__(self) -> bytes:
         """Give the next chunk of a complete answer, or raise why there is none."""
         with self._lock:
-            if self._ready and (self._complete or self._reason is None):
+            if self._ready and (self._complete or self._reason is None):  # a cancelled statement gives nothing more
                 return self._ready.popleft()
             if self._complete:
                 raise StopIteration
@@ -157,8 +157,8 @@ class ClientResult:
                 raise self._reason() if self._reason is not None else QueryCancelledError()
             self._reading = True
         try:
+            self._check()
             while not self._ready and not self._complete:
-                self._check()
                 self._read()
         except BaseException:
             self._end()

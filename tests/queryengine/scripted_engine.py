@@ -1,0 +1,117 @@
+"""A broker and a worker socket whose answers tests write themselves, for what a real worker would not do on demand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from queryengine.broker import BROKER_SOCKET, Broker
+from queryengine.client import ENGINE_SOCKET
+from queryengine.frames import FrameDecoder, Kind, decode_json, encode_data, encode_json
+from runtimeconf.model import QueryConfig
+
+HEADER = encode_json(Kind.HEADER, {"columns": [["a", "INTEGER"]], "content_type": "application/json"})
+END = encode_json(Kind.END, {"rows": 1, "bytes": 9, "parse_ms": 0.25, "run_ms": 0.5, "encode_ms": 0.125})
+
+
+def data(payload: bytes) -> bytes:
+    return b"".join(encode_data(payload))
+
+
+def error(code: str, message: str = "No.", **fields: Any) -> bytes:
+    return encode_json(Kind.ERROR, {"code": code, "message": message, **fields})
+
+
+class Peer:
+    """The worker's end of a statement's connection."""
+
+    def __init__(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        self.socket = connection
+        self.request = request
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.sendall(b"".join(frames))
+
+    def wait_for_stop(self) -> None:
+        """Wait until the client asks for the end, or has gone."""
+        with suppress(OSError):
+            while self.socket.recv(4096):
+                pass
+
+
+Script = Callable[[Peer], None]
+
+
+def one_row(peer: Peer) -> None:
+    peer.send(HEADER, data(b'[{"a":1}]'), END)
+
+
+class ScriptedEngine:
+    """Answers `SELECT 1`, and each statement in `scripts` by its function, in a thread of its own."""
+
+    def __init__(self, state_dir: Path, limits: QueryConfig) -> None:
+        self.scripts: dict[str, Script] = {"SELECT 1": one_row}
+        self.requests: list[dict[str, Any]] = []
+        self.killed: list[str] = []
+        self.alive = limits.workers
+        self.reports = True
+        self._calls: list[Callable[[], None]] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        path = state_dir / ENGINE_SOCKET
+        path.unlink(missing_ok=True)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        self.broker = Broker(state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append)
+        self._ends = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._poll, daemon=True),
+            threading.Thread(target=self._accept, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function of the broker in its thread, and wait for that."""
+        done = threading.Event()
+        self._calls.append(lambda: (function(), done.set())[1])
+        assert done.wait(30)
+
+    def close(self) -> None:
+        """End abruptly, as by a kill."""
+        self._ends.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+        self.broker.close()
+
+    def _poll(self) -> None:
+        while not self._ends.is_set():
+            if self.reports:
+                self.broker.report(alive=self.alive, killed=3)
+            self.broker.poll(0.01)
+            while self._calls:
+                self._calls.pop(0)()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        decoder = FrameDecoder()
+        with connection, suppress(OSError):
+            while received := connection.recv(65536):
+                for _, payload in decoder.feed(received):
+                    request = decode_json(payload)
+                    self.requests.append(request)
+                    self.scripts[request["sql"]](Peer(connection, request))
+                    return
