@@ -25,6 +25,10 @@ def main() -> None:
         os.environ["DJANGO_SETTINGS_MODULE"] = "runtimeclient.settings"
     else:
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
+        if "RUNTIME_HANDOVER_FD" in os.environ:
+            from runtime_site import parts  # noqa: PLC0415 (a client command needs none of it)
+
+            parts.receive()
 
     from django.core.management import execute_from_command_line  # noqa: PLC0415 (after the settings are chosen)
 

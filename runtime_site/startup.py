@@ -18,13 +18,8 @@ import datasets.state
 import queryengine.state
 import runtimeconf.state
 from authkeys.errors import AuthKeysError
-from datasets import declarations
 from datasets.errors import DatasetError
-from datasets.service import DatasetService
 from queryengine.errors import QueryError
-from queryengine.gate import Gate
-from queryengine.inprocess import InProcessEngine
-from queryengine.views import order_views
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
@@ -72,6 +67,11 @@ def checked_config() -> RuntimeConfig:
 
 def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
     """Gate the SQL that the YAML holds: views and `refresh_sql`."""
+    # Loaded here: the parts of a runtime that hold no engine need this module too.
+    from datasets import declarations  # noqa: PLC0415
+    from queryengine.gate import Gate  # noqa: PLC0415
+    from queryengine.views import order_views  # noqa: PLC0415
+
     gate = Gate()
     try:
         faults = list(declarations.faults(config, gate))
@@ -110,6 +110,9 @@ class Runtime:
     """
 
     def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
+        from datasets.service import DatasetService  # noqa: PLC0415 (as above)
+        from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
+
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False

@@ -1,0 +1,43 @@
+"""`manage.py runrefresh`: the part that loads the data, and the only one that writes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from datasets.service import DatasetService
+from queryengine.client import EngineClient
+from runtime_site.management.part import PartBase
+from runtimeconf.model import RuntimeConfig
+
+#: Seconds between two looks at what a signal has set, should it have come to another thread.
+_LOOK_S = 1.0
+
+
+class Command(PartBase):
+    """Load the datasets, keep them fresh, and answer for them on the control socket."""
+
+    help = "Runs the part of the runtime that loads data. `serve` starts it; by hand it needs the YAML."
+    part = "refresh"
+
+    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
+        """Hold the state directory until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Until everything has begun there is nothing to end in order.
+            signal.signal(number, lambda *_: sys.exit(0))
+        # No text of a caller is parsed in this process: it has the data's sources, and must outlive every statement.
+        engine = EngineClient(config)
+        service = DatasetService(config, exclusive=True, judge=engine)
+        service.start()
+        if "verified" in extra:
+            os.eventfd_write(extra["verified"], 1)
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        while not stop.wait(_LOOK_S):
+            pass
+        service.stop(config.shutdown_timeout_s)
+        engine.close()

@@ -1,0 +1,98 @@
+"""`manage.py runweb`: the part that speaks HTTP. It holds no data and no engine."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from django.core.wsgi import get_wsgi_application
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+
+import datasets.state
+import queryengine.state
+from runtime_site import gunicorn_web, parts
+from runtime_site.management.part import PartBase
+from runtime_site.ports import wait_until_bindable
+from runtimeconf.model import RuntimeConfig
+from sqlapi.readiness import is_ready
+
+#: Seconds that a start waits for the port of a predecessor that is just ending.
+PREDECESSOR_WAIT_S = 5.0
+
+_READY_POLL_S = 0.02
+
+#: gunicorn's codes for an address it cannot have and an application it cannot load.
+_HOPELESS = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
+
+
+class Command(PartBase):
+    """Serve HTTP until SIGTERM, with the engine and the datasets of other parts."""
+
+    help = "Runs the part of the runtime that speaks HTTP. `serve` starts it; by hand it needs the YAML."
+    part = "web"
+
+    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
+        """Run the arbiter and its workers; it ends the process."""
+        wait_until_bindable(config.http.bind, time.monotonic() + PREDECESSOR_WAIT_S)
+        try:
+            _Arbiter(_Web(config, extra)).run()
+        except SystemExit as error:
+            # gunicorn's codes for a port it cannot have and an application it cannot load: no other try would help.
+            sys.exit(
+                parts.CANNOT_START
+                if error.code in {1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR}
+                else error.code
+            )
+
+
+class _Web(BaseApplication):
+    """gunicorn with the settings of the configuration and no command line of its own."""
+
+    def __init__(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
+        self._config = config
+        self._ready: int | None = extra.get("ready")
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in gunicorn_web.web_options(self._config).items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """Connect this worker with the other parts; gevent has replaced threads and sockets by now."""
+        # Imported here: what it makes at its import is then made of gevent's threads and sockets.
+        from datasets.remote import RemoteDatasets  # noqa: PLC0415
+        from queryengine.client import EngineClient  # noqa: PLC0415
+
+        engine = EngineClient(self._config)
+        atexit.register(engine.close)
+        queryengine.state.set_engine(engine)
+        datasets.state.set_datasets(RemoteDatasets(self._config))
+        if self._ready is not None:
+            threading.Thread(target=_tell_when_ready, args=[self._ready], name="ready", daemon=True).start()
+        return get_wsgi_application()
+
+
+def _tell_when_ready(descriptor: int) -> None:
+    while not is_ready():
+        time.sleep(_READY_POLL_S)
+    os.eventfd_write(descriptor, 1)
+    os.close(descriptor)
+
+
+class _Arbiter(Arbiter):
+    """
+    gunicorn's parent process without the signals that make no sense for a part of a supervised whole.
+
+    SIGHUP starts workers anew with another configuration, SIGTTIN and SIGTTOU change their number, SIGUSR2 starts a
+    second parent.
+    """
+
+    def handle_hup(self) -> None:
+        """Do nothing: what the YAML says is read at startup only."""
+
+    handle_ttin = handle_ttou = handle_usr2 = handle_hup

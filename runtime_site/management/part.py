@@ -1,0 +1,59 @@
+"""What the commands `runrefresh`, `runengine` and `runweb` share: a part started by `serve`, or by hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from django.core.management.base import BaseCommand, CommandParser
+
+import authkeys.state
+import runtimeconf.state
+from runtime_site import parts, startup
+from runtimeconf.model import RuntimeConfig
+
+
+class PartBase(BaseCommand):
+    """One part of the runtime, until SIGTERM."""
+
+    part: ClassVar[parts.PartName]
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--config",
+            metavar="FILE",
+            type=Path,
+            help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Serve what was handed over; without that, check the YAML and begin anew with nothing but what is needed."""
+        handed = parts.received()
+        try:
+            if handed is None:
+                self._execute(options["config"])
+            self.serve(*handed)
+        except startup.StartError as error:
+            self.stderr.write(str(error))
+            sys.exit(parts.CANNOT_START)
+
+    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
+        """
+        Serve until SIGTERM.
+
+        Raises:
+            StartError: It cannot begin, and another try would not help.
+        """
+        raise NotImplementedError
+
+    def _execute(self, file: Path | None) -> NoReturn:
+        if file is not None:
+            os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
+            runtimeconf.state.set_config(None)
+        config = startup.checked_config()
+        startup.log_warnings(config)
+        parts.execute(self.part, config, authkeys.state.get_access())

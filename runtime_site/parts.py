@@ -1,0 +1,118 @@
+"""
+The parts of the runtime as processes: what each is given when it is executed, and how it takes it.
+
+A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its
+own. So it neither reads the YAML again nor knows more than it needs: the keys never leave the process that read them,
+their digests go to web only, and what leads to the sources of data to refresh only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+import authkeys.state
+import runtimeconf.state
+from authkeys import access
+from runtime_site.parent_death import die_with_parent
+from runtimeconf import handover
+from runtimeconf.model import RuntimeConfig
+
+PartName = Literal["refresh", "engine", "web"]
+PARTS: tuple[PartName, ...] = get_args(PartName)
+
+#: Names the descriptor of the handover in the environment of a part.
+HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
+
+#: The exit code of a part that another try would not help (EX_CONFIG of sysexits.h).
+CANNOT_START = 78
+
+_MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
+
+#: What a part may have of the environment, by name. Everything else may be a secret of somebody.
+_ENVIRONMENT = re.compile(
+    "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
+    "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
+)
+
+_received: tuple[RuntimeConfig, dict[str, Any]] | None = None
+
+
+def command(name: PartName) -> list[str]:
+    """Return the command line of a part."""
+    return [sys.executable, str(_MANAGE), f"run{name}"]
+
+
+def environment(environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
+    """Return what of *environ* a part gets, and the variable that leads it to its handover in *descriptor*."""
+    kept = {name: value for name, value in environ.items() if _ENVIRONMENT.fullmatch(name)}
+    return {**kept, HANDOVER_VARIABLE: str(descriptor)}
+
+
+def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
+    """
+    Write the handover of a part.
+
+    Args:
+        name: The part.
+        config: The checked configuration, without keys.
+        who: Who may call.
+        extra: More for this part, fit for JSON.
+
+    Returns:
+        The descriptor of the handover.
+
+    Raises:
+        OSError: The system has no room for it.
+    """
+    extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
+    if name == "web":
+        extra["access"] = access.handover(who)
+    return handover.write(config if name == "refresh" else handover.without_sources(config), extra)
+
+
+def receive() -> None:
+    """
+    Take the handover, if this process was given one; `manage.py` calls it before anything asks for a configuration.
+
+    A part of a supervisor ends with it from now on, at once and however it ends.
+    """
+    global _received  # noqa: PLW0603 (a process is given one handover)
+    descriptor = os.environ.pop(HANDOVER_VARIABLE, "")
+    if not descriptor:
+        return
+    config, extra = handover.read(int(descriptor))
+    os.close(int(descriptor))
+    if "supervisor" in extra:
+        die_with_parent(extra["supervisor"])
+        # The supervisor takes its signals one by one; a part is to get its own as they come.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    runtimeconf.state.set_config(config)
+    who = access.from_handover(config, extra.pop("access")) if "access" in extra else access.nobody(config)
+    authkeys.state.set_access(who)
+    _received = config, extra
+
+
+def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
+    """Return what this process was handed; None when it was started by hand."""
+    return _received
+
+
+def execute(name: PartName, config: RuntimeConfig, who: access.Access) -> NoReturn:
+    """
+    Become the part *name*: the same program anew, in an environment without secrets and with nothing but its handover.
+
+    Raises:
+        OSError: The program cannot be executed.
+    """
+    descriptor = hand_over(name, config, who)
+    os.set_inheritable(descriptor, True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    arguments = command(name)
+    os.execve(arguments[0], arguments, environment(os.environ, descriptor))  # noqa: S606 (no shell is wanted)

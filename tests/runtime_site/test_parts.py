@@ -1,0 +1,166 @@
+"""What a part is given, and what it is not: it takes its handover in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from authkeys import access
+from authkeys.access import Access
+from runtime_site import parts
+from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
+from runtimeconf.secret import Secret
+
+K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
+
+#: Takes a handover, and says what it knows then.
+PART = """
+import os, sys
+from runtime_site import parts
+parts.receive()
+from authkeys.state import get_access
+from runtimeconf.state import get_config
+config, extra = parts.received()
+assert get_config() is config
+key_set = get_access().key_set
+print(extra, None if key_set is None else [key_set.find(text) is not None for text in sys.argv[1:]])
+print([(dataset.name, dict(dataset.params)) for dataset in config.datasets])
+print(parts.HANDOVER_VARIABLE in os.environ, len(os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RuntimeConfig:
+    dataset = DatasetConfig(name="d", from_="file:a.csv", file="/a.csv", params={"token": "canary"})
+    return RuntimeConfig(
+        file=tmp_path / "runtime.yaml",
+        state_dir=tmp_path / "state",
+        auth=AuthConfig(enabled=True, keys=(Secret(K1), Secret(K2))),
+        datasets=(dataset,),
+    )
+
+
+@pytest.fixture
+def descriptors() -> Iterator[list[int]]:
+    """Descriptors that are closed at the end of the test."""
+    opened: list[int] = []
+    yield opened
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+def take(descriptor: int) -> list[str]:
+    """Let a process of its own take the handover, and return what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", PART, K1, K2, "another"],
+        env=parts.environment(os.environ, descriptor),
+        pass_fds=[descriptor],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def without_keys(config: RuntimeConfig) -> tuple[RuntimeConfig, Access]:
+    """Return what a process knows that has built the key set and forgotten the keys."""
+    who = access.build(config)
+    bare = RuntimeConfig(
+        file=config.file,
+        state_dir=config.state_dir,
+        auth=AuthConfig(enabled=config.auth.enabled),
+        datasets=config.datasets,
+    )
+    return bare, who
+
+
+def test_web_knows_the_keys_by_their_digests_and_no_source(config: RuntimeConfig, descriptors: list[int]) -> None:
+    descriptors.append(parts.hand_over("web", *without_keys(config), ready=7))
+
+    said = take(descriptors[0])
+
+    assert said[0] == "{'ready': 7, 'several_keys': True} [True, True, False]"
+    assert said[1] == "[('d', {})]"
+
+
+def test_the_engine_knows_neither_keys_nor_sources(config: RuntimeConfig, descriptors: list[int]) -> None:
+    descriptors.append(parts.hand_over("engine", *without_keys(config)))
+
+    said = take(descriptors[0])
+
+    assert said[:2] == ["{'several_keys': True} [False, False, False]", "[('d', {})]"]
+    digest = access.build(config).key_set.handover()["keys"][0][0]  # type: ignore[union-attr]
+    assert digest.encode() not in os.pread(descriptors[0], 100_000, 0)
+
+
+def test_refresh_knows_the_sources_and_no_key(config: RuntimeConfig, descriptors: list[int]) -> None:
+    descriptors.append(parts.hand_over("refresh", *without_keys(config)))
+
+    assert take(descriptors[0])[:2] == ["{'several_keys': True} [False, False, False]", "[('d', {'token': 'canary'})]"]
+
+
+def test_off_stays_off_for_web_alone(tmp_path: Path, descriptors: list[int]) -> None:
+    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path / "state")
+    who = access.build(config)
+    descriptors.extend([parts.hand_over("web", config, who), parts.hand_over("engine", config, who)])
+
+    assert take(descriptors[0])[0] == "{'several_keys': False} None"
+    assert take(descriptors[1])[0] == "{'several_keys': False} [False, False, False]"
+
+
+def test_nothing_of_the_handover_stays_open(config: RuntimeConfig, descriptors: list[int]) -> None:
+    descriptors.append(parts.hand_over("web", *without_keys(config)))
+
+    # Three streams, and the directory that is looked at.
+    assert take(descriptors[0])[2] == "False 4"
+
+
+def test_a_part_of_a_supervisor_that_has_ended_ends(config: RuntimeConfig, descriptors: list[int]) -> None:
+    descriptors.append(parts.hand_over("web", *without_keys(config), supervisor=1))
+
+    done = subprocess.run(
+        [sys.executable, "-c", PART],
+        env=parts.environment(os.environ, descriptors[0]),
+        pass_fds=descriptors,
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == -9
+    assert done.stdout == b""
+
+
+def test_without_a_handover_there_is_none() -> None:
+    program = "from runtime_site import parts; parts.receive(); print(parts.received())"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "None\n"
+
+
+def test_a_part_gets_no_variable_that_may_be_a_secret() -> None:
+    wanted = {
+        "PATH": "/bin",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C",
+        "TZ": "UTC",
+        "TMPDIR": "/tmp",
+        "LOG_FORMAT": "json",
+        "PYTHONPATH": "/x",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "COVERAGE_PROCESS_START": "x",
+        "DJANGO_SETTINGS_MODULE": "runtime_site.settings",
+    }
+    unwanted = dict.fromkeys(
+        ("API_KEY", "ENV_KEY", "AWS_SECRET_ACCESS_KEY", "PATH_KEY", "PYTHON_KEY", "RUNTIME_CONFIG", "WEB_CONCURRENCY"),
+        "canary",
+    )
+
+    assert parts.environment(wanted | unwanted, 5) == {**wanted, "RUNTIME_HANDOVER_FD": "5"}
