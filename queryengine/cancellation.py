@@ -136,9 +136,14 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="engine-watchdog", daemon=True)
         self._thread.start()
 
-    def watch(self, interruption: Interruption, limit_s: float) -> None:
-        """Stop *interruption* with a `QueryTimeoutError` in *limit_s* seconds, unless it is forgotten before."""
-        entry = (time.monotonic() + limit_s, partial(QueryTimeoutError, limit_s))
+    def watch(self, interruption: Interruption, limit_s: float, *, left_s: float | None = None) -> None:
+        """
+        Stop *interruption* with a `QueryTimeoutError` in *limit_s* seconds, unless it is forgotten before.
+
+        A statement that has used up a part of its limit elsewhere has *left_s* seconds left.
+        """
+        after_s = limit_s if left_s is None else min(left_s, limit_s)
+        entry = (time.monotonic() + after_s, partial(QueryTimeoutError, limit_s))
         with self._condition:
             self._watched[interruption] = entry
             if self._asleep:  # Else its next look is at most a tick away: no switch of threads for a short statement.

@@ -69,12 +69,15 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
         """
-        Add *data* and give each frame that is complete now.
+        Add *data*, and give each frame that is complete when it is asked for.
 
         Raises:
             FrameError: What came is no frame.
         """
         self._buffer += data
+        return self._whole_frames()
+
+    def _whole_frames(self) -> Iterator[tuple[Kind, bytes]]:
         while len(self._buffer) >= _HEAD.size:
             kind, length = _checked_head(self._buffer)
             end = _HEAD.size + length

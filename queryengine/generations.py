@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from queryengine.catalog import Manifest, ManifestError, manifest_path, read_manifest
@@ -73,6 +72,7 @@ class Generations:
         self._wake = threading.Event()
         self._closed = False
         self._retired: list[_Held] = []
+        self._unusable: Signature = None  # of the manifest that was complained about last
         self._current = self._first()
         self._thread = threading.Thread(target=self._follow, name="engine-generations", daemon=True)
         self._thread.start()
@@ -115,13 +115,23 @@ class Generations:
         except ManifestError as exc:
             if self._current.session.broken:
                 raise EngineUnavailableError(str(exc)) from exc
-            # The refresher rebuilds what it finds unusable; until then the data of before is still good.
-            self._current.signature = self._signature()
-            logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
+            # The refresher rebuilds what it finds unusable, and a want of descriptors passes; until then the data of
+            # before is still good.
+            if (signature := self._signature()) != self._unusable:
+                self._unusable = signature
+                logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
             return
         self._retired.append(self._current)
         self._current = successor
         self._wake.set()
+
+    def _renew_if_possible(self) -> None:
+        try:
+            self._renew()
+        except EngineUnavailableError:
+            return
+        except Exception:  # Whoever asks for a session is told; this thread goes on closing what nobody uses.
+            logger.exception("the newest generation cannot be opened")
 
     def _signature(self) -> Signature:
         try:
@@ -163,8 +173,7 @@ class Generations:
             self._wake.wait(POLL_S)
             self._wake.clear()
             with self._lock:
-                with suppress(EngineUnavailableError):
-                    self._renew()
+                self._renew_if_possible()
                 idle = [held for held in self._retired if not held.leases]
                 self._retired = [held for held in self._retired if held.leases]
                 done = self._closed and not self._retired

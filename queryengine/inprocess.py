@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Literal
 
@@ -24,10 +24,10 @@ import pyarrow as pa
 from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
-from queryengine.catalog import Manifest
+from queryengine.catalog import Column, Manifest
 from queryengine.encoders import encode
 from queryengine.engine import ActiveQuery, CancelToken, EngineStatus, Query, QueryTimings
-from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, ResourceLimitError
 from queryengine.gate import Gate, GatedStatement
 from queryengine.generations import Generations
 from queryengine.scratch import ScratchDirectory
@@ -52,10 +52,20 @@ class InProcessResult:
     slowly, or not at all, keeps no place longer than the time limit.
     """
 
+    columns: tuple[Column, ...]  # the names and DuckDB types of the result
+    whole: bool  # whether all chunks are here already
+
     def __init__(
-        self, chunks: Iterator[bytes], timings: QueryTimings, interruption: Interruption, held: ExitStack
+        self,
+        columns: tuple[Column, ...],
+        chunks: Iterator[bytes],
+        timings: QueryTimings,
+        interruption: Interruption,
+        held: ExitStack,
     ) -> None:
         """Take over a running statement with what it holds, which is closed once, when it ends in any way."""
+        self.columns = columns
+        self.whole = False
         self.timings = timings
         self._chunks = chunks
         self._interruption = interruption
@@ -65,6 +75,7 @@ class InProcessResult:
         self._computing = False
         self._complete = False
         self._freed = False
+        self._release: threading.Thread | None = None
 
     def begin(self, interrupt: partial[None], *, whole: bool) -> None:
         """
@@ -76,6 +87,7 @@ class InProcessResult:
         self._interruption.attach(partial(self._stop, interrupt))
         chunks = list(self if whole else itertools.islice(self, 1))
         self._ready.extend(chunks)
+        self.whole = whole
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -106,11 +118,17 @@ class InProcessResult:
         self._interruption.stop(QueryCancelledError)
 
     def close(self) -> None:
-        """Stop the statement if it still runs and give its place back. More than one call is harmless."""
+        """
+        Stop the statement if it still runs and give its place back. More than one call is harmless.
+
+        Unless another thread computes a chunk, nothing is held any more on return.
+        """
         with self._lock:
-            computing = self._computing
+            computing, release = self._computing, self._release
         if computing:
             self._interruption.stop(QueryCancelledError)
+        elif release is not None:
+            release.join()
         else:
             self._end(complete=False)
 
@@ -120,6 +138,8 @@ class InProcessResult:
             chunk = next(self._chunks)
         except (QueryError, StopIteration):
             raise
+        except MemoryError as exc:
+            raise ResourceLimitError("The answer needs more memory than there is: ask for less at once.") from exc
         except Exception as exc:
             logger.exception("encoder failure")
             raise QueryError("The result could not be encoded.") from exc
@@ -132,12 +152,18 @@ class InProcessResult:
     def _stop(self, interrupt: partial[None]) -> None:
         """Do what a stopped statement needs now; called again and again until it has ended."""
         with self._lock:
-            computing, freed = self._computing, self._freed
+            computing = self._computing
+            if not computing and not self._freed and self._release is None:
+                # Not in this thread, which may be the clock of all statements: DuckDB can take its time over a
+                # rollback. No memory for a thread now: the next call tries again.
+                release = threading.Thread(
+                    target=self._end, kwargs={"complete": False}, name="engine-release", daemon=True
+                )
+                with suppress(RuntimeError):
+                    release.start()
+                    self._release = release
         if computing:
             interrupt()
-        elif not freed:
-            # Not in this thread, which may be the clock of all statements: DuckDB can take its time over a rollback.
-            threading.Thread(target=self._end, kwargs={"complete": False}, name="engine-release", daemon=True).start()
 
     def _end(self, *, complete: bool) -> None:
         with self._lock:
@@ -170,6 +196,7 @@ class InProcessEngine:
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
         self._closed = False
         self._serial = itertools.count(1)
+        self._snapshot_bytes = 0
         self._active = ActiveStatements()
         limits = config.query
         self._admission = Admission(
@@ -202,7 +229,7 @@ class InProcessEngine:
         timings = QueryTimings()
         interruption = Interruption()
         with ExitStack() as held:
-            self._watchdog.watch(interruption, self._config.query.timeout_s)
+            self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
             held.callback(self._watchdog.forget, interruption)
             if cancel is not None:
                 held.callback(cancel.subscribe(partial(interruption.stop, QueryCancelledError)))
@@ -219,7 +246,7 @@ class InProcessEngine:
                 reader = lease.session.run(statement, query.parameters, interruption)
             held.callback(reader.close)
             chunks = encode(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
-            result = InProcessResult(chunks, timings, interruption, held.pop_all())
+            result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
 
@@ -234,6 +261,11 @@ class InProcessEngine:
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """As `QueryEngine.cancel`."""
         return self._active.cancel(query_id, fingerprint)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The size of the files that the newest session reads: DuckDB's cache of them can be as large."""
+        return self._snapshot_bytes
 
     def status(self) -> EngineStatus | None:
         """Say that there are no worker processes."""
@@ -257,7 +289,12 @@ class InProcessEngine:
         self._gate.close()
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
-        scratch = self._scratch.subdirectory(str(next(self._serial)))
+        try:
+            scratch = self._scratch.subdirectory(str(next(self._serial)))
+        except OSError as exc:
+            logger.exception("engine cannot start")
+            raise EngineUnavailableError("The engine cannot start.") from exc
+        self._snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
         return EngineInstance.open(self._config, manifest, self._views, scratch, tolerant=tolerant)
 
 

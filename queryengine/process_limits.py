@@ -1,0 +1,167 @@
+"""
+What an engine worker takes from itself before it serves anybody, and how it gives memory back.
+
+Linux only. Limits that a statement runs into end in an error of DuckDB or of the encoders, or in the end of the
+process; the process that started it goes on.
+
+Memory is bounded by the kernel's count of private writable memory (RLIMIT_DATA), not of address space: DuckDB, pyarrow
+and the C library reserve far more addresses than they use. For that count to be near what is in use, DuckDB's
+allocator must give addresses back (`queryengine/__init__.py`), and pyarrow must use the C library's allocator: its own
+reserves a gibibyte.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import resource
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import _duckdb
+import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+#: What a worker keeps of the environment: nothing in it is a secret, and nothing in it is needed but by libraries.
+HARMLESS_VARIABLES = frozenset(
+    {"DJANGO_SETTINGS_MODULE", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOG_FORMAT", "PATH", "TMPDIR", "TZ"}
+)
+
+#: How much less of the CPU a worker gets than the processes that answer health checks.
+NICENESS = 5
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+
+#: jemalloc's "all arenas" in the names of its controls.
+_PURGE = b"arena.4096.purge"
+
+
+def forget_environment() -> None:
+    """Remove every variable that is not in `HARMLESS_VARIABLES` from the environment of this process."""
+    for name in set(os.environ) - HARMLESS_VARIABLES:
+        del os.environ[name]
+
+
+def close_descriptors(keep: Iterable[int]) -> None:
+    """
+    Let go of every descriptor above standard error but *keep*.
+
+    Their numbers stay taken, by the null device: objects that were inherited with them may close them later, and must
+    not close what this process opens.
+    """
+    kept = set(keep)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        descriptor = int(entry.name)
+        if descriptor > 2 and descriptor != null and descriptor not in kept and _is_open(descriptor):
+            os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def confine(*, parent: int, file_bytes: int) -> None:
+    """
+    Bind this process to process *parent*, and limit what it may do but for memory and CPU.
+
+    It dies with *parent*, gains no privileges, leaves no core file, writes no file of more than *file_bytes*, and is
+    nicer than others.
+
+    Raises:
+        OSError: A limit cannot be set.
+        ProcessLookupError: *parent* has ended already.
+    """
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise ProcessLookupError("the parent process has ended")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file_bytes = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    os.nice(NICENESS)
+    pa.set_memory_pool(pa.system_memory_pool())
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """In bytes: `resident` private memory in use, `data` private writable memory, as RLIMIT_DATA counts it."""
+
+    resident: int
+    data: int
+
+
+class Memory:
+    """What this process uses of memory. It holds a descriptor to ask by, so that asking needs none."""
+
+    def __init__(self) -> None:
+        """Raise OSError when there is no descriptor to be had."""
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def use(self) -> MemoryUse:
+        """Return what is in use now."""
+        _, resident, shared, _, _, data, _ = map(int, os.pread(self._statm, 128, 0).split())
+        page = resource.getpagesize()
+        return MemoryUse(resident=(resident - shared) * page, data=data * page)
+
+    def limit(self, more_bytes: int) -> None:
+        """Allow *more_bytes* beyond what is in use now."""
+        _set_soft(resource.RLIMIT_DATA, self.use().data + more_bytes)
+
+
+def give_memory_back() -> None:
+    """Return to the system what allocators keep for later. It takes some milliseconds after a large statement."""
+    purge = _duckdb_control()
+    if purge is not None:
+        purge(_PURGE, None, None, None, 0)
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def limit_cpu(more_s: float) -> None:
+    """Have the system end this process when it has used *more_s* seconds of CPU from now on, all threads together."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _set_soft(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + more_s) + 1)
+
+
+def lift_cpu_limit() -> None:
+    """Take back what `limit_cpu` did."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+
+
+def _set_soft(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:  # the one by which the directory was read
+        return False
+    return True
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+@cache
+def _duckdb_control() -> Any:
+    """Find the control function of DuckDB's allocator; None when this build of DuckDB has another one."""
+    try:
+        control = ctypes.CDLL(_duckdb.__file__).duckdb_je_mallctl
+    except (OSError, AttributeError):
+        logger.warning("DuckDB's allocator cannot be told to give memory back")
+        return None
+    control.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return control

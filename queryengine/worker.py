@@ -1,0 +1,363 @@
+"""
+What an engine worker does with a connection: read one statement, run it here, send its answer.
+
+Two lines of defence are armed before anything of the caller's text is looked at. The first stops the statement when
+its time is up or its client is gone, and needs DuckDB to listen. The second is SIGALRM at its default action: the
+kernel ends the process, whatever it is busy with.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from queryengine import process_limits
+from queryengine.cancellation import CancelSource
+from queryengine.encoders import CONTENT_TYPES
+from queryengine.engine import Query
+from queryengine.errors import EngineUnavailableError, QueryError
+from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
+from queryengine.inprocess import InProcessEngine
+from queryengine.worker_state import WorkerState
+from runtimeconf.model import MIB, RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: How long a statement that was stopped has until the process ends.
+GRACE_S = 1.0
+#: How long a client that has connected may take to send its statement, and how often it is waited for in that time.
+REQUEST_S = 10.0
+_HEARTBEAT_S = 1.0
+#: An error, or the last of an answer, is sent for so long when the statement's own time is used up.
+LAST_WORD_S = 0.5
+#: What is sent at once of an answer that is there to its end.
+_SEND_BYTES = 256 * 1024
+_RECEIVE_BYTES = 64 * 1024
+
+_CPUS = len(os.sched_getaffinity(0))
+
+#: RLIMIT_DATA beyond what an idle worker uses, in parts of `memory_limit`: DuckDB keeps its buffers below that limit,
+#: the rest is for what it does not count, and for the encoders.
+MEMORY_PARTS = 1.25
+#: What that allowance is at least: a second session, over the next generation, takes the stacks of its threads.
+LEAST_MEMORY_BYTES = 128 * MIB
+#: A statement that took less time cannot have left much behind.
+_SETTLE_AFTER_S = 0.005
+#: So much private memory above that of an idle worker is given back after a statement; a worker that keeps more than
+#: the second figure, snapshots in DuckDB's cache not counted, is worn out.
+SLACK_BYTES = 16 * MIB
+WORN_BYTES = 64 * MIB
+
+
+class HangUpWatch:
+    """
+    Notices that a client has closed its connection, or its sending side, and cancels its statement.
+
+    Its one thread sleeps in the kernel until that happens.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoll = select.epoll()
+        self._watched: tuple[socket.socket, CancelSource] | None = None
+        threading.Thread(target=self._run, name="engine-hang-up", daemon=True).start()
+
+    def begin(self, connection: socket.socket, cancel: CancelSource) -> None:
+        """
+        Cancel *cancel* when *connection* is hung up before `end`; the process has `GRACE_S` to obey then.
+
+        Raises:
+            OSError: The system lacks the means.
+        """
+        with self._lock:
+            self._watched = connection, cancel
+        self._epoll.register(connection, select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def end(self) -> None:
+        """Watch no longer: no alarm is set from now on. More than one call is harmless."""
+        with self._lock:
+            watched, self._watched = self._watched, None
+        if watched is not None:
+            with suppress(OSError):
+                self._epoll.unregister(watched[0])
+
+    def _run(self) -> None:
+        while True:
+            self._epoll.poll()
+            with self._lock:
+                watched = self._watched
+                # The event may be that of an earlier connection with the same descriptor.
+                if watched is None or not _is_hung_up(watched[0]):
+                    continue
+                left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+                signal.setitimer(signal.ITIMER_REAL, min(GRACE_S, left_s or GRACE_S))
+            watched[1].cancel()
+
+
+class StatementServer:
+    """
+    Serves one connection after the other, with an engine of this process's own that is opened when first needed.
+
+    *report* tells whoever watches this process what it does. `worn_out` becomes True when the process should be
+    replaced by a new one.
+    """
+
+    def __init__(self, config: RuntimeConfig, report: Callable[[WorkerState], None]) -> None:
+        # Who is served is decided before a connection is made: here is one place, and nobody to be fair to.
+        self._config = replace(config, query=replace(config.query, workers=1, max_queued=1))
+        self._report = report
+        self._watch = HangUpWatch()
+        self._memory = process_limits.Memory()
+        self._base = self._memory.use()
+        self._engine: InProcessEngine | None = None
+        self.worn_out = False
+
+    def warm_up(self) -> None:
+        """Open the engine, if that is possible now."""
+        with suppress(EngineUnavailableError):
+            self._opened()
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer the one statement of *connection*, and close it. What goes wrong is logged and not raised."""
+        with connection:
+            try:
+                call = self._received(connection)
+            except (FrameError, OSError) as exc:
+                logger.warning("engine worker got no statement", extra={"fields": {"error": str(exc)}})
+                return
+            if call is None:
+                return
+            started = time.monotonic()
+            try:
+                self._answer(call, connection)
+            except _ClientLostError:
+                logger.debug("the answer could not be sent")
+            finally:
+                self._disarm()
+        if time.monotonic() - started > _SETTLE_AFTER_S:
+            self._settle()
+
+    def be_idle(self) -> None:
+        """Report that nothing runs."""
+        self._report(WorkerState(phase="idle"))
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _received(self, connection: socket.socket) -> _Call | None:
+        """
+        Receive a request; None when the client closed the connection instead.
+
+        Raises:
+            FrameError: It is not a request.
+            OSError: It does not come.
+        """
+        decoder = FrameDecoder()
+        until = time.monotonic() + REQUEST_S
+        connection.settimeout(_HEARTBEAT_S)
+        while True:
+            try:
+                data = connection.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    raise
+                self.be_idle()
+                continue
+            if not data:
+                if decoder.is_between_frames:
+                    return None
+                raise FrameError("the request was cut")
+            for kind, payload in decoder.feed(data):
+                if kind is not Kind.REQUEST:
+                    raise FrameError(f"a request was expected, {kind.name} came")
+                return _checked(decode_json(payload), self._config.query.timeout_s)
+
+    def _arm(self, call: _Call, connection: socket.socket, cancel: CancelSource) -> None:
+        left_s = max(call.deadline - time.monotonic(), 0.0)
+        self._report(WorkerState(phase="busy", deadline=call.deadline + GRACE_S, query_id=call.query.query_id))
+        signal.setitimer(signal.ITIMER_REAL, left_s + GRACE_S)
+        process_limits.limit_cpu((left_s + 2 * GRACE_S) * _CPUS)
+        self._watch.begin(connection, cancel)
+
+    def _disarm(self) -> None:
+        self._watch.end()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        process_limits.lift_cpu_limit()
+        self.be_idle()
+
+    def _answer(self, call: _Call, connection: socket.socket) -> None:
+        """
+        Run the statement and send what comes of it.
+
+        Raises:
+            _ClientLostError: It could not be sent.
+        """
+        sender = _Sender(connection, call.deadline)
+        cancel = CancelSource()
+        try:
+            self._arm(call, connection, cancel)
+            engine = self._opened()
+            last = _admitted(engine, call) if call.kind == "admit" else _run(engine, call, cancel, sender)
+        except QueryError as exc:
+            last = encode_json(Kind.ERROR, {"code": exc.code, "message": str(exc), **vars(exc)})
+        except _ClientLostError:
+            raise
+        except Exception:
+            logger.exception("engine worker failed")
+            self.worn_out = True
+            last = encode_json(Kind.ERROR, {"code": QueryError.code, "message": "The statement could not be run."})
+        # The client is about to hang up, which is no news.
+        self._watch.end()
+        sender.send(last)
+
+    def _opened(self) -> InProcessEngine:
+        """
+        Return the engine. When it is opened, memory is limited to what it uses and what `memory_limit` allows.
+
+        Raises:
+            EngineUnavailableError: It cannot be opened now.
+        """
+        if self._engine is None:
+            try:
+                engine = InProcessEngine(self._config, several_keys=False)
+            except Exception as exc:
+                logger.exception("engine worker has no engine")
+                raise EngineUnavailableError("The engine cannot start: try again.") from exc
+            self._engine = engine
+            engine.run(Query(sql="SELECT 1")).close()  # What is made on first use belongs to the base.
+            process_limits.give_memory_back()
+            self._base = self._memory.use()
+            self._memory.limit(self._allowance)
+        return self._engine
+
+    @property
+    def _allowance(self) -> int:
+        return max(int(MEMORY_PARTS * self._config.query.memory_limit_bytes), LEAST_MEMORY_BYTES)
+
+    def _settle(self) -> None:
+        """Give back the memory that a statement has left behind, and find out whether this process is worn out."""
+        if self._engine is None or self._memory.use().resident < self._base.resident + SLACK_BYTES:
+            return
+        process_limits.give_memory_back()
+        use = self._memory.use()
+        cached = min(self._engine.snapshot_bytes, self._config.query.memory_limit_bytes)
+        if (
+            use.resident > self._base.resident + cached + WORN_BYTES
+            or use.data > self._base.data + cached + self._allowance // 2
+        ):
+            fields = {"resident": use.resident, "data": use.data}
+            logger.info("engine worker keeps too much memory and is replaced", extra={"fields": fields})
+            self.worn_out = True
+
+
+class _ClientLostError(Exception):
+    """The client is gone, or does not read its answer within the time limit."""
+
+
+class _Sender:
+    """Sends frames to a client that has until *deadline*, on the monotonic clock, to read them."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def send(self, frames: bytes) -> None:
+        """Send *frames*; raises _ClientLostError."""
+        self._connection.settimeout(max(self._deadline - time.monotonic(), LAST_WORD_S))
+        try:
+            self._connection.sendall(frames)
+        except OSError as exc:
+            raise _ClientLostError from exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A request, checked; `relations` are those of "admit", `deadline` is on the monotonic clock."""
+
+    kind: Literal["run", "admit"]
+    query: Query
+    relations: frozenset[str]
+    deadline: float
+
+
+def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
+    """
+    Make a call of the *fields* of a request, which may take *limit_s* seconds at most.
+
+    Raises:
+        FrameError: They are no request.
+    """
+    try:
+        kind, encoding = fields["call"], fields.get("encoding", "json")
+        if kind not in ("run", "admit") or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
+            raise FrameError("a request is not well-formed")
+        left_s = min(float(fields["timeout_s"]), limit_s)
+        query = Query(
+            sql=fields["sql"],
+            encoding=encoding,
+            parameters=fields.get("parameters"),
+            query_id=str(fields["query_id"]),
+            timeout_s=left_s,
+        )
+        relations = frozenset(map(str, fields.get("relations", ())))
+    except (KeyError, TypeError, ValueError):
+        raise FrameError("a request is not well-formed") from None
+    return _Call(kind=kind, query=query, relations=relations, deadline=time.monotonic() + left_s)
+
+
+def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Sender) -> bytes:
+    """Run a statement and send its answer, but for what is returned: its last frames, all of them when it is short."""
+    result = engine.run(call.query, cancel)
+    try:
+        columns = [[column.name, column.type] for column in result.columns]
+        header = {"columns": columns, "content_type": CONTENT_TYPES[call.query.encoding]}
+        frames = [encode_json(Kind.HEADER, header)]
+        unsent = 0
+        for chunk in result:
+            frames.extend(encode_data(chunk))
+            unsent += len(chunk)
+            if not result.whole or unsent >= _SEND_BYTES:
+                sender.send(b"".join(frames))
+                frames.clear()
+                unsent = 0
+    finally:
+        result.close()
+    timings = result.timings
+    fields = {
+        "rows": timings.rows,
+        "bytes": timings.bytes,
+        "parse_ms": round(timings.parse_ms, 3),
+        "run_ms": round(timings.run_ms, 3),
+        "encode_ms": round(timings.encode_ms, 3),
+    }
+    frames.append(encode_json(Kind.END, fields))
+    return b"".join(frames)
+
+
+def _admitted(engine: InProcessEngine, call: _Call) -> bytes:
+    statement = engine.admit(call.query.sql, call.relations)
+    fields = {
+        "sql": statement.sql,
+        "kind": statement.kind,
+        "relations": sorted(statement.relations),
+        "parameters": sorted(statement.parameters),
+    }
+    return encode_json(Kind.END, {"statement": fields})
+
+
+def _is_hung_up(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -1,0 +1,144 @@
+"""Engine workers under gunicorn's own arbiter, in a process of their own: the program, and what tests do with it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+
+import runtimeconf.state
+from queryengine.client import ENGINE_SOCKET
+from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
+from runtime_site import gunicorn_engine
+from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
+
+
+class Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no annotations
+    def __init__(self, config: RuntimeConfig) -> None:
+        self._config = config
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in gunicorn_engine.options(self._config).items():
+            self.cfg.set(name, value)
+
+
+def main(state_dir: str, query: str) -> None:
+    config = RuntimeConfig(
+        file=Path(state_dir) / "runtime.yaml",
+        state_dir=Path(state_dir),
+        query=QueryConfig(**json.loads(query)),
+        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", file="/flights.csv"),),
+    )
+    runtimeconf.state.set_config(config)
+    Arbiter(Application(config)).run()
+
+
+@dataclass
+class Answer:
+    """What came back on one connection."""
+
+    header: dict[str, Any] | None = None
+    data: bytes = b""
+    end: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        return self.end is None and self.error is None
+
+    @property
+    def code(self) -> str:
+        return "" if self.error is None else str(self.error["code"])
+
+
+@dataclass
+class Engine:
+    """A running arbiter."""
+
+    process: subprocess.Popen[bytes]
+    state_dir: Path
+    timeout_s: float
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(60)
+        connection.connect(str(self.state_dir / ENGINE_SOCKET))
+        return connection
+
+    def send(self, sql: str, **fields: Any) -> socket.socket:
+        connection = self.connect()
+        request = {"call": "run", "sql": sql, "encoding": "json", "timeout_s": self.timeout_s, "query_id": "q"}
+        connection.sendall(encode_json(Kind.REQUEST, request | fields))
+        return connection
+
+    def ask(self, sql: str, **fields: Any) -> Answer:
+        with self.send(sql, **fields) as connection:
+            return receive(connection)
+
+    def workers(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
+
+def receive(connection: socket.socket) -> Answer:
+    answer = Answer()
+    decoder = FrameDecoder()
+    while True:
+        try:
+            data = connection.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            return answer
+        for kind, payload in decoder.feed(data):
+            if kind is Kind.HEADER:
+                answer.header = decode_json(payload)
+            elif kind is Kind.DATA:
+                answer.data += payload
+            elif kind is Kind.END:
+                answer.end = decode_json(payload)
+            else:
+                answer.error = decode_json(payload)
+
+
+@contextmanager
+def running(state_dir: Path, *, environment: dict[str, str] | None = None, **query: Any) -> Iterator[Engine]:
+    """Run an engine over what *state_dir* publishes, until the block ends."""
+    query = {"timeout_s": 30.0, "workers": 1, "memory_limit_bytes": 256 * 1024 * 1024, **query}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.runtime_site.bare_engine", str(state_dir), json.dumps(query)],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
+    engine = Engine(process, state_dir, query["timeout_s"])
+    try:
+        until = time.monotonic() + 60
+        while not (state_dir / ENGINE_SOCKET).exists():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield engine
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
