@@ -1,8 +1,9 @@
 """
 A client process's side of the broker: one connection for all its statements, and what came over it.
 
-One thread (a greenlet, where gevent has replaced threads) reads, and connects again after a loss. Everything of
-`socket` and `threading` is looked up when it is used, so that gevent's patches hold whenever they were made.
+One thread reads, and connects again after a loss; another is the clock of all statements, so that none of their waits
+needs a time-out of its own. They are greenlets where gevent has replaced threads: everything of `socket` and
+`threading` is looked up when it is used, so that its patches hold whenever they were made.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, enco
 
 logger = logging.getLogger(__name__)
 
-#: An engine that has said nothing for so long is dead.
+#: An engine that has said nothing for so long is dead; a connection is given up after twice that.
 SILENCE_S = 4.0
+#: How often the clock looks.
+TICK_S = 0.25
 #: How long a statement waits for a connection that was lost, or never was, so that a restart costs none.
 RECONNECT_GRACE_S = 1.0
 
 _FIRST_RETRY_S = 0.02
 _LONGEST_RETRY_S = 0.5
-#: A broker that takes no message for so long is given up. It always reads, unless it is stopped.
-_SEND_TIMEOUT_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 
@@ -45,7 +46,7 @@ unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try
 
 
 class Party(Protocol):
-    """A statement, as far as the broker has to do with it. Called from the thread that reads; it must not block."""
+    """A statement, as far as the broker has to do with it. Called from the threads of the link; it must not block."""
 
     query_id: str
 
@@ -57,6 +58,9 @@ class Party(Protocol):
 
     def stop(self, reason: Reason) -> None:
         """End it, wherever it is."""
+
+    def look(self, now: float) -> None:
+        """See whether its time is up at *now* (`time.monotonic()`)."""
 
 
 class _Question:
@@ -93,8 +97,12 @@ class BrokerLink:
         self._numbers = itertools.count()
         self._status = (0, 0, False)
         self._status_at = -math.inf
-        self._thread = threading.Thread(target=self._run, name="engine-broker", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._run, "engine-broker"), (self._keep_time, "engine-clock"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_heard(self) -> bool:
@@ -128,7 +136,7 @@ class BrokerLink:
             if self._closed.is_set():
                 raise stopping()
             connection = self._socket
-            if connection is None:
+            if connection is None or not self.is_heard:
                 raise unreachable()
             if not party.query_id or party.query_id in self._parties:
                 party.query_id = uuid.uuid4().hex
@@ -179,25 +187,41 @@ class BrokerLink:
             party.stop(stopping)
         if connection is not None:
             _hang_up(connection)
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _send(self, connection: socket.socket, fields: Mapping[str, Any]) -> None:
         frame = encode_json(Kind.MESSAGE, fields)
         try:
             with self._send_lock:
-                connection.sendall(frame)
+                sent = connection.send(frame)
+                while sent < len(frame):
+                    sent += connection.send(frame[sent:])
         except OSError as error:
             # Half a message may have gone out: nothing can follow it.
             _hang_up(connection)
             raise unreachable() from error
 
-    # The thread.
+    # The threads.
+
+    def _keep_time(self) -> None:
+        while not self._closed.wait(TICK_S):
+            now = time.monotonic()
+            with self.lock:
+                connection = self._socket
+                parties = list(self._parties.values())
+            if connection is not None and now - self._status_at >= 2 * SILENCE_S:
+                _hang_up(connection)  # Who sends may hang, as the broker does not read.
+            if not self.is_heard:
+                for party in parties:
+                    party.refused(unreachable())
+            for party in parties:
+                party.look(now)
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._closed.is_set():
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.settimeout(_SEND_TIMEOUT_S)
             try:
                 connection.connect(self._path)
             except OSError:
@@ -244,8 +268,6 @@ class BrokerLink:
         while True:
             try:
                 data = connection.recv(_RECEIVE_BYTES)
-            except TimeoutError:
-                continue
             except OSError:
                 return
             if not data:

@@ -51,9 +51,8 @@ STOP_S = 1.5
 #: A worker ends itself a second after the time limit; one that is stopped itself cannot, and is killed this much later.
 LAST_LINE_S = 2.5
 
-#: How often one that waits looks at the clock, and at what others want of it.
-_TICK_S = 0.25
 _RECEIVE_BYTES = 64 * 1024
+_SEND_BYTES = 256 * 1024
 
 
 def _of_message(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
@@ -175,12 +174,8 @@ class ClientResult:
 
     def close(self) -> None:
         """Stop the statement if it still runs and give its place back. More than one call is harmless."""
-        with self._lock:
-            reading = self._reading
-        if reading:
-            self.stop(QueryCancelledError)
-        else:
-            self._end()
+        self._end(unless_reading=True)
+        self.cancel()
 
     # What the broker says.
 
@@ -207,6 +202,24 @@ class ClientResult:
             if self._socket is not None:
                 _ask_to_stop(self._socket)
 
+    def look(self, now: float) -> None:
+        """Give up a place that did not come, and a worker that neither answers nor ends though its time is long up."""
+        if now >= self._deadline:
+            self.refused(self._timeout())
+        stopped = self._reason is not None and now >= self._stopped_at + STOP_S
+        if not stopped and now < self._deadline + LAST_LINE_S:
+            return
+        with self._lock:
+            if self._ended:
+                return
+            if self._reason is None:
+                self._reason = self._timeout
+            self._worker_is_stuck = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)  # which ends whoever reads or sends
+        self._end(unless_reading=True)
+
     def _wake(self) -> None:
         """Wake the one who waits for a place, once. Under the lock."""
         if not self._told:
@@ -219,11 +232,7 @@ class ClientResult:
         self._check()
         began = time.monotonic()
         self._link.enter(self, entry)
-        while not self._waits.acquire(timeout=max(0.0, min(self._deadline - time.monotonic(), 4 * _TICK_S))):
-            if time.monotonic() >= self._deadline:
-                raise self._timeout()
-            if not self._link.is_heard:
-                raise unreachable()
+        self._waits.acquire()
         self.timings.queued_ms = (time.monotonic() - began) * 1000
         self._check()
         if self._refusal is not None:
@@ -232,7 +241,6 @@ class ClientResult:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_TICK_S)
             connection.connect(self._path)
         except OSError as error:
             connection.close()
@@ -253,25 +261,16 @@ class ClientResult:
             )
         except FrameError as error:
             raise ParameterError("The statement and its parameters are too long.") from error
-        unsent = memoryview(frame)
-        while unsent:
-            try:
-                unsent = unsent[connection.send(unsent) :]
-            except TimeoutError:
-                self._look_at_the_clock()
-            except OSError:
-                return  # The worker has ended; what it said before comes first.
+        with suppress(OSError):  # The worker has ended; what it said before comes first.
+            sent = connection.send(frame)
+            while sent < len(frame):
+                sent += connection.send(frame[sent : sent + _SEND_BYTES])
 
     def _read(self) -> None:
-        """Take what has come of the answer, or look at the clock when nothing has."""
+        """Take what has come of the answer."""
         connection = self._socket
-        if connection is None:
-            raise QueryCancelledError
         try:
-            data = connection.recv(_RECEIVE_BYTES)
-        except TimeoutError:
-            self._look_at_the_clock()
-            return
+            data = connection.recv(_RECEIVE_BYTES) if connection is not None else b""
         except OSError:
             data = b""
         if not data:
@@ -322,18 +321,10 @@ class ClientResult:
             return self._reason()
         return self._timeout() if time.monotonic() >= self._deadline else EngineWorkerDiedError()
 
-    def _look_at_the_clock(self) -> None:
-        """Give up on a worker that neither answers nor ends, though its time is long up."""
-        now = time.monotonic()
-        stopped = self._reason is not None and now >= self._stopped_at + STOP_S
-        if stopped or now >= self._deadline + LAST_LINE_S:
-            self._worker_is_stuck = True
-            raise self._cut()
-
-    def _end(self) -> None:
+    def _end(self, *, unless_reading: bool = False) -> None:
         """Give back what the statement has, as soon as its worker has let go of it. More than one call is harmless."""
         with self._lock:
-            if self._ended:
+            if self._ended or (unless_reading and self._reading):
                 return
             self._ended = True
             self._reading = False
@@ -346,6 +337,7 @@ class ClientResult:
         if connection is None:
             self._link.leave(self)
         elif self._worker_is_done or self._worker_is_stuck:
+            # Whoever was admitted to wait for this place has a way to go until it connects.
             self._link.leave(self, kill=self._worker_is_stuck)
             connection.close()
         else:
@@ -459,12 +451,13 @@ def _read_out(connection: socket.socket) -> bool:
     """Throw away what a worker that was asked to stop still sends; whether it ended the connection in time."""
     until = time.monotonic() + STOP_S
     with connection:
-        while time.monotonic() < until:
+        while (left_s := until - time.monotonic()) > 0:
             try:
+                connection.settimeout(left_s)
                 if not connection.recv(_RECEIVE_BYTES):
                     return True
             except TimeoutError:
-                continue
+                return False
             except OSError:
                 return True
     return False

@@ -700,6 +700,7 @@ def test_a_broker_that_takes_nothing_is_given_up(
     stalled = threading.Thread(target=setup.engine.call, args=[lambda: bool(stall.wait(LONG_S)) and None])
     stalled.start()
     monkeypatch.setattr(broker_link, "_ANSWER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
     deadline = time.monotonic() + LONG_S
 
     def flood() -> None:
