@@ -1,0 +1,333 @@
+"""
+The engine: gunicorn's arbiter over the engine workers, with the broker in its loop.
+
+What differs from gunicorn's arbiter: the wait for signals serves the broker; a worker that leaves, however it does,
+never ends the arbiter; respawning has a limit; workers that are stuck are killed by what their heartbeat files say; and
+SIGTERM lets statements finish. It has no thread and opens no DuckDB instance, so that forking is safe and quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+
+import runtimeconf.state
+from queryengine.broker import BROKER_SOCKET, Broker
+from queryengine.worker_state import WorkerState, read_state
+from runtime_site import gunicorn_engine
+from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: How often workers are looked at; more often while one boots, so that it is known at once when it is there.
+LOOK_S = 0.5
+BOOTING_LOOK_S = 0.1
+#: A busy worker ends itself at its deadline. One that has not done so this much later is stopped, and is killed.
+OVERDUE_S = 2.0
+#: An idle worker without a heartbeat for so long is not counted as alive, and then is killed.
+QUIET_S = 3.0
+STUCK_S = 5.0
+#: A worker that has not booted after so long is killed: a slow machine needs its time.
+BOOT_S = 60.0
+#: Before the end of the time to stop, statements are ended, so that their callers hear of it.
+STOP_MARGIN_S = 2.0
+#: How long statements that were told to end, and idle workers, have for it.
+END_S = 1.5
+#: Seconds between two new workers, once as many as `SPAWNS_AT_ONCE` times their number were made in a row.
+SPAWN_INTERVAL_S = 0.5
+SPAWNS_AT_ONCE = 2
+
+
+class Respawns:
+    """How many workers may be made now: a bucket that holds *burst* and fills by one every `SPAWN_INTERVAL_S`."""
+
+    def __init__(self, burst: int, now: float) -> None:
+        self._burst = burst
+        self._tokens = float(burst)
+        self._filled_at = now
+
+    def take(self, now: float) -> bool:
+        """Take one, if there is one."""
+        self._tokens = min(float(self._burst), self._tokens + (now - self._filled_at) / SPAWN_INTERVAL_S)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Pulse:
+    """
+    How long a worker has been quiet, by what this process sees of its heartbeat.
+
+    No clock of the worker is trusted, and time in which this process did not look counts for a second at most: after
+    both were stopped, the worker is not to blame.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.quiet_s = 0.0
+        self.age_s = 0.0
+        self._beat = 0.0
+        self._looked_at = now
+
+    def look(self, beat: float, now: float) -> None:
+        """Take note of the heartbeat file's time."""
+        passed_s = min(now - self._looked_at, 1.0)
+        self._looked_at = now
+        self.age_s += passed_s
+        self.quiet_s = 0.0 if beat != self._beat else self.quiet_s + passed_s
+        self._beat = beat
+
+
+class EngineArbiter(Arbiter):
+    """gunicorn's arbiter with the broker of `broker.sock`."""
+
+    def __init__(self, app: EngineApplication) -> None:
+        self._config = app.config
+        self._several_keys = app.several_keys
+        self._pulses: dict[int, Pulse] = {}
+        self._killed = 0
+        self._broker: Broker | None = None
+        self._drain_until: float | None = None
+        self._ended_at: float | None = None
+        self._looked_for_ended_at = 0.0
+        super().__init__(app)
+        self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers, time.monotonic())
+
+    # The loop.
+
+    def start(self) -> None:
+        """Bind both sockets."""
+        super().start()
+        broker = Broker(
+            self._config.state_dir / BROKER_SOCKET,
+            self._config.query,
+            several_keys=self._several_keys,
+            kill=self._kill_runner,
+        )
+        self._broker = broker
+        # A signal's handler only queues it: the byte that Python writes here is what ends the broker's wait.
+        self._woken, self._wakes = socket.socketpair()
+        for end in (self._woken, self._wakes):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        broker.watch(self._woken.fileno())
+
+    def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
+        """Serve the broker until there is a signal, or it is time to look at the workers."""
+        booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
+        missing = len(self.WORKERS) < self.num_workers
+        until = time.monotonic() + (BOOTING_LOOK_S if booting or missing else LOOK_S)
+        if self._broker is not None:
+            while self.SIG_QUEUE.empty() and not self._is_drained and (left_s := until - time.monotonic()) > 0:
+                self._broker.poll(left_s)
+        signals = []
+        while not self.SIG_QUEUE.empty():  # nobody else takes from it
+            signals.append(self.SIG_QUEUE.get_nowait())
+        return [received for received in signals if received != self.WAKEUP_REQUEST]
+
+    # Signals.
+
+    def handle_hup(self) -> None:
+        """Say that nothing is read again."""
+        logger.info("SIGHUP does nothing: restart the runtime to change its configuration")
+
+    def handle_ttin(self) -> None:
+        """Do nothing: the number of workers is in the YAML."""
+
+    def handle_ttou(self) -> None:
+        """Do nothing: the number of workers is in the YAML."""
+
+    def handle_usr1(self) -> None:
+        """Do nothing: there are no log files to open again."""
+
+    def handle_usr2(self) -> None:
+        """Do nothing: a runtime is not replaced while it runs."""
+
+    def handle_winch(self) -> None:
+        """Do nothing."""
+
+    def handle_term(self) -> None:
+        """Refuse new statements, and stop when the others have ended."""
+        if self._broker is None or self._drain_until is not None:
+            return
+        whole_s = self._config.shutdown_timeout_s
+        self._drain_until = time.monotonic() + max(whole_s - STOP_MARGIN_S, whole_s / 2)
+        self._broker.drain()
+
+    @property
+    def _is_drained(self) -> bool:
+        return self._drain_until is not None and self._broker is not None and self._broker.is_idle
+
+    def _drain(self, broker: Broker, until: float) -> None:
+        """Stop once nothing runs; when time is up, have what runs ended first."""
+        now = time.monotonic()
+        if self._ended_at is None and now >= until:
+            self._ended_at = now
+            broker.end_statements()
+        if broker.is_idle or (self._ended_at is not None and now >= self._ended_at + END_S):
+            raise StopIteration
+
+    # Workers.
+
+    def murder_workers(self) -> None:
+        """Look at every worker: kill what is stuck, tell the broker's clients who is alive, go on with a stop."""
+        now = time.monotonic()
+        alive = 0
+        running = set()
+        any_idle = False
+        for pid, worker in list(self.WORKERS.items()):
+            state, pulse = self._look_at(pid, worker, now)
+            if _is_stuck(state, pulse, now):
+                logger.warning("engine worker is stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
+                self.kill_worker(pid, signal.SIGKILL)
+            elif state.phase == "busy":
+                running.add(state.query_id)
+                alive += 1
+            elif state.phase == "idle" and pulse.quiet_s < QUIET_S:
+                any_idle = True
+                alive += 1
+        if self._broker is None:
+            return
+        self._broker.report(alive=alive, killed=self._killed)
+        if now - self._looked_for_ended_at >= 1.0:
+            self._looked_for_ended_at = now
+            self._broker.look(running, any_idle=any_idle)
+        if self._drain_until is not None:
+            self._drain(self._broker, self._drain_until)
+
+    def _look_at(self, pid: int, worker: Any, now: float) -> tuple[WorkerState, Pulse]:
+        pulse = self._pulses.setdefault(pid, Pulse(now))
+        pulse.look(worker.tmp.last_update(), now)
+        return read_state(worker.tmp.fileno()), pulse
+
+    def _kill_runner(self, query_id: str) -> None:
+        """Kill the worker that runs a statement whose client has given it up."""
+        for pid, worker in list(self.WORKERS.items()):
+            state = read_state(worker.tmp.fileno())
+            if state.phase == "busy" and state.query_id == query_id[:32]:
+                logger.warning(
+                    "engine worker is killed for its client", extra={"fields": {"pid": pid, **_shown(state)}}
+                )
+                self.kill_worker(pid, signal.SIGKILL)
+
+    def reap_workers(self) -> None:
+        """Take note of workers that have ended. How they did never ends this process."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            worker = self.WORKERS.pop(pid, None)
+            if worker is None:  # an orphan, when this is the first process of a container
+                continue
+            self._pulses.pop(pid, None)
+            code = os.waitstatus_to_exitcode(status)
+            if code != 0 and self.LISTENERS:  # else this is the end of all
+                self._killed += 1
+                fields = {"pid": pid, "exit": code, **_shown(read_state(worker.tmp.fileno()))}
+                logger.warning("engine worker ended", extra={"fields": fields})
+            worker.tmp.close()
+
+    def manage_workers(self) -> None:
+        """Make workers for those that are missing, as fast as `Respawns` lets it."""
+        while len(self.WORKERS) < self.num_workers and self._respawns.take(time.monotonic()):
+            try:
+                self.spawn_worker()
+            except OSError as error:  # no process, no descriptor or no space for its heartbeat: later, perhaps
+                logger.error(  # noqa: TRY400 - the system's sentence is all there is to know
+                    "an engine worker could not be made", extra={"fields": {"error": error.strerror}}
+                )
+                return
+
+    def close_in_worker(self) -> None:
+        """In a worker that was just forked: let go of what is the arbiter's."""
+        signal.set_wakeup_fd(-1)
+        self._woken.close()
+        self._wakes.close()
+        if self._broker is not None:
+            self._broker.close_inherited()
+            self._broker = None
+
+    # The end.
+
+    def stop(self, graceful: bool = True) -> None:
+        """End the workers, which are idle or are not to finish, and close both sockets."""
+        for listener in self.LISTENERS:
+            path = listener.getsockname()
+            listener.close()
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
+        self.LISTENERS = []
+        if graceful:
+            self.kill_workers(signal.SIGTERM)
+            until = time.monotonic() + END_S
+            while self.WORKERS and time.monotonic() < until:
+                self.reap_workers()
+                if self._broker is not None:
+                    self._broker.poll(0.02)
+        self.kill_workers(signal.SIGKILL)
+        until = time.monotonic() + END_S
+        while self.WORKERS and time.monotonic() < until:
+            time.sleep(0.005)
+            self.reap_workers()
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+
+def _is_stuck(state: WorkerState, pulse: Pulse, now: float) -> bool:
+    if state.phase == "busy":
+        return now >= state.deadline + OVERDUE_S
+    if state.phase == "idle":
+        return pulse.quiet_s >= STUCK_S
+    return pulse.age_s >= BOOT_S
+
+
+def _shown(state: WorkerState) -> dict[str, str]:
+    return {"phase": state.phase, "query_id": state.query_id}
+
+
+class EngineApplication(BaseApplication):
+    """What gunicorn asks for its settings; there is no WSGI application."""
+
+    def __init__(self, config: RuntimeConfig, *, several_keys: bool) -> None:
+        self.config = config
+        self.several_keys = several_keys
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Take the settings of the engine."""
+        for name, value in gunicorn_engine.options(self.config).items():
+            self.cfg.set(name, value)
+        self.cfg.set("post_fork", _after_fork)
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+
+def _after_fork(arbiter: EngineArbiter, _worker: Any) -> None:
+    arbiter.close_in_worker()
+
+
+def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
+    """
+    Run the engine of *config* until a signal ends it; the process exits with 0 then.
+
+    *several_keys* says whether there is more than one key to be fair to.
+    """
+    runtimeconf.state.set_config(config)
+    EngineArbiter(EngineApplication(config, several_keys=several_keys)).run()
+    raise SystemExit(errno.EIO)  # gunicorn's loop ends by SystemExit only
