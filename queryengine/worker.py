@@ -45,9 +45,11 @@ _RECEIVE_BYTES = 64 * 1024
 
 _CPUS = len(os.sched_getaffinity(0))
 
-#: RLIMIT_DATA beyond what an idle worker uses, in parts of `memory_limit`: DuckDB keeps its buffers below that limit,
+#: What a worker may use beyond what it uses idle, in parts of `memory_limit`: DuckDB keeps its buffers below that limit,
 #: the rest is for what it does not count, and for the encoders.
 MEMORY_PARTS = 1.25
+#: Of that, so much is for pages of libraries that are first used by a statement. RLIMIT_DATA does not count them.
+LIBRARY_BYTES = 8 * MIB
 #: What that allowance is at least: a second session, over the next generation, takes the stacks of its threads.
 LEAST_MEMORY_BYTES = 128 * MIB
 #: A statement that took less time cannot have left much behind.
@@ -244,7 +246,8 @@ class StatementServer:
 
     @property
     def _allowance(self) -> int:
-        return max(int(MEMORY_PARTS * self._config.query.memory_limit_bytes), LEAST_MEMORY_BYTES)
+        allowance = int(MEMORY_PARTS * self._config.query.memory_limit_bytes) - LIBRARY_BYTES
+        return max(allowance, LEAST_MEMORY_BYTES)
 
     def _settle(self) -> None:
         """Give back the memory that a statement has left behind, and find out whether this process is worn out."""

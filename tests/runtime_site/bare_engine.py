@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
+import queryengine.worker
 import runtimeconf.state
 from queryengine.client import ENGINE_SOCKET
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
+from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
 
@@ -34,7 +37,9 @@ class Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no ann
             self.cfg.set(name, value)
 
 
-def main(state_dir: str, query: str) -> None:
+def main(state_dir: str, query: str, constants: str) -> None:
+    for name, value in json.loads(constants).items():
+        setattr(queryengine.worker, name, value)
     config = RuntimeConfig(
         file=Path(state_dir) / "runtime.yaml",
         state_dir=Path(state_dir),
@@ -70,7 +75,6 @@ class Engine:
     process: subprocess.Popen[bytes]
     state_dir: Path
     timeout_s: float
-    environment: dict[str, str] = field(default_factory=dict)
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -91,6 +95,27 @@ class Engine:
     def workers(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in children.read_text().split()]
+
+    def worker(self) -> int:
+        """Wait for the one worker to be idle; its process id."""
+        until = time.monotonic() + 60
+        while not (workers := self.workers()) or state_of(workers[0]).phase != "idle":
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return workers[0]
+
+
+def state_of(worker: int) -> WorkerState:
+    """Read what a worker says of itself, as the arbiter does."""
+    for descriptor in Path(f"/proc/{worker}/fd").iterdir():
+        with suppress(OSError):
+            if "wgunicorn-" in str(descriptor.readlink()):
+                opened = os.open(descriptor, os.O_RDONLY)
+                try:
+                    return read_state(opened)
+                finally:
+                    os.close(opened)
+    return WorkerState()
 
 
 def receive(connection: socket.socket) -> Answer:
@@ -115,12 +140,25 @@ def receive(connection: socket.socket) -> Answer:
 
 
 @contextmanager
-def running(state_dir: Path, *, environment: dict[str, str] | None = None, **query: Any) -> Iterator[Engine]:
-    """Run an engine over what *state_dir* publishes, until the block ends."""
+def running(
+    state_dir: Path,
+    *,
+    environment: dict[str, str] | None = None,
+    constants: dict[str, Any] | None = None,
+    **query: Any,
+) -> Iterator[Engine]:
+    """
+    Run an engine over what *state_dir* publishes, until the block ends.
+
+    *environment* is added to that of the tests; *constants* take the place of those in `queryengine.worker`.
+    """
     query = {"timeout_s": 30.0, "workers": 1, "memory_limit_bytes": 256 * 1024 * 1024, **query}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.runtime_site.bare_engine", str(state_dir), json.dumps(query)],
-        env=environment,
+        [
+            *(sys.executable, "-m", "tests.runtime_site.bare_engine"),
+            *(str(state_dir), json.dumps(query), json.dumps(constants or {})),
+        ],
+        env=os.environ | (environment or {}),
         cwd=Path(__file__).parents[2],
     )
     engine = Engine(process, state_dir, query["timeout_s"])

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine import frames
+from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
+
+JSON_KINDS = [kind for kind in Kind if kind is not Kind.DATA]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+json_frames = st.tuples(st.sampled_from(JSON_KINDS), st.dictionaries(st.text(), json_values, max_size=4))
+data_frames = st.tuples(st.just(Kind.DATA), st.binary(min_size=1, max_size=300))
+
+
+def encoded(kind: Kind, content: Any) -> bytes:
+    return b"".join(encode_data(content)) if kind is Kind.DATA else encode_json(kind, content)
+
+
+def in_pieces(data: bytes, sizes: list[int]) -> list[bytes]:
+    pieces = []
+    while data and sizes:
+        size = sizes.pop()
+        pieces.append(data[:size])
+        data = data[size:]
+    return [*pieces, data]
+
+
+@given(st.lists(json_frames | data_frames, max_size=6), st.lists(st.integers(0, 40), max_size=30))
+def test_frames_come_out_as_they_went_in_whatever_the_pieces(content: list[Any], sizes: list[int]) -> None:
+    decoder = FrameDecoder()
+    sent = b"".join(encoded(*one) for one in content)
+
+    received = [frame for piece in in_pieces(sent, sizes) for frame in decoder.feed(piece)]
+
+    decoded = [(kind, payload if kind is Kind.DATA else decode_json(payload)) for kind, payload in received]
+    assert decoded == content
+    assert decoder.is_between_frames
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_any_bytes_are_frames_or_a_frame_error(pieces: list[bytes]) -> None:
+    decoder = FrameDecoder()
+    try:
+        for piece in pieces:
+            for kind, payload in decoder.feed(piece):
+                assert kind in Kind
+                assert len(payload) <= sum(map(len, pieces))
+    except FrameError as exc:
+        assert str(exc)
+
+
+@given(st.data())
+def test_damage_to_frames_is_found_or_stays_inside_a_payload(data: st.DataObject) -> None:
+    sent = bytearray(b"".join(encoded(*one) for one in data.draw(st.lists(json_frames | data_frames, min_size=1))))
+    sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
+    decoder = FrameDecoder()
+
+    try:
+        for kind, payload in decoder.feed(bytes(sent)):
+            if kind is not Kind.DATA:
+                decode_json(payload)
+    except FrameError as exc:
+        assert str(exc)
+
+
+@given(st.binary(max_size=200))
+def test_a_payload_is_a_json_object_or_a_frame_error(payload: bytes) -> None:
+    try:
+        assert isinstance(decode_json(payload), dict)
+    except FrameError as exc:
+        assert str(exc)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"[1]", id="array"),
+        pytest.param(b'{"a":', id="cut"),
+        pytest.param(b"\xff\xfe", id="not UTF-8"),
+        pytest.param(b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", id="nested too deep"),
+        pytest.param(b'{"a":' + b"9" * 5000 + b"}", id="a number too long"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(payload: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode_json(payload)
+
+
+def test_lone_surrogates_survive() -> None:
+    ((_, payload),) = FrameDecoder().feed(encode_json(Kind.REQUEST, {"sql": "SELECT '\ud800'"}))
+
+    assert decode_json(payload) == {"sql": "SELECT '\ud800'"}
+
+
+def test_long_data_is_split() -> None:
+    data = bytes(range(256)) * (frames.MAX_DATA_BYTES // 100)
+    decoder = FrameDecoder()
+
+    received = [frame for piece in encode_data(data) for frame in decoder.feed(piece)]
+
+    assert {kind for kind, _ in received} == {Kind.DATA}
+    assert max(len(payload) for _, payload in received) == frames.MAX_DATA_BYTES
+    assert b"".join(payload for _, payload in received) == data
+
+
+def test_no_data_is_no_frame() -> None:
+    assert list(encode_data(b"")) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        pytest.param(struct.pack("!BI", 0, 0), "kind 0", id="kind"),
+        pytest.param(struct.pack("!BI", 99, 5), "kind 99", id="another kind"),
+        pytest.param(struct.pack("!BI", Kind.DATA, frames.MAX_DATA_BYTES + 1), "too long", id="data"),
+        pytest.param(struct.pack("!BI", Kind.END, frames.MAX_JSON_BYTES + 1), "too long", id="json"),
+    ],
+)
+def test_a_bad_head_is_refused_before_its_payload_comes(head: bytes, complaint: str) -> None:
+    with pytest.raises(FrameError, match=complaint):
+        list(FrameDecoder().feed(head))
+
+
+def test_fields_that_are_too_long_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_JSON_BYTES", 100)
+
+    with pytest.raises(FrameError, match="too long"):
+        encode_json(Kind.REQUEST, {"sql": "x" * 100})
+
+
+def test_a_cut_frame_is_not_between_frames() -> None:
+    decoder = FrameDecoder()
+
+    assert decoder.is_between_frames
+    assert list(decoder.feed(encode_json(Kind.END, {"rows": 1})[:-1])) == []
+    assert not decoder.is_between_frames
+
+
+def test_bytes_count_even_when_their_frames_are_not_asked_for() -> None:
+    frame = encode_json(Kind.MESSAGE, {"is": "status"})
+    decoder = FrameDecoder()
+
+    decoder.feed(frame[:4])
+
+    assert [json.loads(payload) for _, payload in decoder.feed(frame[4:])] == [{"is": "status"}]

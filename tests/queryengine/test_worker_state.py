@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from queryengine.worker_state import WorkerState, read_state, write_state
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    opened = os.memfd_create("heartbeat")
+    yield opened
+    os.close(opened)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param(WorkerState(), id="booting"),
+        pytest.param(WorkerState(phase="idle"), id="idle"),
+        pytest.param(WorkerState(phase="busy", deadline=1234.5, query_id="0123456789abcdef" * 2), id="busy"),
+    ],
+)
+def test_what_is_written_is_read(descriptor: int, state: WorkerState) -> None:
+    write_state(descriptor, WorkerState(phase="busy", deadline=9.0, query_id="x" * 32))
+
+    write_state(descriptor, state)
+
+    assert read_state(descriptor) == state
+
+
+def test_a_query_id_is_cut_to_what_a_record_holds(descriptor: int) -> None:
+    write_state(descriptor, WorkerState(phase="busy", query_id="é" + "x" * 40))
+
+    assert read_state(descriptor).query_id == "?" + "x" * 31
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\x01", id="cut"),
+        pytest.param(b"\x07" + bytes(40), id="unknown phase"),
+        pytest.param(b"\x01" + bytes(8) + b"\xff" * 32, id="not ASCII"),
+    ],
+)
+def test_what_cannot_be_read_is_booting(descriptor: int, content: bytes) -> None:
+    os.write(descriptor, content)
+
+    assert read_state(descriptor) == WorkerState()
+
+
+def test_a_closed_file_is_booting() -> None:
+    descriptor = os.memfd_create("heartbeat")
+    os.close(descriptor)
+
+    assert read_state(descriptor) == WorkerState()
