@@ -92,6 +92,9 @@ class Pulse:
 class EngineArbiter(Arbiter):
     """gunicorn's arbiter with the broker of `broker.sock`."""
 
+    LISTENERS: list[Any]
+    WORKERS: dict[int, Any]
+
     def __init__(self, app: EngineApplication) -> None:
         self._config = app.config
         self._several_keys = app.several_keys
