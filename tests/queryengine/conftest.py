@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,25 @@ def publisher(tmp_path: Path) -> Publisher:
     return Publisher(tmp_path / "state")
 
 
-@pytest.fixture
-def make_config(publisher: Publisher, tmp_path: Path) -> MakeConfig:
-    def make(
-        datasets: tuple[str, ...] = ("flights",), views: dict[str, str] | None = None, **query: Any
-    ) -> RuntimeConfig:
-        return RuntimeConfig(
-            file=tmp_path / "runtime.yaml",
-            state_dir=publisher.state_dir,
-            query=QueryConfig(**{"timeout_s": 30.0, **query}),
-            datasets=tuple(
-                DatasetConfig(name=name, from_=f"file:{name}.csv", file=f"/{name}.csv") for name in datasets
-            ),
-            views=tuple(
-                ViewConfig(name=name, sql=sql, line=number + 1, yaml_path=f"views[{number}].sql")
-                for number, (name, sql) in enumerate((views or {}).items())
-            ),
-        )
+def config_of(
+    state_dir: Path, datasets: tuple[str, ...] = ("flights",), views: Mapping[str, str] | None = None, **query: Any
+) -> RuntimeConfig:
+    """Return the configuration of an engine over those datasets and views, with limits out of *query*."""
+    return RuntimeConfig(
+        file=state_dir.parent / "runtime.yaml",
+        state_dir=state_dir,
+        query=QueryConfig(**{"timeout_s": 30.0, **query}),
+        datasets=tuple(DatasetConfig(name=name, from_=f"file:{name}.csv", file=f"/{name}.csv") for name in datasets),
+        views=tuple(
+            ViewConfig(name=name, sql=sql, line=number + 1, yaml_path=f"views[{number}].sql")
+            for number, (name, sql) in enumerate((views or {}).items())
+        ),
+    )
 
-    return make
+
+@pytest.fixture
+def make_config(publisher: Publisher) -> MakeConfig:
+    return partial(config_of, publisher.state_dir)
 
 
 @pytest.fixture
