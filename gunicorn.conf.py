@@ -17,6 +17,11 @@ def on_starting(server: Any) -> None:
     if fault is not None:
         sys.stderr.write(f"{fault}\n")
         sys.exit(1)
+    if "gevent" in server.cfg.worker_class_str:
+        sys.stderr.write(
+            "Start without -k gevent: the engine in the process needs threads. `manage.py serve` does not.\n"
+        )
+        sys.exit(1)
     if server.cfg.preload_app:
         sys.stderr.write("Start without --preload: the engine's threads do not survive a fork.\n")
         sys.exit(1)

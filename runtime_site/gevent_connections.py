@@ -96,6 +96,7 @@ class ClientConnection:
 
     def stop_reading(self) -> None:
         """Let whoever reads get what has come already and then the end; from any greenlet."""
+        self._say_goodbye()
         # On a descriptor of its own: gevent's shutdown would raise in the reader, that of TLS would drop the layer.
         with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as twin:
             twin.shutdown(socket.SHUT_RD)
@@ -106,12 +107,13 @@ class ClientConnection:
 
         A connection that is closed with something unread is reset, and a reset overtakes the answer (RFC 9112, 9.6).
         """
+        self.allow(LINGER_S)
+        if isinstance(self._socket, ssl.SSLSocket):
+            # It says that this was all; waiting for the client to say so too ends when that still sends.
+            with suppress(OSError), gevent.Timeout(LINGER_S, TimeoutError()):
+                self._socket.unwrap()
         with suppress(OSError):
-            if isinstance(self._socket, ssl.SSLSocket):
-                with gevent.Timeout(LINGER_S, TimeoutError()):
-                    self._socket.unwrap()
             self._socket.shutdown(socket.SHUT_WR)
-            self.allow(LINGER_S)
             unread = LINGER_BYTES
             while unread > 0 and (data := self.recv(_READ_BYTES)):
                 unread -= len(data)
@@ -124,6 +126,7 @@ class ClientConnection:
 
     def close(self) -> None:
         """Close the connection. More than one call is harmless."""
+        self._say_goodbye()
         self._socket.close()
 
     def fileno(self) -> int:
@@ -137,3 +140,11 @@ class ClientConnection:
     def detach(self) -> int:
         """Give up the file descriptor and return it."""
         return self._socket.detach()
+
+    def _say_goodbye(self) -> None:
+        """Under TLS, tell the client that the connection ends here, without waiting (a `close_notify`)."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.fileno() >= 0:
+            self._socket.settimeout(0.0)
+            with suppress(OSError, ValueError):  # The client's own goodbye has not come, or nothing is open any more.
+                self._socket.unwrap()
+            self._socket.settimeout(SEND_TIMEOUT_S)

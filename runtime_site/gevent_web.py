@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import ssl
 import time
 from typing import Any
@@ -39,6 +40,8 @@ BODY_TIMEOUT_S = 30.0
 _LOOK_S = 0.1
 #: Seconds that a stopping worker waits for the rest of heads that have begun.
 _STOP_HEAD_S = 1.0
+#: Seconds before the arbiter's SIGKILL at which a stopping worker breaks off what still runs.
+_STOP_MARGIN_S = 1.0
 #: Seconds until the next try when no connection can be accepted for want of descriptors or memory.
 _ACCEPT_PAUSE_S = 0.2
 #: At most one line about that in so many seconds.
@@ -52,6 +55,8 @@ class GeventWebWorker(GeventWorker):
 
     def init_process(self) -> None:
         """Serve, and die when the arbiter does."""
+        # Until gunicorn sets it, a worker that starts has the arbiter's handler, and a stop would be lost on it.
+        signal.signal(signal.SIGTERM, self.handle_exit)
         die_with_parent(self.ppid)
         raise_soft_limit()
         # Connections that wait for a client, the one that waits longest first: those that may be closed at any time.
@@ -84,6 +89,8 @@ class GeventWebWorker(GeventWorker):
     def _drain(self) -> None:
         """Let requests under way end within `graceful_timeout`, and nobody else keep the worker from its end."""
         began = time.monotonic()
+        # The arbiter kills at that time, and a killed worker's answers would just end.
+        limit_s = max(self.cfg.graceful_timeout - _STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
         for connection in tuple(self._idle):
             connection.stop_reading()
         while not self._pool.join(timeout=_LOOK_S):
@@ -92,18 +99,14 @@ class GeventWebWorker(GeventWorker):
             if waited_s > _STOP_HEAD_S:
                 for connection in tuple(self._heads):
                     connection.stop_reading()
-            if waited_s > self.cfg.graceful_timeout:
-                logger.warning("requests were cut off: they did not end in %s s", self.cfg.graceful_timeout)
-                self._pool.kill(timeout=1.0)
+            if waited_s > limit_s:
+                logger.warning("requests were cut off: they did not end in %g s", limit_s)
+                self._pool.kill(timeout=_STOP_MARGIN_S / 2)
                 return
 
     def _accept(self, listener: Any) -> None:
         """Accept connections for ever, one at a time: what has come is served, or taken by another worker, between."""
         while True:
-            if self._pool.full():
-                self._make_room()
-                self._pool.wait_available(timeout=_LOOK_S)
-                continue
             try:
                 client, address = listener.accept()
             except OSError as error:
@@ -112,6 +115,9 @@ class GeventWebWorker(GeventWorker):
                     self._warn("no connection can be accepted: %s", error.strerror)
                     gevent.sleep(_ACCEPT_PAUSE_S)
                 continue
+            while self._pool.full():
+                self._make_room()
+                self._pool.wait_available(timeout=_LOOK_S)
             self._pool.spawn(self._converse, listener, client, address)
             gevent.sleep(0)
 
