@@ -23,6 +23,23 @@ class Place(Enum):
     TABLE = ("table", "table_macro")
 
 
+#: Names without brackets that the binder takes for a call when there is no such column.
+CALLED_BY_NAME = frozenset(
+    {
+        *("current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp"),
+        *("current_user", "localtime", "localtimestamp", "session_user", "user"),
+    }
+)
+
+#: What may be called and gives more than its arguments decide: the time, random numbers, the state of the session.
+#: DuckDB does not say so of `age`, which takes the day of today for a second argument, and of the table of time zones.
+UNSTEADY = CALLED_BY_NAME | {
+    *("age", "ago", "get_current_time", "get_current_timestamp", "now", "today", "transaction_timestamp"),
+    *("current_localtime", "current_localtimestamp", "pg_timezone_names"),
+    *("gen_random_uuid", "random", "setseed", "uuid", "uuidv4", "uuidv7"),
+    *("current_database", "current_schemas"),
+}
+
 #: Not functions to DuckDB, but the parser gives them as such: `unnest` in a select list, which the binder expands.
 _EXPANDED_BY_THE_BINDER = {("scalar", "unnest"): None}
 

@@ -8,8 +8,11 @@ positive list (`parse_tree`, `functions`). `docs/sql.md` tells users what passes
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -25,10 +28,14 @@ from queryengine.errors import (
 )
 from queryengine.lexer import Scan, Token, scan
 from queryengine.parse_tree import Reading, decode
+from queryengine.shapes import shape
 
-#: Statements up to this many characters are remembered, this many of them.
+#: Statements up to this many characters are remembered, this many of them, and as many shapes.
 _REMEMBERED_CHARACTERS: Final = 4096
 _REMEMBERED: Final = 512
+
+#: How many idle parsers are kept.
+_IDLE_PARSERS: Final = 4
 
 #: A parser message may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
@@ -68,12 +75,17 @@ class GatedStatement:
     `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
     `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
     it cannot stand in a view or a subquery of ours.
+
+    A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
+    (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
+    reads may still not be plain.
     """
 
     sql: str
     kind: StatementKind
     relations: frozenset[str]
     parameters: frozenset[str]
+    plain: bool = field(default=False, compare=False)
 
 
 class Gate:
@@ -82,11 +94,16 @@ class Gate:
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
+        self._parsers: deque[_Parser] = deque()
+        self._closed = False
         self._remembered: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_REMEMBERED)(self._admit)
+        self._shapes = _Shapes()
 
     def close(self) -> None:
         """Give the parser back; `admit` then raises `EngineUnavailableError` for what it does not remember."""
+        self._closed = True
         self._connection.close()
+        self._close_parsers()
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """
@@ -104,17 +121,28 @@ class Gate:
         return self._admit(sql, relations)
 
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        before, text = _one_statement(scan(sql))
-        whole = scan(text)
+        before, whole = _one_statement(scan(sql))
         if answer := _constant_answer(whole):
             return GatedStatement(answer, "select", frozenset(), frozenset())
-        if whole[0].word != "explain":
+        if whole[0].word == "explain":
+            return self._admit_explain(whole, relations, before)
+        if len(whole.text) > _REMEMBERED_CHARACTERS:
             return self._judge(whole, relations, before)
+        key = shape(whole)
+        if known := self._shapes.find(key, relations):
+            return replace(known, sql=whole.text)
+        statement = self._judge(whole, relations, before)
+        # Only what runs as it was written: a text that was changed has numbers of its own in it.
+        if statement.kind == "select" and statement.sql == whole.text:
+            self._shapes.keep(key, relations, statement)
+        return statement
+
+    def _admit_explain(self, whole: Scan, relations: frozenset[str], before: str) -> GatedStatement:
         prefix, begin = _explain_prefix(whole)
-        explained = scan(text[begin:])
+        explained = scan(whole.text[begin:])
         if explained[0].word == "explain":
             raise StatementNotAllowedError("EXPLAIN of an EXPLAIN is not allowed.")
-        statement = self._judge(explained, relations, before + text[:begin])
+        statement = self._judge(explained, relations, before + whole.text[:begin])
         if statement.kind == "pivot":
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
@@ -127,13 +155,14 @@ class Gate:
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(relations, engine_tables=engine_tables)
         reading.judge(tree)
+        plain = kind == "select" and reading.steady and not reading.catalog_views
         if reading.catalog_views:
             statement = scan(rewriting.with_hidden_catalog(statement))
             kind, tree = self._tree(statement, before)
             reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
             reading.judge(tree)
         parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
-        return GatedStatement(statement.text, kind, frozenset(reading.relations), parameters)
+        return GatedStatement(statement.text, kind, frozenset(reading.relations), parameters, plain)
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
         if tree := self._parse(statement, before):
@@ -159,12 +188,10 @@ class Gate:
     def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
         """Return the tree of one statement, None when it is not a query."""
         try:
-            # `execute` lets other threads run meanwhile; `extract_statements` would hold the interpreter.
-            with self._connection.cursor() as cursor:
-                row = cursor.execute(_PARSE, [statement.text]).fetchone()
+            with self._parser(keep=len(statement.text) <= _REMEMBERED_CHARACTERS) as parser:
+                answer = decode(parser.tree(statement.text))
         except duckdb.Error as exc:
             raise EngineUnavailableError("The engine cannot take statements at the moment.") from exc
-        answer = decode(row[0]) if row else {}
         if answer["error"]:
             _raise_parse_error(answer, statement.text, before)
             return None
@@ -173,13 +200,71 @@ class Gate:
         tree: dict[str, Any] = answer["statements"][0]
         return tree
 
+    @contextmanager
+    def _parser(self, *, keep: bool) -> Iterator[_Parser]:
+        """Lend a parser for one text. It is kept for the next one when that text was short and nothing failed."""
+        try:
+            parser = self._parsers.pop()
+        except IndexError:
+            parser = _Parser(self._connection)
+        try:
+            yield parser
+        except BaseException:
+            parser.close()
+            raise
+        if keep and len(self._parsers) < _IDLE_PARSERS:
+            self._parsers.append(parser)
+            if self._closed:
+                self._close_parsers()
+        else:
+            parser.close()
+
+    def _close_parsers(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._parsers.pop().close()
+
     def _is_one_pivot(self, text: str) -> bool:
         with self._connection.cursor() as cursor:
             found = cursor.extract_statements(text)
         return len(found) == 1 and found[0].type == duckdb.StatementType.MULTI
 
 
-def _one_statement(found: Scan) -> tuple[str, str]:
+class _Parser:
+    """A cursor that has the question to the parser ready."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = connection.cursor()
+        (self._question,) = self._cursor.extract_statements(_PARSE)
+
+    def tree(self, sql: str) -> str:
+        """Return the answer of `json_serialize_sql`."""
+        # `execute` lets other threads run meanwhile; `extract_statements` of the text would hold the interpreter.
+        ((answer,),) = self._cursor.execute(self._question, [sql]).fetchall()
+        return str(answer)
+
+    def close(self) -> None:
+        self._cursor.close()
+
+
+class _Shapes:
+    """Verdicts by the shape of a statement and what it may read, for any number of threads; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._verdicts: dict[tuple[str, frozenset[str]], GatedStatement] = {}
+
+    def find(self, key: str, relations: frozenset[str]) -> GatedStatement | None:
+        return self._verdicts.get((key, relations))
+
+    def keep(self, key: str, relations: frozenset[str], verdict: GatedStatement) -> None:
+        with self._lock:
+            while len(self._verdicts) >= _REMEMBERED:
+                del self._verdicts[next(iter(self._verdicts))]
+            self._verdicts[key, relations] = verdict
+
+
+def _one_statement(found: Scan) -> tuple[str, Scan]:
     """Return what stands before the only statement, and the statement, without semicolons, comments and space."""
     count = found.size
     semicolons = list(found.separators)
@@ -189,8 +274,7 @@ def _one_statement(found: Scan) -> tuple[str, str]:
         raise EmptyStatementError
     if semicolons:
         raise _not_one()
-    start = found[0].start
-    return found.text[:start], found.text[start : found[count - 1].end]
+    return found.text[: found[0].start], found.head(count)
 
 
 def _constant_answer(statement: Scan) -> str | None:

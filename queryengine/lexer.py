@@ -78,6 +78,10 @@ _TOKEN: Final = re.compile(
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _UNICODE_SPACE: Final = re.compile(f"[{_UNICODE_SPACES}]")
 _PAIRS: Final = frozenset({"()", "[]", "{}"})
+#: The kinds that `_split` compares with, as plain integers.
+_COMPARED: Final = tuple(
+    map(int, (Kind.PREFIX, Kind.OPENING, Kind.CLOSING, Kind.PUNCTUATION, Kind.BODY, Kind.STRAY, Kind.OPERATOR))
+)
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 _WORDS: Final = frozenset({Kind.BODY, Kind.PREFIX, Kind.WORD})
 
@@ -109,11 +113,16 @@ class Scan:
     """A statement as tokens. In `text`, the Unicode spaces between tokens have become plain ones."""
 
     def __init__(self, text: str, spans: list[tuple[int, int, int, int]], separators: list[int]) -> None:
-        """Keep what `scan` found; `separators` are the indexes of the semicolons among the tokens."""
+        """
+        Keep what `scan` found.
+
+        *spans* has (kind, start, end, depth) of each token, as in `Token`, for those who look at every token of every
+        statement; *separators* has the indexes of the semicolons among the tokens.
+        """
         self.text = text
-        self.separators = tuple(separators)
+        self.spans = spans
+        self.separators = separators
         self.size = len(spans)
-        self._spans = spans
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
@@ -121,8 +130,22 @@ class Scan:
         return tuple(self[index] for index in range(self.size))
 
     def __getitem__(self, index: int) -> Token:
-        kind, start, end, depth = self._spans[index]
+        kind, start, end, depth = self.spans[index]
         return Token(Kind(kind), self.text[start:end], start, end, depth)
+
+    def head(self, size: int) -> Scan:
+        """
+        Return the first *size* tokens as `scan` gives them for their text alone.
+
+        There is at least one among them, and no semicolon.
+        """
+        begin, end = self.spans[0][1], self.spans[size - 1][2]
+        if begin == 0 and end == len(self.text):
+            return self
+        spans = self.spans[:size]
+        if begin:
+            spans = [(kind, start - begin, end - begin, depth) for kind, start, end, depth in spans]
+        return Scan(self.text[begin:end], spans, [])
 
 
 _TO_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
@@ -140,10 +163,13 @@ def scan(sql: str) -> Scan:
     Raises:
         SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or its shape is past a limit.
     """
-    try:
-        sql.encode()
-    except UnicodeEncodeError:
-        raise SqlSyntaxError("The statement holds a lone surrogate, which is not a character: send UTF-8.") from None
+    if not sql.isascii():
+        try:
+            sql.encode()
+        except UnicodeEncodeError:
+            raise SqlSyntaxError(
+                "The statement holds a lone surrogate, which is not a character: send UTF-8."
+            ) from None
     if "\0" in sql:
         raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
     spans, separators = _split(sql)
@@ -152,13 +178,8 @@ def scan(sql: str) -> Scan:
 
 def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # noqa: C901, PLR0912, PLR0915 - see below
     # One pass over plain integers, in line: a call or an enum a token would double its time.
-    prefix, opening, closing, punctuation = (
-        int(Kind.PREFIX),
-        int(Kind.OPENING),
-        int(Kind.CLOSING),
-        int(Kind.PUNCTUATION),
-    )
-    body, tag, stray, operator = int(Kind.BODY), _TAG, int(Kind.STRAY), int(Kind.OPERATOR)
+    prefix, opening, closing, punctuation, body, stray, operator = _COMPARED
+    tag = _TAG
     spans: list[tuple[int, int, int, int]] = []
     separators: list[int] = []
     brackets: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from queryengine.engine import Parameters
@@ -17,7 +17,7 @@ MAX_DEPTH = 64
 _SHOWN_CHARACTERS = 40
 
 
-def bind(taken: Iterable[str], given: Parameters | None) -> list[Any] | dict[str, Any] | None:
+def bind(taken: Collection[str], given: Parameters | None) -> list[Any] | dict[str, Any] | None:
     """
     Return *given* as DuckDB takes it, None when the statement has no parameters.
 
@@ -26,6 +26,8 @@ def bind(taken: Iterable[str], given: Parameters | None) -> list[Any] | dict[str
     Raises:
         ParameterError: The count or a name differs, there are too many, or a value is nested too deep.
     """
+    if not taken and not given:
+        return None
     names = {name.casefold(): name for name in taken}
     if isinstance(given, Mapping):
         return _bind_mapping(names, given)

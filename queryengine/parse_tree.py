@@ -197,6 +197,7 @@ class Reading:
     """
     What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
 
+    It is `steady` when it takes no sample, shows no table of the catalog and calls nothing in `functions.UNSTEADY`.
     With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog. With
     `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
     its own columns looks for them where it does not see all common table expressions.
@@ -207,6 +208,7 @@ class Reading:
     engine_tables: frozenset[str] = frozenset()
     relations: set[str] = field(default_factory=set)
     catalog_views: bool = False
+    steady: bool = True
     _costly: Counter[str] = field(default_factory=Counter)
 
     def judge(self, statement: Mapping[str, Any]) -> None:
@@ -233,6 +235,8 @@ class Reading:
         if isinstance(class_, str):
             form = _known(_EXPRESSIONS, class_, node)
             _judge_expression(node, class_, part)
+            if _is_unsteady(node):
+                self.steady = False
             if class_ == "LAMBDA":
                 scope = _Scope({}, 0, scope, lambdas=1)
                 if scope.lambdas > MAX_NESTED_LAMBDAS:
@@ -251,6 +255,8 @@ class Reading:
                 scope = self._with_ctes(node, scope, pending)
         else:
             form = _known(_UNTYPED, part, node)
+        if part == "sample" or type_ == "SHOW_REF":
+            self.steady = False
         pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
@@ -384,6 +390,13 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
         functions.check(lower(node["function_name"]), Place.WINDOW)
     elif class_ == "TYPE" and len(_path(node)) > 1:
         raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
+
+
+def _is_unsteady(node: dict[str, Any]) -> bool:
+    name = lower(node.get("function_name", ""))
+    return name in functions.UNSTEADY or any(
+        lower(column) in functions.CALLED_BY_NAME for column in node.get("column_names", ())
+    )
 
 
 def _judge_aggregate_name(node: dict[str, Any], function: str) -> None:

@@ -3,8 +3,13 @@ A session on the engine: today a locked DuckDB instance over the snapshots of on
 
 The instance is made once per manifest generation and never changes: snapshots are attached read-only under hidden
 names, each declared dataset is a view `runtime.main.<dataset>`, the views of the YAML follow, then access to files
-and settings is closed for good. A statement has a cursor of its own, inside a read-only transaction that is rolled
-back, so nothing it does survives it. What may run at all is the gate's decision, not this module's.
+and settings is closed for good. What may run at all is the gate's decision, not this module's.
+
+A statement runs on a cursor of its own, inside a read-only transaction that is rolled back, so nothing it does survives
+it. Making these takes longer than a small query itself. So a short query that cannot leave anything behind, because it
+is plain (see `GatedStatement`) and DuckDB also takes it for one query, leaves its cursor and transaction to the next
+such query when it came to its end in peace. That goes on for `_SHARED_S`: the data never changes, but what in DuckDB
+looks at the clock without saying so sees the time at which its transaction began.
 
 A session on another engine has the same shape: `open` for a generation, `run` a statement to a reader, interrupt it
 through its `Interruption`, `close`.
@@ -16,9 +21,10 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +35,7 @@ from queryengine import duckdb_errors
 from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
 from queryengine.engine import Parameters
-from queryengine.errors import EngineUnavailableError, ParameterError, SqlError
+from queryengine.errors import EngineUnavailableError, ParameterError, SqlError, StatementNotAllowedError
 from queryengine.gate import GatedStatement
 from queryengine.parameters import bind
 from queryengine.values import arrow_projection
@@ -48,6 +54,13 @@ _LINES_BEFORE_PROJECTED = 2
 BATCH_ROWS = 20_000
 BATCH_BYTES = 4 * 1024 * 1024
 
+#: How long queries share a cursor, in seconds, and how many cursors wait for the next query.
+_SHARED_S = 1.0
+_IDLE_CURSORS = 8
+
+#: The longest text that shares a cursor, in characters: DuckDB holds the interpreter while it parses it.
+_SHARED_CHARACTERS = 1000
+
 
 class SnapshotGoneError(Exception):
     """A snapshot of the manifest is not there: a newer manifest has taken its place, or somebody removed the file."""
@@ -64,16 +77,39 @@ class Reader:
     schema: pa.Schema
     short: bool  # whether all rows are here already
 
-    def __init__(self, session: EngineInstance, cursor: duckdb.DuckDBPyConnection, interruption: Interruption) -> None:
-        """Own *cursor*, and let *interruption* stop what happens on it. `start` runs a statement."""
+    def __init__(
+        self,
+        session: EngineInstance,
+        cursor: duckdb.DuckDBPyConnection,
+        interruption: Interruption,
+        *,
+        shared: bool = False,
+        begun_s: float | None = None,
+    ) -> None:
+        """
+        Own *cursor*, and let *interruption* stop what happens on it. `start` runs a statement.
+
+        Args:
+            session: Where the cursor comes from.
+            cursor: New, or from another reader that kept it.
+            interruption: Stops the statement.
+            shared: Whether the cursor may be kept for another reader.
+            begun_s: When (`time.monotonic`) the transaction began that *cursor* is in; None for a new cursor.
+        """
         self._session = session
         self._cursor = cursor
         self._interruption = interruption
+        self._shared = shared
+        self._begun_s = begun_s
         self._batches: pa.RecordBatchReader | None = None
         self._ahead: deque[pa.RecordBatch] = deque()
         self._lines_before = 0
+        self._ended = False
+        self._lock = threading.Lock()
+        self._interrupted = False
+        self._closed = False
         self.short = False
-        self._interruption.attach(cursor.interrupt)
+        self._interruption.attach(self.interrupt)
 
     def start(self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None) -> None:
         """
@@ -82,9 +118,11 @@ class Reader:
         Raises:
             QueryError: See `EngineInstance.run`.
         """
-        with self._translated():
-            self._cursor.execute("USE runtime")
-            self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            if self._begun_s is None:
+                self._begun_s = time.monotonic()
+                self._cursor.execute("USE runtime")
+                self._cursor.execute("BEGIN TRANSACTION READ ONLY")
             relation = self._relation(statement.sql, parameters)
             types = [str(type_) for type_ in relation.types]
             self.columns = tuple(
@@ -95,6 +133,8 @@ class Reader:
                 self._lines_before = _LINES_BEFORE_PROJECTED
             self._interruption.check()
             self._batches = relation.to_arrow_reader(_VECTOR_ROWS)
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(exc) from exc
         self.schema = self._batches.schema
         self._look_ahead()
 
@@ -121,25 +161,41 @@ class Reader:
             yield pa.concat_batches(held)
 
     def interrupt(self) -> None:
-        """Make the engine give up what it computes now, if it looks. Not after `close`."""
-        self._cursor.interrupt()
+        """Make the engine give up what it computes now, if it looks. Harmless after `close`."""
+        with self._lock:
+            if not self._closed:
+                self._interrupted = True
+                self._cursor.interrupt()
 
     def close(self) -> None:
-        """Stop the statement if it still runs, roll back and give the cursor back. More than one call is harmless."""
+        """Stop the statement if it still runs, and give the cursor back. More than one call is harmless."""
         self._interruption.detach()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        batches, self._batches = self._batches, None
         with suppress(*duckdb_errors.ENGINE_ERRORS):
-            if self._batches is not None:
-                self._batches.close()
+            if batches is not None:
+                batches.close()
+            in_peace = self._ended and not self._interrupted
+            if self._shared and in_peace and self._begun_s and self._session.keep(self._cursor, self._begun_s):
+                return
             self._cursor.execute("ROLLBACK")
-        self._batches = None
         self._cursor.close()
 
     def _relation(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
         self._interruption.check()
+        query: str | duckdb.Statement = sql
+        if self._shared:
+            found = self._cursor.extract_statements(sql)
+            if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+                raise StatementNotAllowedError("This statement is not one query.")
+            query = found[0]
         if parameters is None:
-            return self._cursor.sql(sql)
+            return self._cursor.sql(query)
         try:
-            return self._cursor.sql(sql, params=parameters)
+            return self._cursor.sql(query, params=parameters)
         except (duckdb.Error, TypeError, ValueError) as exc:
             if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
                 raise
@@ -158,20 +214,18 @@ class Reader:
             size += batch.nbytes
 
     def _pull(self) -> pa.RecordBatch | None:
-        with self._translated():
-            self._interruption.check()
-            try:
-                return self._batches.read_next_batch() if self._batches is not None else None
-            except StopIteration:
-                return None
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
         try:
-            yield
+            self._interruption.check()
+            return self._batches.read_next_batch() if self._batches is not None else None
+        except StopIteration:
+            self._ended = True
+            return None
         except duckdb_errors.ENGINE_ERRORS as exc:
-            self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.
-            raise self._session.failure(exc, lines_before=self._lines_before) from exc
+            raise self._failure(exc) from exc
+
+    def _failure(self, exc: BaseException) -> Exception:
+        self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.
+        return self._session.failure(exc, lines_before=self._lines_before)
 
 
 class EngineInstance:
@@ -196,7 +250,11 @@ class EngineInstance:
         self._unavailable: dict[str, str] = {}
         #: Why a view cannot be read at all: its SQL does not fit the data that is there.
         self._faulty: dict[str, str] = {}
+        #: Views that are not plain: a query of one does not share its cursor.
+        self._unsteady: set[str] = set()
         self._lock = threading.Lock()
+        self._idle: deque[tuple[duckdb.DuckDBPyConnection, float]] = deque()
+        self._closed = False
 
     @classmethod
     def open(
@@ -244,15 +302,27 @@ class EngineInstance:
         """
         values = bind(statement.parameters, parameters)
         self._require(statement.relations)
-        with self._lock:  # A cursor is made on the one connection that all threads share.
-            cursor = self._connection.cursor()
-        reader = Reader(self, cursor, interruption)
+        shared = (
+            statement.plain
+            and len(statement.sql) <= _SHARED_CHARACTERS
+            and self._unsteady.isdisjoint(statement.relations)
+        )
+        cursor, begun_s = self._take(shared=shared)
+        reader = Reader(self, cursor, interruption, shared=shared, begun_s=begun_s)
         try:
             reader.start(statement, values)
         except BaseException:
             reader.close()
             raise
         return reader
+
+    def keep(self, cursor: duckdb.DuckDBPyConnection, begun_s: float) -> bool:
+        """Take back *cursor*, whose transaction began at *begun_s*, for another query; False when it is not wanted."""
+        with self._lock:
+            if self._closed or self.broken or len(self._idle) == _IDLE_CURSORS:
+                return False
+            self._idle.append((cursor, begun_s))
+            return True
 
     def failure(self, exc: BaseException, *, lines_before: int = 0) -> Exception:
         """Translate what DuckDB raised, and remember when no further statement should trust this instance."""
@@ -262,8 +332,24 @@ class EngineInstance:
 
     def close(self) -> None:
         """Free the snapshots' files and the space it spilled to. Readers must be closed before."""
+        with self._lock:
+            self._closed = True
+            for cursor, _ in self._idle:
+                cursor.close()
+            self._idle.clear()
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _take(self, *, shared: bool) -> tuple[duckdb.DuckDBPyConnection, float | None]:
+        """Return a cursor, and when its transaction began; None for a new one."""
+        oldest_s = time.monotonic() - _SHARED_S
+        with self._lock:  # A cursor is made on the one connection that all threads share.
+            while shared and self._idle:
+                cursor, begun_s = self._idle.pop()
+                if begun_s > oldest_s:
+                    return cursor, begun_s
+                cursor.close()
+            return self._connection.cursor(), None
 
     def _require(self, relations: frozenset[str]) -> None:
         for name in sorted(relations):
@@ -323,6 +409,8 @@ class EngineInstance:
 
     def _define_view(self, view: GatedView) -> None:
         name = view.config.name
+        if not view.statement.plain or not self._unsteady.isdisjoint(view.statement.relations):
+            self._unsteady.add(name.lower())
         for needed in sorted(view.statement.relations):
             if needed in self._unavailable:
                 self._unavailable[name.lower()] = f"View '{name}' has no data yet: {self._unavailable[needed]}"

@@ -279,7 +279,7 @@ def test_a_gate_without_its_parser_says_so() -> None:
 
     assert gate.admit("SELECT 1", frozenset()).sql == "SELECT 1"
     with pytest.raises(EngineUnavailableError):
-        gate.admit("SELECT 2", frozenset())
+        gate.admit("SELECT 'x'", frozenset())
 
 
 def test_a_verdict_is_for_the_relations_it_was_given_for(gate: Gate) -> None:
