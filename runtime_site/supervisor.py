@@ -29,9 +29,10 @@ GOOD_LIFE_S = 30.0
 #: Seconds between two questions whether the runtime is ready, until it is.
 _READY_POLL_S = 0.02
 
-#: Seconds of the stop that each part which is told later finds left, but at most this share of all of them.
-_RESERVE_S = 0.5
-_RESERVE_SHARE = 0.1
+#: Seconds before the end of the stop when the last part is told at the latest, the one before it twice as early, and
+#: so on; but at most this share of all the time.
+_LAST_TELL_S = 0.75
+_LAST_TELL_SHARE = 0.15
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _NOTHING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
@@ -120,7 +121,7 @@ class Supervisor:
 
     Args:
         parts: What to start.
-        stop_order: The names of all parts: each is told to stop when the one before has ended.
+        stop_order: The names of all parts: each is told to stop when the one before has ended, or time grows short.
         shutdown_timeout_s: Seconds after the first SIGTERM when whatever still runs is killed.
         is_ready: Says whether the runtime is ready; asked until it says so once.
         on_ready: Called then.
@@ -185,7 +186,7 @@ class Supervisor:
         now = time.monotonic()
         times = [part.due for part in self._parts.values() if part.due is not None]
         if self._stop_at is not None:
-            times = [self._patience_ends(number) for number in range(len(self._stop_order))]
+            times = [self._stop_at, *(self._tell_by(number) for number in range(len(self._stop_order)))]
         elif not self._was_ready:
             times.append(now + _READY_POLL_S)
         return max(0.0, min((at for at in times if at > now), default=now + 3600.0) - now)
@@ -233,25 +234,25 @@ class Supervisor:
             part.start_later(reason)
 
     def _stop_next(self) -> None:
-        """Tell the part whose turn it is to stop, and kill one that takes more than its time."""
+        """Tell each part whose turn it is to stop, and kill what is left when time is up."""
         if self._stop_at is None:
             return
-        for number, name in enumerate(self._stop_order):
-            part = self._parts[name]
-            if part.process is None:
-                continue
-            part.tell()
-            if time.monotonic() < self._patience_ends(number):
-                return
-            logger.warning("A part of the runtime did not end in time", extra={"fields": _fields(part, "killed")})
-            self._code = 1
-            part.end()
+        now = time.monotonic()
+        its_turn = True
+        for number, part in enumerate(map(self._parts.__getitem__, self._stop_order)):
+            if its_turn or now >= self._tell_by(number):
+                part.tell()
+            its_turn = its_turn and part.process is None
+            if part.process is not None and now >= self._stop_at:
+                logger.warning("A part of the runtime did not end in time", extra={"fields": _fields(part, "killed")})
+                self._code = 1
+                part.end()
 
-    def _patience_ends(self, number: int) -> float:
-        """Return when the part that is stopped as *number* is killed; the later ones are left some time."""
+    def _tell_by(self, number: int) -> float:
+        """Return when the part that is stopped as *number* is told, whatever the ones before do."""
         assert self._stop_at is not None  # noqa: S101 (the stop has begun)
-        later = len(self._stop_order) - 1 - number
-        return self._stop_at - later * min(_RESERVE_S, _RESERVE_SHARE * self._shutdown_timeout_s)
+        lead_s = min(_LAST_TELL_S, _LAST_TELL_SHARE * self._shutdown_timeout_s)
+        return self._stop_at - (len(self._stop_order) - number) * lead_s
 
     def _kill_all(self) -> None:
         for part in self._parts.values():

@@ -25,7 +25,7 @@ from runtime_site import logs, supervisor
 settings = json.loads(sys.argv[1])
 logging.config.dictConfig(logs.logging_config({}))
 supervisor.GOOD_LIFE_S = settings["good_life_s"]
-supervisor._RESERVE_S, supervisor._RESERVE_SHARE = 1e9, settings["reserve_share"]
+supervisor._LAST_TELL_S, supervisor._LAST_TELL_SHARE = 1e9, settings["last_tell"]
 if settings["adopts_orphans"]:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
 if settings["ignores_children"]:
@@ -114,7 +114,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         *,
         stop_order: tuple[str, ...] = (),
         shutdown_timeout_s: float = 60.0,
-        reserve_share: float = 0.1,
+        last_tell: float = 0.15,
         good_life_s: float = 30.0,
         commands: dict[str, list[str]] | None = None,
         ignores_children: bool = False,
@@ -129,7 +129,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "parts": described,
             "stop_order": stop_order or [part["name"] for part in described],
             "shutdown_timeout_s": shutdown_timeout_s,
-            "reserve_share": reserve_share,
+            "last_tell": last_tell,
             "good_life_s": good_life_s,
             "ignores_children": ignores_children,
             "adopts_orphans": adopts_orphans,
@@ -258,21 +258,22 @@ def test_a_program_that_is_not_there_is_tried_again(start: Start, tmp_path: Path
     assert supervised.ends() == 0
 
 
-def test_what_does_not_end_in_time_is_killed_and_the_others_still_end_in_order(start: Start) -> None:
-    stubborn = 'signal.signal(signal.SIGTERM, signal.SIG_IGN); say("serves")\nwhile True: time.sleep(60)'
-    supervised = start({"a": stubborn, "b": SERVES}, shutdown_timeout_s=30.0, reserve_share=0.95)
+STUBBORN = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'
+
+
+def test_what_does_not_end_in_time_is_killed_and_the_others_still_end(start: Start) -> None:
+    supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_tell=0.45)
     supervised.wait_for("a serves", "b starts")
 
     supervised.signal(signal.SIGTERM)
 
     assert supervised.ends() == 1
     assert "did not end in time part=a" in supervised.output()
-    assert supervised.said()[-1] == "b ends"
+    assert supervised.said()[-2:] == ["a hears", "b ends"]
 
 
 def test_a_second_signal_ends_at_once(start: Start) -> None:
-    stubborn = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'
-    supervised = start({"a": stubborn, "b": SERVES}, shutdown_timeout_s=3600.0)
+    supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=3600.0)
     supervised.wait_for("a serves", "b starts")
     children = children_of(supervised.process.pid)
 
