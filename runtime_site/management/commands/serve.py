@@ -1,34 +1,33 @@
-"""`manage.py serve`: the runtime for production."""
+"""`manage.py serve`: the runtime for production, all of its parts under one supervisor."""
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from gunicorn.app.base import BaseApplication
-from gunicorn.arbiter import Arbiter
 
+import authkeys.state
 import runtimeconf.state
 from datasets.errors import StateDirectoryError
 from datasets.lock import StateLock
-from runtime_site import gunicorn_web, startup
+from runtime_site import parts, startup
 from runtime_site.ports import wait_until_bindable
+from runtime_site.supervisor import PartCommand, Supervisor
 from runtimeconf.model import RuntimeConfig
-from sqlapi.readiness import is_ready
 
 #: Seconds that a start waits for the ports and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
 
-READY_POLL_S = 0.05
+#: Statements end first, then the answers that they gave are sent, and last whoever may be loading data.
+STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "web", "refresh")
 
 
 class Command(BaseCommand):
-    """Check the configuration, bind, and serve until SIGTERM."""
+    """Check the configuration, start the parts, and serve until SIGTERM."""
 
     help = "Starts the runtime: checks the YAML, binds, loads the datasets and serves until SIGTERM or Ctrl-C."
     requires_system_checks: list[str] = []
@@ -49,21 +48,37 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start."""
+        """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or had to kill something at its end."""
+        began = time.monotonic()
         if options["config"] is not None:
-            os.environ["RUNTIME_CONFIG"] = str(options["config"])
+            os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(options["config"])
             runtimeconf.state.set_config(None)
         try:
             config = startup.checked_config()
             deadline = time.monotonic() + PREDECESSOR_WAIT_S
             wait_until_bindable(config.http.bind, deadline)
             _wait_for_state_dir(config, deadline)
+            started = _Parts(config)
         except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(1)
         self._announce(config)
         sys.stdout.flush()
-        _Server(config, options["ready_message"]).run()
+
+        def say_ready() -> None:
+            self.stdout.write(f"Ready     after {time.monotonic() - began:.1f} s")
+            if options["ready_message"]:
+                self.stdout.write(options["ready_message"])
+            sys.stdout.flush()
+
+        supervisor = Supervisor(
+            started.commands,
+            stop_order=STOP_ORDER,
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            is_ready=started.are_ready,
+            on_ready=say_ready,
+        )
+        sys.exit(supervisor.run())
 
     def _announce(self, config: RuntimeConfig) -> None:
         scheme = "https" if config.tls.enabled else "http"
@@ -90,47 +105,42 @@ def _wait_for_state_dir(config: RuntimeConfig, deadline: float) -> None:
     lock.release()
 
 
-class _Server(BaseApplication):
-    """gunicorn with the settings of the YAML and no command line of its own."""
+class _Parts:
+    """
+    The parts of *config*, ready to be started, and what they tell.
 
-    def __init__(self, config: RuntimeConfig, ready_message: str) -> None:
+    Raises:
+        OSError: The system has no room for their handovers.
+    """
+
+    def __init__(self, config: RuntimeConfig) -> None:
         self._config = config
-        self._ready_message = ready_message
-        self._began = time.monotonic()
-        super().__init__()
+        self._verified = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ready_workers = 0
+        self.commands = (
+            self._command("refresh", verified=self._verified),
+            self._command("engine", verified=self._verified),
+            self._command("web", ready=self._ready),
+        )
 
-    def load_config(self) -> None:
-        for name, value in gunicorn_web.options(self._config).items():
-            self.cfg.set(name, value)
+    def are_ready(self) -> bool:
+        """Say whether every worker of web has found the runtime ready."""
+        # Loaded while the parts start, which takes longer.
+        from runtime_site import gunicorn_web  # noqa: PLC0415
 
-    def load(self) -> Any:
-        startup.start_or_exit(exclusive=True)
-        threading.Thread(target=self._say_when_ready, name="ready-message", daemon=True).start()
-        from runtime_site.wsgi import application  # noqa: PLC0415 (loading it would start the runtime shared)
+        try:
+            self._ready_workers += os.eventfd_read(self._ready)
+        except BlockingIOError:
+            return False
+        return self._ready_workers >= gunicorn_web.web_options(self._config)["workers"]
 
-        return application
-
-    def run(self) -> None:
-        _Arbiter(self).run()
-
-    def _say_when_ready(self) -> None:
-        while not is_ready():
-            time.sleep(READY_POLL_S)
-        sys.stdout.write(f"Ready     after {time.monotonic() - self._began:.1f} s\n")
-        if self._ready_message:
-            sys.stdout.write(f"{self._ready_message}\n")
-        sys.stdout.flush()
-
-
-class _Arbiter(Arbiter):
-    """
-    gunicorn's parent process without the signals that make no sense for one worker that holds the state directory.
-
-    SIGHUP starts workers anew beside the old ones, SIGTTIN and SIGTTOU change their number, SIGUSR2 starts a second
-    parent.
-    """
-
-    def handle_hup(self) -> None:
-        """Do nothing: what the YAML says is read at startup only."""
-
-    handle_ttin = handle_ttou = handle_usr2 = handle_hup
+    def _command(self, name: parts.PartName, **events: int) -> PartCommand:
+        handover = parts.hand_over(name, self._config, authkeys.state.get_access(), supervisor=os.getpid(), **events)
+        return PartCommand(
+            name=name,
+            arguments=parts.command(name),
+            environ=parts.environment(os.environ, handover),
+            descriptors=(handover, *events.values()),
+            fatal=parts.CANNOT_START,
+        )
