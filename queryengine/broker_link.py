@@ -39,6 +39,7 @@ RECONNECT_GRACE_S = 1.0
 _FIRST_RETRY_S = 0.02
 _LONGEST_RETRY_S = 0.5
 _ANSWER_TIMEOUT_S = 2.0
+_CLOSE_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 
 stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.")
@@ -188,7 +189,7 @@ class BrokerLink:
         if connection is not None:
             _hang_up(connection)
         for thread in self._threads:
-            thread.join()
+            thread.join(_CLOSE_S)
 
     def _send(self, connection: socket.socket, fields: Mapping[str, Any]) -> None:
         frame = encode_json(Kind.MESSAGE, fields)
@@ -221,11 +222,8 @@ class BrokerLink:
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._closed.is_set():
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.connect(self._path)
-            except OSError:
-                connection.close()
+            connection = self._connected_socket()
+            if connection is None:
                 self._closed.wait(retry_s)
                 retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
                 continue
@@ -233,9 +231,23 @@ class BrokerLink:
             self._gain(connection)
             try:
                 self._read(connection)
-            except FrameError:
-                logger.exception("the broker sent no frames")
+            except (FrameError, KeyError, TypeError):
+                logger.exception("the broker sent no message")
             self._lose(connection)
+            self._closed.wait(retry_s)
+
+    def _connected_socket(self) -> socket.socket | None:
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            logger.warning("the broker cannot be reached", extra={"fields": {"error": error.strerror}})
+            return None
+        try:
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+            return None
+        return connection
 
     def _gain(self, connection: socket.socket) -> None:
         with self.lock:
@@ -256,6 +268,7 @@ class BrokerLink:
             parties = list(self._parties.values())
             questions = list(self._questions.values())
             self._questions.clear()
+        _hang_up(connection)
         for party in parties:
             party.refused(unreachable())
         for question in questions:

@@ -239,14 +239,16 @@ class ClientResult:
             raise self._refusal
 
     def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise unreachable() from error
         try:
             connection.connect(self._path)
-        except OSError as error:
+        except BaseException as error:
             connection.close()
-            raise unreachable() from error
-        except BaseException:
-            connection.close()
+            if isinstance(error, OSError):
+                raise unreachable() from error
             raise
         with self._lock:
             self._socket = connection

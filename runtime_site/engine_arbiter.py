@@ -43,6 +43,7 @@ BOOT_S = 60.0
 STOP_MARGIN_S = 2.0
 #: How long statements that were told to end, and idle workers, have for it.
 END_S = 1.5
+LAST_END_S = 0.25
 #: Seconds between two new workers, once as many as `SPAWNS_AT_ONCE` times their number were made in a row.
 SPAWN_INTERVAL_S = 0.5
 SPAWNS_AT_ONCE = 2
@@ -255,6 +256,14 @@ class EngineArbiter(Arbiter):
                 )
                 return
 
+    def spawn_worker(self) -> int:
+        """Fork a worker. In the worker this does not return: nothing above is for it."""
+        try:
+            pid: int = super().spawn_worker()
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        return pid
+
     def close_in_worker(self) -> None:
         """In a worker that was just forked: let go of what is the arbiter's."""
         signal.set_wakeup_fd(-1)
@@ -276,7 +285,8 @@ class EngineArbiter(Arbiter):
         self.LISTENERS = []
         if graceful:
             self.kill_workers(signal.SIGTERM)
-            until = time.monotonic() + END_S
+            # One that still runs a statement when time was up has been told to end before.
+            until = time.monotonic() + (END_S if self._ended_at is None else LAST_END_S)
             while self.WORKERS and time.monotonic() < until:
                 self.reap_workers()
                 if self._broker is not None:

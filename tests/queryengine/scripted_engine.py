@@ -77,7 +77,7 @@ class ScriptedEngine:
     def call(self, function: Callable[[], None]) -> None:
         """Call a function of the broker in its thread, and wait for that."""
         done = threading.Event()
-        self._calls.append(lambda: (function(), done.set())[1])
+        self._calls += [function, done.set]
         assert done.wait(30)
 
     def close(self) -> None:
