@@ -35,6 +35,12 @@ class Kind(enum.IntEnum):
     MESSAGE = 6
 
 
+# Made once: every statement is several small frames, and `json.dumps` makes an encoder a call.
+_KINDS = {int(kind): kind for kind in Kind}
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_of_json = json.JSONDecoder().decode
+
+
 class FrameError(Exception):
     """The bytes are no frames, or not the ones expected; `str()` is for the log."""
 
@@ -55,7 +61,7 @@ def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
         FrameError: *fields* are too long to be sent.
     """
     # Lone surrogates, which JSON bodies can bring in, survive as escapes.
-    payload = json.dumps(fields, separators=(",", ":")).encode("ascii")
+    payload = _to_json(fields).encode("ascii")
     if len(payload) > MAX_JSON_BYTES:
         raise FrameError("a frame would be too long")
     return _HEAD.pack(kind, len(payload)) + payload
@@ -101,7 +107,7 @@ def decode_json(payload: bytes) -> dict[str, Any]:
         FrameError: It is not a JSON object.
     """
     try:
-        fields = json.loads(payload)
+        fields = _of_json(payload.decode())
     except (ValueError, RecursionError):
         raise FrameError("a payload is not JSON") from None
     if not isinstance(fields, dict):
@@ -111,10 +117,9 @@ def decode_json(payload: bytes) -> dict[str, Any]:
 
 def _checked_head(buffer: bytearray) -> tuple[Kind, int]:
     number, length = _HEAD.unpack_from(buffer)
-    try:
-        kind = Kind(number)
-    except ValueError:
-        raise FrameError(f"kind {number} is unknown") from None
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise FrameError(f"kind {number} is unknown")
     if length > (MAX_DATA_BYTES if kind is Kind.DATA else MAX_JSON_BYTES):
         raise FrameError("a frame is too long")
     return kind, length
