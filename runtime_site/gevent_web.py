@@ -44,6 +44,8 @@ _STOP_HEAD_S = 1.0
 _STOP_MARGIN_S = 1.0
 #: Seconds until the next try when no connection can be accepted for want of descriptors or memory.
 _ACCEPT_PAUSE_S = 0.2
+#: The same when a connection is just being closed for it.
+_ROOM_PAUSE_S = 0.01
 #: At most one line about that in so many seconds.
 _WARNING_INTERVAL_S = 10.0
 
@@ -111,9 +113,8 @@ class GeventWebWorker(GeventWorker):
                 client, address = listener.accept()
             except OSError as error:
                 if error.errno != errno.ECONNABORTED:
-                    self._make_room()
                     self._warn("no connection can be accepted: %s", error.strerror)
-                    gevent.sleep(_ACCEPT_PAUSE_S)
+                    gevent.sleep(_ROOM_PAUSE_S if self._make_room() else _ACCEPT_PAUSE_S)
                 continue
             while self._pool.full():
                 self._make_room()
@@ -121,12 +122,14 @@ class GeventWebWorker(GeventWorker):
             self._pool.spawn(self._converse, listener, client, address)
             gevent.sleep(0)
 
-    def _make_room(self) -> None:
-        """End the connection that has been idle longest: it had its time, and another client waits."""
+    def _make_room(self) -> bool:
+        """End the connection that has been idle longest, if one is: it had its time, and another client waits."""
         connection = next(iter(self._idle), None)
-        if connection is not None:
-            del self._idle[connection]
-            connection.stop_reading()
+        if connection is None:
+            return False
+        del self._idle[connection]
+        connection.stop_reading()
+        return True
 
     def _warn(self, message: str, *values: object) -> None:
         now = time.monotonic()
