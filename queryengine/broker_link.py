@@ -146,9 +146,8 @@ class BrokerLink:
 
     def leave(self, party: Party, *, kill: bool = False) -> None:
         """Give the place of *party* back or end its wait; *kill* has the worker killed that runs it. Never fails."""
-        with self.lock:
-            self._parties.pop(party.query_id, None)
-            connection = self._socket
+        self._parties.pop(party.query_id, None)
+        connection = self._socket
         if connection is not None:
             # A connection that is lost has freed the place.
             with suppress(EngineUnavailableError):

@@ -139,19 +139,20 @@ class ClientResult:
         except BaseException:
             self._end()
             raise
-        with self._lock:
-            self._reading = False
+        self._reading = False
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
         """Give the next chunk of a complete answer, or raise why there is none."""
-        with self._lock:
-            if self._ready and (self._complete or self._reason is None):  # a cancelled statement gives nothing more
-                return self._ready.popleft()
-            if self._complete:
+        if self._complete:  # Nobody else touches it any more, and a lock is not free.
+            if not self._ready:
                 raise StopIteration
+            return self._ready.popleft()
+        with self._lock:
+            if self._ready and self._reason is None:  # a cancelled statement gives nothing more
+                return self._ready.popleft()
             if self._ended:
                 raise self._reason() if self._reason is not None else QueryCancelledError()
             self._reading = True
@@ -162,11 +163,12 @@ class ClientResult:
         except BaseException:
             self._end()
             raise
-        with self._lock:
-            self._reading = False
-            if self._ready:
-                return self._ready.popleft()
-        raise StopIteration
+        # Before others may end this: what they take away must not look like the end of the answer.
+        chunk = self._ready.popleft() if self._ready else None
+        self._reading = False
+        if chunk is None:
+            raise StopIteration
+        return chunk
 
     def cancel(self) -> None:
         """Stop the statement; the iterator raises `QueryCancelledError`."""
@@ -175,7 +177,8 @@ class ClientResult:
     def close(self) -> None:
         """Stop the statement if it still runs and give its place back. More than one call is harmless."""
         self._end(unless_reading=True)
-        self.cancel()
+        if not self._ended:
+            self.cancel()
 
     # What the broker says.
 
@@ -250,8 +253,7 @@ class ClientResult:
             if isinstance(error, OSError):
                 raise unreachable() from error
             raise
-        with self._lock:
-            self._socket = connection
+        self._socket = connection  # Whoever has stopped this statement before has left a reason; later ones find it.
         self._check()
         return connection
 
@@ -325,6 +327,8 @@ class ClientResult:
 
     def _end(self, *, unless_reading: bool = False) -> None:
         """Give back what the statement has, as soon as its worker has let go of it. More than one call is harmless."""
+        if self._ended:
+            return
         with self._lock:
             if self._ended or (unless_reading and self._reading):
                 return
