@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from sqlapi.disconnects import DisconnectWatcher, connection_of
+from sqlapi.disconnects import DisconnectWatcher, connection_of, watch
 
 PATIENCE_S = 20.0
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -130,6 +134,39 @@ def test_many_connections_one_thread() -> None:
     for ours, theirs in pairs:
         ours.close()
         theirs.close()
+
+
+def test_a_process_has_one_watcher(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    gone, other_gone = threading.Event(), threading.Event()
+    theirs, ours = socket.socketpair()
+    before = watching_threads()
+
+    watch(server, gone.set)
+    watch(ours, other_gone.set)
+    assert watching_threads() <= before + 1
+    client.close()
+    theirs.close()
+
+    assert gone.wait(PATIENCE_S)
+    assert other_gone.wait(PATIENCE_S)
+    ours.close()
+
+
+def test_importing_makes_neither_threads_nor_locks() -> None:
+    """Gevent replaces them after modules are imported; what was made before would block its hub."""
+    program = (
+        "import threading; made = []\n"
+        "def recording(name, real):\n"
+        "    return lambda *args, **options: made.append(name) or real(*args, **options)\n"
+        "for name in ('Condition', 'Lock', 'RLock', 'Event', 'Thread'):\n"
+        "    setattr(threading, name, recording(name, getattr(threading, name)))\n"
+        "import sqlapi.disconnects; print(made)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+
+    assert ended.stdout.strip() == "[]"
 
 
 def test_without_a_connection_nothing_is_watched() -> None:
