@@ -133,7 +133,8 @@ class _Parts:
             self._ready_workers += os.eventfd_read(self._ready)
         except BlockingIOError:
             return False
-        return self._ready_workers >= gunicorn_web.web_options(self._config)["workers"]
+        workers: int = gunicorn_web.web_options(self._config)["workers"]
+        return self._ready_workers >= workers
 
     def _command(self, name: parts.PartName, **events: int) -> PartCommand:
         handover = parts.hand_over(name, self._config, authkeys.state.get_access(), supervisor=os.getpid(), **events)

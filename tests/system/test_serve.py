@@ -1,0 +1,308 @@
+"""`manage.py serve` as a whole of processes: how they start, what they know, and how they end (checks P02 to P06)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from runtime_site.parts import CANNOT_START, PARTS, PartName
+from tests.system.harness import K1, K2, PYTHON, REPOSITORY, Server, example_config, free_port, wait_for
+from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive
+
+#: Runs for some seconds, and ends.
+SLOW = "SELECT sum(hash(i)) AS h FROM range(2000000000) t(i)"
+
+KEYED = {"X-API-Key": K1}
+
+
+def part_of(server: Server, name: PartName) -> int:
+    """Return the process id of a part, its arbiter if it has one."""
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return next(int(child) for child in children if f"run{name}" in family(int(child)).get(int(child), ""))
+
+
+def answers(server: Server) -> bool:
+    try:
+        return server.get("/v1/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def is_right(server: Server) -> bool:
+    """Say whether a statement is answered, and rightly; whatever else comes must be an honest refusal."""
+    try:
+        answer = server.sql("SELECT count(*) AS n FROM orders")
+    except httpx.TransportError:
+        return False
+    assert answer.status_code in {200, 500, 503}, answer.text
+    return answer.status_code == 200 and answer.json() == [{"n": 1000}]
+
+
+@pytest.fixture(scope="module")
+def supervised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One runtime whose parts may be killed: each test leaves it serving. Its environment holds a key."""
+    directory = tmp_path_factory.mktemp("supervised")
+    port = free_port()
+    keys = [K1, "${ env:second_key }"]
+    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
+    with Server(directory, port=port, config=config, environ={"SECOND_KEY": K2}) as server:
+        yield server
+
+
+def test_p15_no_key_is_in_any_environment_or_in_the_memory_of_a_part(supervised: Server) -> None:
+    assert supervised.rows("SELECT 1 AS a", K2) == [{"a": 1}]
+    members = [pid for pid in family(supervised.process.pid) if pid != supervised.process.pid]
+    assert len(members) >= len(PARTS) + 2
+
+    for pid in members:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+        assert K2.encode() not in environ
+        assert b"RUNTIME_CONFIG" not in environ
+    assert in_memory(os.getpid(), K1.encode()), "the search works"
+    for pid in (part_of(supervised, "engine"), part_of(supervised, "refresh"), *engine_workers(supervised.process.pid)):
+        for key in (K1, K2):
+            assert not in_memory(pid, key.encode()), family(pid)
+
+
+def in_memory(pid: int, text: bytes) -> bool:
+    """Say whether the memory of a process holds *text*."""
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, rights = line.split()[:2]
+            if "w" not in rights:
+                continue
+            begin, end = (int(number, 16) for number in span.split("-"))
+            memory.seek(begin)
+            try:
+                if text in memory.read(end - begin):
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+def test_the_parts_hear_no_ctrl_c_of_a_terminal(supervised: Server) -> None:
+    own = os.getsid(supervised.process.pid)
+
+    assert {os.getsid(part_of(supervised, name)) for name in PARTS}.isdisjoint({own})
+    assert len({os.getsid(part_of(supervised, name)) for name in PARTS}) == len(PARTS)
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_part_that_dies_is_started_again_and_nothing_else_is(
+    supervised: Server, name: PartName, how: signal.Signals
+) -> None:
+    before = {part: part_of(supervised, part) for part in PARTS}
+
+    os.kill(before[name], how)
+
+    wait_for(lambda: not is_alive(before[name]), "its end")
+    wait_for(lambda: is_right(supervised), "a right answer")
+    wait_for(lambda: supervised.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
+    wait_for(lambda: answers(supervised), "readiness")
+    after = {part: part_of(supervised, part) for part in PARTS}
+    assert {part for part in PARTS if before[part] != after[part]} == {name}
+    assert f'part={name} reason="signal {how.name}"' in supervised.output()
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Keep a process from running meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(supervised: Server) -> None:
+    with stopped(part_of(supervised, "refresh")):
+        assert is_right(supervised)
+        answer = supervised.get("/v1/datasets", headers=KEYED)
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "datasets_unavailable"
+        assert supervised.get("/v1/ready").status_code == 200
+
+    wait_for(lambda: supervised.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
+
+
+def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: Server) -> None:
+    url = f"{supervised.url}/v1/datasets/orders/acceleration/refresh"
+
+    def refresh(body: dict[str, str]) -> httpx.Response:
+        return httpx.post(url, json=body, headers=KEYED, timeout=60, trust_env=False)
+
+    assert refresh({"refresh_sql": "DELETE FROM orders"}).json()["code"] == "statement_not_allowed"
+    assert refresh({"refresh_sql": "SELECT FROM WHERE"}).json()["code"] == "sql_syntax_error"
+    assert refresh({"refresh_sql": "SELECT * FROM orders"}).status_code == 201
+
+    with stopped(part_of(supervised, "engine")), ExitStack() as workers:
+        for worker in engine_workers(supervised.process.pid):
+            workers.enter_context(stopped(worker))
+        wait_for(lambda: supervised.get("/v1/ready").status_code == 503, "the engine's silence to be noticed")
+
+        refused = refresh({"refresh_sql": "SELECT * FROM orders"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "engine_unavailable")
+        assert refresh({}).status_code == 201
+
+    wait_for(lambda: is_right(supervised), "a right answer")
+    wait_for(lambda: refresh({"refresh_sql": "SELECT * FROM orders"}).status_code == 201, "a judgement")
+
+
+def test_sighup_is_logged_and_changes_nothing(supervised: Server) -> None:
+    before = {part: part_of(supervised, part) for part in PARTS}
+
+    supervised.process.send_signal(signal.SIGHUP)
+
+    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about it")
+    assert is_right(supervised)
+    assert {part: part_of(supervised, part) for part in PARTS} == before
+
+
+def test_p02_a_stop_refuses_what_is_new_and_finishes_what_runs(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
+        slow = pool.submit(server.sql, SLOW)
+        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
+
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.get("/v1/ready").status_code == 503, "readiness to end")
+        refused = server.sql("SELECT 1")
+
+        assert (refused.status_code, refused.json()["code"]) == (503, "engine_unavailable")
+        assert not slow.done()
+        assert slow.result().status_code == 200
+        assert len(slow.result().json()) == 1
+        assert server.process.wait(60) == 0
+
+
+def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        assert is_right(server)
+        members = family(server.process.pid)
+
+        assert server.stop() == 0
+
+    assert [member for member in members if is_alive(member)] == []
+    left = {str(path.relative_to(tmp_path / ".runtime")) for path in (tmp_path / ".runtime").rglob("*")}
+    assert {re.sub(r"orders-\w+", "orders-1", name) for name in left} <= {
+        "key-salt",
+        "lock",
+        "manifest.json",
+        "refreshes.json",
+        "snapshots",
+        "snapshots/orders-1.duckdb",
+        "tmp",
+    }
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
+        slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
+        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
+        members = family(server.process.pid)
+
+        server.process.send_signal(signal.SIGINT)
+        wait_for(lambda: "The runtime stops" in server.output(), "the stop")
+        server.process.send_signal(signal.SIGINT)
+
+        assert server.process.wait(60) == 1
+        wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
+        with pytest.raises(httpx.TransportError):
+            slow.result()
+
+
+def test_p06_all_processes_end_with_the_supervisor_and_a_restart_works(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    with server, ThreadPoolExecutor() as pool:
+        slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
+        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
+        members = family(server.process.pid)
+
+        server.process.kill()
+        server.process.wait(60)
+        server.launch()
+
+        wait_for(lambda: answers(server), f"the restarted runtime: {server.output()}")
+        wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
+        assert is_right(server)
+        with pytest.raises(httpx.TransportError):
+            slow.result()
+
+
+def start_part(server: Server, name: PartName) -> subprocess.Popen[bytes]:
+    """Start one part by hand."""
+    environ = {**os.environ, "RUNTIME_CONFIG": str(server.file), "CANARY": K2}
+    with server.log.open("ab") as log:
+        return subprocess.Popen(
+            [PYTHON, "manage.py", f"run{name}"], cwd=REPOSITORY, env=environ, stdout=log, stderr=log
+        )
+
+
+def test_each_part_starts_alone(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.write()
+    started: dict[PartName, subprocess.Popen[bytes]] = {}
+    try:
+        started["engine"] = start_part(server, "engine")
+        wait_for(lambda: "Waiting for runrefresh" in server.output(), "the engine to wait for verified data")
+        started["web"] = start_part(server, "web")
+        started["refresh"] = start_part(server, "refresh")
+        wait_for(lambda: answers(server), f"readiness: {server.output()}")
+
+        assert is_right(server)
+        assert server.sql("SELECT 1", "wrong").status_code == 401
+        for process in started.values():
+            assert K2.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    finally:
+        for name in ("engine", "web", "refresh"):
+            if name in started:
+                started[name].terminate()
+                code = started[name].wait(60)
+    assert code == 0
+    assert [process.returncode for process in started.values()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_alone_refuses_a_faulty_yaml(tmp_path: Path, name: PartName) -> None:
+    server = Server(tmp_path, text="runtime: {http: {bnd: x}}")
+    server.write()
+
+    with start_part(server, name) as process:
+        assert process.wait(60) == CANNOT_START
+
+    assert "runtime.yaml:1: runtime.http.bnd" in server.output()
+    assert "Traceback" not in server.output()
+
+
+def test_web_alone_names_the_holder_of_its_port(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        server = Server(tmp_path, port=holder.getsockname()[1])
+        server.write()
+
+        with start_part(server, "web") as process:
+            assert process.wait(60) == CANNOT_START
+
+    assert f"process {os.getpid()} has the port" in server.output()
+
+
+def test_refresh_alone_names_the_holder_of_its_directory(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        with start_part(server, "refresh") as process:
+            assert process.wait(60) == CANNOT_START
+
+        assert f"in use by process {part_of(server, 'refresh')}" in server.output()
+        assert is_right(server)
