@@ -1,0 +1,99 @@
+"""The files that others start from to deploy the runtime are well-formed, and name what there is."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime_site.parts import PARTS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+UNIT = REPOSITORY / "deploy" / "latchkey.service"
+DOCKERFILE = REPOSITORY / "deploy" / "Dockerfile"
+
+INSTRUCTIONS = {
+    "CMD",
+    "COPY",
+    "ENTRYPOINT",
+    "ENV",
+    "EXPOSE",
+    "FROM",
+    "HEALTHCHECK",
+    "RUN",
+    "STOPSIGNAL",
+    "USER",
+    "WORKDIR",
+}
+
+
+def test_the_procfile_names_every_part_and_its_command() -> None:
+    lines = [line for line in (REPOSITORY / "Procfile").read_text().splitlines() if not line.startswith("#")]
+
+    named = dict(line.split(": ", 1) for line in lines)
+
+    assert named == {name: f"exec .venv/bin/python manage.py run{name}" for name in PARTS}
+    commands = REPOSITORY / "runtime_site" / "management" / "commands"
+    assert all((commands / f"run{name}.py").exists() for name in PARTS)
+
+
+def test_the_unit_stops_the_supervisor_only_and_names_what_there_is() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[method-assign, assignment]
+    unit.read_string(UNIT.read_text())
+
+    assert unit.sections() == ["Unit", "Service", "Install"]
+    assert unit["Service"]["KillMode"] == "mixed"
+    assert "/srv/latchkey/manage.py serve --config /srv/flights/runtime.yaml" in unit["Service"]["ExecStart"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    # Here the paths are others, and there need not be such a user.
+    text = UNIT.read_text().replace("/srv/latchkey/.venv/bin/python", sys.executable)
+    text = text.replace("User=latchkey\n", "").replace("/srv/flights", str(tmp_path))
+    (tmp_path / "latchkey.service").write_text(text.replace("/srv/latchkey", str(REPOSITORY)))
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "latchkey.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert [line for line in done.stderr.splitlines() if "latchkey.service" in line] == []
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the instructions of the Dockerfile with their arguments."""
+    lines = [line for line in DOCKERFILE.read_text().splitlines() if line and not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines())]
+
+
+def test_the_dockerfile_is_well_formed() -> None:
+    found = instructions()
+
+    assert found[0][0] == "FROM"
+    assert {name for name, _ in found} <= INSTRUCTIONS
+    assert all(rest for _, rest in found)
+    assert [name for name, _ in found].count("CMD") == [name for name, _ in found].count("ENTRYPOINT") == 1
+    for name, rest in found:
+        command = rest.partition("CMD ")[2] if name == "HEALTHCHECK" else rest
+        if name in {"CMD", "ENTRYPOINT", "HEALTHCHECK"}:
+            assert all(isinstance(word, str) for word in json.loads(command))
+
+
+def test_the_image_holds_every_room_and_nothing_else() -> None:
+    copied = {source for name, rest in instructions() if name == "COPY" for source in rest.split()[:-1]}
+    rooms = re.search(r"^ROOMS := (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+
+    assert rooms is not None
+    assert copied == {"manage.py", "LICENSE", "requirements/base.txt", *rooms[1].split()}
+    assert all((REPOSITORY / source).exists() for source in copied)
