@@ -26,8 +26,9 @@ LAST_DELAY_S = 10.0
 #: A part that has lived so many seconds is started again as if for the first time.
 GOOD_LIFE_S = 30.0
 
-#: Seconds between two questions whether the runtime is ready, until it is.
-_READY_POLL_S = 0.02
+#: Seconds between two questions whether the runtime is ready, until it is: at first, and at last when it takes long.
+_FIRST_LOOK_S = 0.02
+_LAST_LOOK_S = 0.5
 
 #: Seconds before the end of the stop when the last part is told at the latest, the one before it twice as early, and
 #: so on; but at most this share of all the time.
@@ -142,6 +143,7 @@ class Supervisor:
         self._is_ready = is_ready
         self._on_ready = on_ready
         self._was_ready = False
+        self._look_s = _FIRST_LOOK_S
         self._stop_at: float | None = None
         self._code = 0
 
@@ -177,8 +179,11 @@ class Supervisor:
                 part.start()
 
     def _say_when_ready(self) -> None:
-        if not self._was_ready and self._stop_at is None and self._is_ready():
-            self._was_ready = True
+        if self._was_ready or self._stop_at is not None:
+            return
+        self._was_ready = self._is_ready()
+        self._look_s = min(_LAST_LOOK_S, 1.1 * self._look_s)
+        if self._was_ready:
             self._on_ready()
 
     def _pause_s(self) -> float:
@@ -188,7 +193,7 @@ class Supervisor:
         if self._stop_at is not None:
             times = [self._stop_at, *(self._tell_by(number) for number in range(len(self._stop_order)))]
         elif not self._was_ready:
-            times.append(now + _READY_POLL_S)
+            times.append(now + self._look_s)
         return max(0.0, min((at for at in times if at > now), default=now + 3600.0) - now)
 
     def _take(self, number: signal.Signals) -> None:

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from django.core.wsgi import get_wsgi_application
+from django.urls import get_resolver
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
@@ -24,7 +25,9 @@ from sqlapi.readiness import is_ready
 #: Seconds that a start waits for the port of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
 
-_READY_POLL_S = 0.02
+#: Seconds between two looks whether the runtime is ready: at first, and at last when it takes long.
+_FIRST_LOOK_S = 0.02
+_LAST_LOOK_S = 0.5
 
 #: gunicorn's codes for an address it cannot have and an application it cannot load.
 _HOPELESS = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
@@ -74,12 +77,17 @@ class _Web(BaseApplication):
         datasets.state.set_datasets(RemoteDatasets(self._config))
         if self._ready is not None:
             threading.Thread(target=_tell_when_ready, args=[self._ready], name="ready", daemon=True).start()
-        return get_wsgi_application()
+        application = get_wsgi_application()
+        # The views are loaded now, and not while the first caller waits.
+        _ = get_resolver().url_patterns
+        return application
 
 
 def _tell_when_ready(descriptor: int) -> None:
+    pause_s = _FIRST_LOOK_S
     while not is_ready():
-        time.sleep(_READY_POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(_LAST_LOOK_S, 1.1 * pause_s)
     os.eventfd_write(descriptor, 1)
     os.close(descriptor)
 
