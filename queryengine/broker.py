@@ -46,6 +46,8 @@ UNSEEN_LOOKS = 3
 
 _RECEIVE_BYTES = 64 * 1024
 _BACKLOG = 128
+#: How long the broker waits that cannot accept a client, for want of descriptors for example.
+_REFUSED_ACCEPT_S = 0.1
 
 
 class _Statement:
@@ -199,6 +201,8 @@ class Broker:
             connection, _address = self._listener.accept()
         except OSError as error:
             logger.warning("a client of the broker could not connect", extra={"fields": {"error": error.strerror}})
+            # It goes on waiting, and so would this: better a moment without service than a loop without rest.
+            time.sleep(_REFUSED_ACCEPT_S)
             return
         connection.setblocking(False)
         client = _Client(connection)

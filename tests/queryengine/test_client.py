@@ -650,6 +650,58 @@ def test_without_an_engine_a_statement_fails_soon(make_setup: Callable[..., Setu
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0)
 
 
+def test_without_a_worker_socket_a_statement_fails_and_gives_its_place_back(setup: Setup, engine: EngineClient) -> None:
+    (setup.config.state_dir / "engine.sock").unlink()
+
+    for _ in range(3):
+        with pytest.raises(EngineUnavailableError):
+            run(engine, "SELECT 1")
+
+    setup.wait_until_idle()
+
+
+def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
+    setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is of the whole process: it is hit in the place where it would be."""
+    refused = threading.Event()
+
+    def no_descriptor(*_: object) -> None:
+        refused.set()
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("socket.socket", no_descriptor)
+        with pytest.raises(EngineUnavailableError):
+            run(engine, "SELECT 1")
+        refused.clear()
+        connection = engine._link._socket
+        assert connection is not None
+        connection.shutdown(socket.SHUT_RDWR)
+        assert refused.wait(LONG_S)
+
+    wait_until(engine.is_alive, within_s=LONG_S)
+    assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
+    setup.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    "data", [pytest.param(b"HTTP/1.1 400", id="no frame"), pytest.param(encode_json(Kind.MESSAGE, {}), id="no message")]
+)
+def test_a_broker_that_talks_nonsense_is_left_for_the_next(setup: Setup, engine: EngineClient, data: bytes) -> None:
+    def talk() -> None:
+        for other in setup.engine.broker._clients:
+            other.out += data
+            setup.engine.broker._unsent.add(other)
+
+    before = engine._link._socket
+
+    setup.engine.call(talk)
+
+    wait_until(lambda: engine._link._socket not in (before, None) and engine.is_alive(), within_s=LONG_S)
+    assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
+
+
 def test_a_client_lives_through_a_restart_of_the_engine(setup: Setup, engine: EngineClient) -> None:
     finish = threading.Event()
 

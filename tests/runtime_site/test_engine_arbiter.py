@@ -253,16 +253,22 @@ def test_no_exit_code_of_a_worker_ends_the_engine(engine: EngineProcess, client:
     assert (client.status().workers_killed > 2) == (code != 0)
 
 
-def test_a_worker_that_cannot_be_made_is_made_later(engine: EngineProcess, client: EngineClient) -> None:
+def test_what_the_system_refuses_is_done_later(
+    engine: EngineProcess, client: EngineClient, make_runner: Callable[[EngineProcess], Runner]
+) -> None:
     engine.limit_files(1)
 
     for pid in engine.workers():
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: "could not be made" in engine.log.read_text(), within_s=LONG_S)
+    late = make_runner(engine)
+    late.run("SELECT 1 AS n", "late", "k")
+    for message in ("an engine worker could not be made", "a client of the broker could not connect"):
+        wait_until(lambda message=message: message in engine.log.read_text(), within_s=LONG_S)  # type: ignore[misc]
     engine.limit_files(1000)
 
     engine.wait_until_whole(client)
     assert ask(client) == RIGHT
+    assert late.answer()[0] == "late"
 
 
 def test_respawns_are_many_at_once_and_then_few() -> None:
