@@ -192,15 +192,18 @@ class BrokerLink:
 
     def _send(self, connection: socket.socket, fields: Mapping[str, Any]) -> None:
         frame = encode_json(Kind.MESSAGE, fields)
+        sent = 0
         try:
             with self._send_lock:
-                sent = connection.send(frame)
                 while sent < len(frame):
                     sent += connection.send(frame[sent:])
         except OSError as error:
-            # Half a message may have gone out: nothing can follow it.
             _hang_up(connection)
             raise unreachable() from error
+        except BaseException:  # thrown into a greenlet
+            if sent:  # Half a message: nothing can follow it.
+                _hang_up(connection)
+            raise
 
     # The threads.
 

@@ -557,6 +557,37 @@ def test_what_is_thrown_into_a_waiting_statement_gives_all_back(
     assert engine._link._parties == {}
 
 
+def test_half_a_message_is_the_last_of_its_connection(setup: Setup, engine: EngineClient) -> None:
+    class Exit(BaseException):
+        pass
+
+    class Interrupted:
+        """A connection whose sender is ended in the middle of a message, as gevent can do it."""
+
+        def __init__(self, connection: socket.socket) -> None:
+            self.shutdown = connection.shutdown
+            self._connection = connection
+            self._calls = 0
+
+        def send(self, data: bytes) -> int:
+            self._calls += 1
+            if self._calls > 1:
+                raise Exit
+            return self._connection.send(data[:7])
+
+    before = engine._link._socket
+    assert before is not None
+    engine._link._socket = Interrupted(before)  # type: ignore[assignment]
+
+    with pytest.raises(Exit):
+        run(engine, "SELECT 1")
+
+    wait_until(lambda: engine._link._socket is not None and engine._link._socket is not before, within_s=LONG_S)
+    wait_until(engine.is_alive, within_s=LONG_S)
+    assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
+    setup.wait_until_idle()
+
+
 def test_statements_with_the_same_id_do_not_meet(setup: Setup, engine: EngineClient) -> None:
     setup.engine.scripts["endless"] = endless
     first, second = (run(engine, "endless", query_id="same") for _ in range(2))
