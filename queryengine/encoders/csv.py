@@ -19,7 +19,7 @@ _PLAIN = bytes(set(range(256)) - _QUOTED)
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Give the header and the rows. A null is an empty field, an empty string is `""`."""
     plan = renderers(columns, schema)
-    start = ",".join(quoted(pa.array(column_names(columns), pa.string())).to_pylist()).encode() + b"\n"
+    start = ",".join(map(_quoted_name, column_names(columns))).encode() + b"\n"
     for piece in text_pieces(batches, plan, row_overhead=len(columns)):
         texts = [renderer.plain(array) for renderer, array in zip(plan, piece.columns, strict=True)]
         fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, texts, strict=True)]
@@ -40,3 +40,10 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
         return texts
     doubled = pc.replace_substring(texts, '"', '""') if ord('"') in found else texts
     return pc.if_else(needed, join('"', doubled, '"'), texts)
+
+
+def _quoted_name(name: str) -> str:
+    """Quote one text as `quoted` does a column of them: a header is not worth its calls."""
+    if name and _QUOTED.isdisjoint(name.encode()):
+        return name
+    return '"' + name.replace('"', '""') + '"'

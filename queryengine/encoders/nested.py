@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, where
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, json_text, where
 from queryengine.values import unique_names
 
 
@@ -31,7 +30,7 @@ class StructRenderer(Renderer):
 
     def __init__(self, names: Sequence[str], members: Sequence[Renderer]) -> None:
         self._members = members
-        self._keys = [json.dumps(name, ensure_ascii=False) + ":" for name in unique_names(names)]
+        self._keys = [json_text(name) + ":" for name in unique_names(names)]
         self._overhead = sum(len(key.encode()) for key in self._keys) + 2 * len(self._keys) + 8
 
     def _json(self, array: pa.Array) -> Fragment:

@@ -10,13 +10,24 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: What calls of kernels need again and again; made once, for a small result takes little else.
+_JOIN: Final = pc.get_function("binary_join_element_wise")
+_JOIN_NULLS: Final = pc.JoinOptions(null_handling="emit_null")
+_NO_SEPARATOR: Final = pa.scalar("", pa.string())
+_CAST: Final = pc.get_function("cast")
+_TO_TEXT: Final = pc.CastOptions.safe(pa.string())
+
 #: The bytes that JSON does not allow bare in a string.
 _JSON_SPECIAL = frozenset([*range(32), ord('"'), ord("\\")])
 _JSON_PLAIN = bytes(set(range(256)) - _JSON_SPECIAL)
+
+#: Writes a text as JSON, characters beyond ASCII as they are.
+json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +92,13 @@ def join(*parts: pa.Array | str, null: str | None = None) -> pa.StringArray:
         null: What a null becomes; when None, a row with a null is null.
     """
     arguments = [pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in parts]
-    handling = (
-        {"null_handling": "emit_null"} if null is None else {"null_handling": "replace", "null_replacement": null}
-    )
-    return pc.binary_join_element_wise(*arguments, pa.scalar(""), **handling)
+    options = _JOIN_NULLS if null is None else pc.JoinOptions(null_handling="replace", null_replacement=null)
+    return _JOIN.call([*arguments, _NO_SEPARATOR], options)
+
+
+def to_text(array: pa.Array) -> pa.StringArray:
+    """Cast to text as Arrow does."""
+    return _CAST.call([array], _TO_TEXT)
 
 
 def where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:

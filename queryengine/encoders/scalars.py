@@ -8,7 +8,7 @@ from binascii import hexlify
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, value_bytes, where
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, to_text, value_bytes, where
 
 #: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`: beyond this scale digits are placed here.
 _LARGEST_SCALE_WITHOUT_EXPONENT = 6
@@ -36,7 +36,7 @@ class CastRenderer(Renderer):
     free_text = False
 
     def _json(self, array: pa.Array) -> Fragment:
-        return Fragment(pc.cast(array, pa.string()))
+        return Fragment(to_text(array))
 
 
 class FloatRenderer(Renderer):
@@ -61,7 +61,7 @@ class FloatRenderer(Renderer):
 
     @staticmethod
     def _digits(array: pa.Array) -> pa.StringArray:
-        text = pc.cast(array, pa.string())
+        text = to_text(array)
         whole = pc.equal(pc.trunc(array), array)
         if not whole.true_count:
             return text
@@ -70,7 +70,7 @@ class FloatRenderer(Renderer):
         if large.true_count:
             whole = pc.and_(whole, pc.less(magnitude, _WHOLE_UNTIL))
             large = pc.and_(large, whole)
-            text = pc.if_else(large, pc.cast(pc.cast(where(large, array), pa.int64()), pa.string()), text)
+            text = pc.if_else(large, to_text(pc.cast(where(large, array), pa.int64())), text)
         return pc.if_else(whole, join(where(whole, text), ".0"), text)
 
 
@@ -84,11 +84,11 @@ class DecimalRenderer(Renderer):
 
     def _json(self, array: pa.Array) -> Fragment:
         if self._scale <= _LARGEST_SCALE_WITHOUT_EXPONENT:
-            return Fragment(pc.cast(array, pa.string()))
+            return Fragment(to_text(array))
         unscaled = pa.Array.from_buffers(
             pa.decimal128(38, 0), len(array), array.buffers(), array.null_count, array.offset
         )
-        signed = pc.cast(unscaled, pa.string())
+        signed = to_text(unscaled)
         digits = pc.utf8_lpad(pc.utf8_ltrim(signed, "-"), self._scale + 1, "0")
         placed = pc.utf8_replace_slice(digits, -self._scale, -self._scale, ".")
         return Fragment(pc.if_else(pc.starts_with(signed, "-"), join("-", placed), placed))
@@ -101,7 +101,7 @@ class StringRenderer(Renderer):
         return Fragment(json_escaped(self._plain(array)), '"', '"')
 
     def _plain(self, array: pa.Array) -> pa.StringArray:
-        return array if array.type == pa.string() else pc.cast(array, pa.string())
+        return array if array.type == pa.string() else to_text(array)
 
 
 class DigitsRenderer(StringRenderer):

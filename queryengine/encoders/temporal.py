@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, where
+from queryengine.encoders.rendering import Fragment, Renderer, to_text, where
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FINER = {"s": "ms", "ms": "us", "us": "ns"}
@@ -82,7 +82,7 @@ class DateRenderer(_TemporalRenderer):
         return array.view(pa.int32())
 
     def _usual(self, integers: pa.Array) -> pa.StringArray:
-        return pc.cast(integers.view(pa.date32()), pa.string())
+        return to_text(integers.view(pa.date32()))
 
     def _rare(self, value: int) -> str:
         return _iso_date(value)
@@ -153,7 +153,7 @@ def _shortest(
 
 
 def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:
-    text = pc.cast(integers.view(pa.timestamp(unit)), pa.string())
+    text = to_text(integers.view(pa.timestamp(unit)))
     # All values are equally long, so the space between date and time stands at every so many bytes.
     _, offsets, data = text.buffers()
     width = len("2024-01-31T12:34:56") + _fraction_width(unit)
@@ -169,7 +169,7 @@ def _time_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:
     times = (
         integers.view(pa.time64(unit)) if unit in {"us", "ns"} else pc.cast(integers, pa.int32()).view(pa.time32(unit))
     )
-    return pc.cast(times, pa.string())
+    return to_text(times)
 
 
 def _fraction_width(unit: str) -> int:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
-from queryengine.functions import Place, check, judgements, refusal
+from queryengine.functions import CALLED_BY_NAME, UNSTEADY, Place, check, judgements, refusal
 from queryengine.gate import Gate
 from queryengine.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
 
@@ -60,27 +61,37 @@ def test_a_refused_table_function_is_refused_wherever_it_stands(name: str) -> No
             check(name, Place.EXPRESSION)
 
 
-#: Names without brackets that the binder takes for a function when there is no such column.
-NAMES_THAT_ARE_CALLS = {
-    *("current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp"),
-    *("current_user", "localtime", "localtimestamp", "session_user", "user"),
-}
-
-
 def test_no_name_without_brackets_calls_what_is_refused() -> None:
     found = set()
     with duckdb.connect() as connection:
         keywords = {
             keyword for (keyword,) in connection.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
         }
-        for name in {name for _, name in of_the_engine()} | keywords | NAMES_THAT_ARE_CALLS:
+        for name in {name for _, name in of_the_engine()} | keywords | CALLED_BY_NAME:
             try:
                 connection.execute(f'SELECT "{name.replace(chr(34), chr(34) * 2)}"')
             except duckdb.Error:
                 continue
             found.add(name)
 
-    assert found == NAMES_THAT_ARE_CALLS
+    assert found == CALLED_BY_NAME
+
+
+def test_what_depends_on_more_than_its_arguments_is_known() -> None:
+    allowed = {name for (_, name), reason in judgements().items() if reason is None}
+    with duckdb.connect() as connection:
+        functions = connection.execute(
+            "SELECT lower(function_name), stability, lower(macro_definition) FROM duckdb_functions()"
+        ).fetchall()
+    found = {name for name, stability, _ in functions if stability not in (None, "CONSISTENT")} | CALLED_BY_NAME
+    for name, _, definition in functions:
+        if definition and found.intersection(re.findall(r"\w+", definition)):
+            found.add(name)
+
+    without_a_word_from_the_engine = {"age", "current_localtime", "current_localtimestamp", "pg_timezone_names"}
+    only_fail = {"error", "assert_true", "json_group_object"}
+    expected = (found & allowed) - only_fail | without_a_word_from_the_engine | CALLED_BY_NAME
+    assert expected == UNSTEADY
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,53 @@ def test_messages_name_the_cause(gate: Gate, sql: str, error: type[QueryError], 
         admit(gate, sql)
 
 
+@pytest.mark.parametrize(
+    ("sql", "plain"),
+    [
+        ("SELECT 1", True),
+        ("SELECT sum(id), $1 FROM flights f JOIN airlines USING (carrier) WHERE f.id IN (SELECT 2) ORDER BY 1", True),
+        ("SELECT age, f.now FROM (SELECT 1 AS age, 2 AS now) f", True),
+        ("SELECT random()", False),
+        ("SELECT list_transform([1], lambda x: SETSEED(x))", False),
+        ('SELECT 1 FROM (SELECT "UUID"())', False),
+        ("SELECT (0.5).setseed()", False),
+        ("SELECT now()", False),
+        ("SELECT Current_Timestamp", False),
+        ("SELECT age(day) FROM flights", False),
+        ("SELECT ago(INTERVAL 1 DAY)", False),
+        ("FROM flights USING SAMPLE 10", False),
+        ("SELECT 1 FROM flights TABLESAMPLE 10%", False),
+        ("FROM pg_timezone_names()", False),
+        ("FROM information_schema.tables", False),
+        ("SHOW TABLES", False),
+        ("SHOW DATABASES", False),
+        ("SUMMARIZE flights", False),
+        ("SELECT 1 FROM (DESCRIBE flights)", False),
+        ("EXPLAIN SELECT 1", False),
+        ("EXPLAIN ANALYZE SELECT 1", False),
+        ("PIVOT flights ON carrier", False),
+        ("WITH a AS (SELECT current_user) SELECT 1", False),
+    ],
+)
+def test_a_plain_query_asks_for_nothing_but_data(gate: Gate, sql: str, plain: bool) -> None:
+    assert admit(gate, sql).plain is plain
+
+
+def test_parsers_are_kept_for_short_texts_and_given_back_at_the_end() -> None:
+    gate = Gate()
+    gate.admit("SELECT 'a'", frozenset())
+    (parser,) = gate._parsers
+    gate.admit("SELECT 'b'", frozenset())
+    assert list(gate._parsers) == [parser]
+    gate.admit("SELECT '" + "c" * 5000 + "'", frozenset())
+    assert not gate._parsers
+
+    gate.admit("SELECT 'd'", frozenset())
+    gate.close()
+
+    assert not gate._parsers
+
+
 def test_a_gate_without_its_parser_says_so() -> None:
     gate = Gate()
     gate.admit("SELECT 1", frozenset())

@@ -103,6 +103,25 @@ def test_literals_and_comments_are_passed_over(sql: str, expected: int) -> None:
     assert scan(sql).size == expected
 
 
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=16).map("".join))
+def test_the_first_tokens_are_what_they_are_alone(sql: str) -> None:
+    try:
+        found = scan(sql)
+    except SqlSyntaxError:
+        return
+
+    for size in range(1, found.size + 1):
+        if ";" in (token.text for token in found.tokens[:size]) or found[size - 1].depth:
+            return
+        head = found.head(size)
+        try:
+            alone = scan(head.text)
+        except SqlSyntaxError:  # a bracket that is closed later
+            continue
+        assert (head.text, head.tokens, head.separators) == (alone.text, alone.tokens, alone.separators)
+
+
 def test_spaces_of_unicode_become_plain_outside_of_literals() -> None:
     assert scan("\ufeffSELECT\u00a0'\u00a0' /*\u2003*/, \"\u2003\"\u3000").text == " SELECT '\u00a0' /* */, \"\u2003\" "
     assert texts("a\u00a0E'\\''") == ["a", "E'\\''"]
