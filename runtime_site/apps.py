@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import AppConfig
-from django.core import checks
+from django.core import checks, signals
+from django.core.cache import close_caches
+from django.db import close_old_connections, reset_queries
 
 import runtimeconf.state
 from runtime_site import startup
@@ -13,13 +15,18 @@ from runtimeconf.errors import ConfigError
 
 
 class RuntimeSiteConfig(AppConfig):
-    """Registers the check of views and `refresh_sql`, which needs the engine's parser."""
+    """Registers the check of views and `refresh_sql`, and spares requests what is about databases and caches."""
 
     name = "runtime_site"
 
     def ready(self) -> None:
         """Register the check; it loads nothing until checks run."""
         checks.register(check_statements)
+        # There are no databases and caches to reset before each request and to close after it.
+        signals.request_started.disconnect(reset_queries)
+        signals.request_started.disconnect(close_old_connections)
+        signals.request_finished.disconnect(close_old_connections)
+        signals.request_finished.disconnect(close_caches)
 
 
 def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:

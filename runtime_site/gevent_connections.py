@@ -36,12 +36,13 @@ class ClientConnection:
     socket begins anew with each byte, under TLS even within one `recv`. Args: the *client*'s gevent socket.
     """
 
-    __slots__ = ("_deadline", "_socket")
+    __slots__ = ("_deadline", "_held", "_socket")
 
     def __init__(self, client: socket.socket) -> None:
         client.settimeout(SEND_TIMEOUT_S)
         self._socket = client
         self._deadline = 0.0
+        self._held: bytes | None = None
 
     def allow(self, seconds: float) -> None:
         """Let reads succeed for *seconds* from now, all together."""
@@ -78,6 +79,16 @@ class ClientConnection:
         """Send some of *data* and return how much."""
         return self._socket.send(data)
 
+    def hold(self) -> None:
+        """Keep back what is sent next until more follows, or `release`: a head leaves with the body it announces."""
+        self._held = b""
+
+    def release(self) -> None:
+        """Send what is held back."""
+        held, self._held = self._held, None
+        if held:
+            self.sendall(held)
+
     def sendall(self, data: bytes) -> None:
         """
         Send all of *data*.
@@ -86,6 +97,11 @@ class ClientConnection:
             TimeoutError: For `SEND_TIMEOUT_S` the client took nothing. The connection is reset then: what is still on
                 its way to a client that begins to read again must not look complete.
         """
+        if self._held == b"":
+            self._held = data
+            return
+        if self._held is not None:
+            data, self._held = self._held + data, None
         rest = memoryview(data)
         try:
             while rest:
@@ -121,6 +137,7 @@ class ClientConnection:
 
     def reset(self) -> None:
         """Break the connection off, visibly."""
+        self._held = None
         with suppress(OSError):
             connections.reset(self)
 

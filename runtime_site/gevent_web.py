@@ -206,6 +206,7 @@ class GeventWebWorker(GeventWorker):
         """Answer *request* and say whether the connection may live on."""
         response, environ = http_wsgi.create(request, connection, address, server, self.cfg)
         environ["wsgi.multithread"] = True
+        connection.hold()
         try:
             chunks = self.wsgi(environ, response.start_response)
             try:
@@ -214,6 +215,7 @@ class GeventWebWorker(GeventWorker):
                         gevent.sleep(0)  # neither must a long answer to a fast reader
                     response.write(chunk)
                 response.close()
+                connection.release()
             finally:
                 chunks.close()
         except OSError:
@@ -221,6 +223,7 @@ class GeventWebWorker(GeventWorker):
         except (Exception, gevent.GreenletExit):
             if response.headers_sent:
                 connection.reset()
+            connection.release()
             raise
         connection.allow(self.cfg.keepalive)
         return not response.should_close()
