@@ -76,6 +76,7 @@ class InProcessResult:
         self._complete = False
         self._freed = False
         self._release: threading.Thread | None = None
+        self._interrupt: partial[None] | None = None
 
     def begin(self, interrupt: partial[None], *, whole: bool) -> None:
         """
@@ -84,6 +85,7 @@ class InProcessResult:
         Raises:
             QueryError: The statement failed, and what it held is given back.
         """
+        self._interrupt = interrupt
         self._interruption.attach(partial(self._stop, interrupt))
         chunks = list(self if whole else itertools.islice(self, 1))
         self._ready.extend(chunks)
@@ -172,6 +174,8 @@ class InProcessResult:
                 return
             self._freed = True
             self._complete = complete
+        if not complete and self._interrupt is not None:
+            self._interrupt()  # DuckDB may be looking for the next rows, and would be waited for.
         self._held.close()
 
 

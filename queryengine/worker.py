@@ -45,8 +45,8 @@ _RECEIVE_BYTES = 64 * 1024
 
 _CPUS = len(os.sched_getaffinity(0))
 
-#: What a worker may use beyond what it uses idle, in parts of `memory_limit`: DuckDB keeps its buffers below that limit,
-#: the rest is for what it does not count, and for the encoders.
+#: What a worker may use beyond what it uses idle, in parts of `memory_limit`: DuckDB keeps its buffers below that
+#: limit, the rest is for what it does not count, and for the encoders.
 MEMORY_PARTS = 1.25
 #: Of that, so much is for pages of libraries that are first used by a statement. RLIMIT_DATA does not count them.
 LIBRARY_BYTES = 8 * MIB

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,18 +121,20 @@ def state_of(worker: int) -> WorkerState:
 def receive(connection: socket.socket) -> Answer:
     answer = Answer()
     decoder = FrameDecoder()
+    parts: list[bytes] = []
     while True:
         try:
             data = connection.recv(65536)
         except ConnectionResetError:
             data = b""
         if not data:
+            answer.data = b"".join(parts)
             return answer
         for kind, payload in decoder.feed(data):
             if kind is Kind.HEADER:
                 answer.header = decode_json(payload)
             elif kind is Kind.DATA:
-                answer.data += payload
+                parts.append(payload)
             elif kind is Kind.END:
                 answer.end = decode_json(payload)
             else:
@@ -145,12 +147,14 @@ def running(
     *,
     environment: dict[str, str] | None = None,
     constants: dict[str, Any] | None = None,
+    inherited: Sequence[int] = (),
     **query: Any,
 ) -> Iterator[Engine]:
     """
     Run an engine over what *state_dir* publishes, until the block ends.
 
-    *environment* is added to that of the tests; *constants* take the place of those in `queryengine.worker`.
+    *environment* is added to that of the tests; *constants* take the place of those in `queryengine.worker`;
+    *inherited* are descriptors that the arbiter gets.
     """
     query = {"timeout_s": 30.0, "workers": 1, "memory_limit_bytes": 256 * 1024 * 1024, **query}
     process = subprocess.Popen(
@@ -160,6 +164,7 @@ def running(
         ],
         env=os.environ | (environment or {}),
         cwd=Path(__file__).parents[2],
+        pass_fds=inherited,
     )
     engine = Engine(process, state_dir, query["timeout_s"])
     try:

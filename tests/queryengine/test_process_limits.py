@@ -1,0 +1,241 @@
+"""Each limit is set in a process of its own, which then runs into it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from queryengine import process_limits
+from tests.queryengine.publishing import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def printed(code: str, environment: dict[str, str] | None = None) -> list[str]:
+    finished = run(code, environment)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
+
+
+def test_the_environment_keeps_harmless_variables_only() -> None:
+    names = printed(
+        """
+        import os
+        from queryengine import process_limits
+        process_limits.forget_environment()
+        print(*os.environ)
+        os.system("env | cut -d= -f1")
+        """,
+        {"CANARY_API_KEY": "canary", "PATH": os.environ["PATH"], "TZ": "UTC"},
+    )
+
+    assert {"PATH", "TZ"} <= set(names)
+    # The shell makes the last three itself.
+    assert set(names) <= process_limits.HARMLESS_VARIABLES | {"PWD", "SHLVL", "_"}
+
+
+def test_descriptors_go_but_their_numbers_stay() -> None:
+    kept, gone, sockets = printed(
+        """
+        import os, socket
+        from queryengine import process_limits
+        kept, gone = socket.socketpair()
+        process_limits.close_descriptors([kept.fileno()])
+        targets = {number: os.readlink(f"/proc/self/fd/{number}") for number in (kept.fileno(), gone.fileno())}
+        print(*(target.partition(":")[0] for target in targets.values()))
+        print(sum(1 for number in range(3, 100) if os.path.exists(f"/proc/self/fd/{number}")
+                  and os.readlink(f"/proc/self/fd/{number}").startswith("socket")))
+        assert kept.recv(1) == b""  # the other end is closed
+        gone.close()
+        """
+    )
+
+    assert (kept, gone, sockets) == ("socket", "/dev/null", "1")
+
+
+def test_a_confined_process_has_its_limits() -> None:
+    printed(
+        """
+        import os, resource
+        from pathlib import Path
+        import pyarrow
+        from queryengine import process_limits
+        process_limits.confine(parent=os.getppid(), file_bytes=1000)
+        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+        assert resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000)
+        assert os.nice(0) >= process_limits.NICENESS
+        assert "NoNewPrivs:\\t1" in Path("/proc/self/status").read_text()
+        assert pyarrow.default_memory_pool().backend_name == "system"
+        process_limits.confine(parent=os.getppid(), file_bytes=2000)
+        assert resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000)
+        """
+    )
+
+
+def test_a_file_that_grows_too_large_is_an_error(tmp_path: Path) -> None:
+    finished = run(
+        f"""
+        import os
+        from queryengine import process_limits
+        process_limits.confine(parent=os.getppid(), file_bytes=1000)
+        file = os.open({str(tmp_path / "file")!r}, os.O_CREAT | os.O_WRONLY)
+        assert os.write(file, bytes(2000)) == 1000
+        os.write(file, bytes(2000))
+        """
+    )
+
+    assert "File too large" in finished.stderr
+
+
+def test_the_wrong_parent_is_noticed() -> None:
+    finished = run(
+        """
+        from queryengine import process_limits
+        process_limits.confine(parent=1234567890, file_bytes=1000)
+        """
+    )
+
+    assert "the parent process has ended" in finished.stderr
+
+
+def test_a_process_dies_with_its_parent() -> None:
+    # The child prints its id once it is bound, the parent passes it on and waits.
+    code = """
+        import os, subprocess, sys, time
+        if len(sys.argv) > 1:
+            from queryengine import process_limits
+            process_limits.confine(parent=os.getppid(), file_bytes=1000)
+            print(os.getpid(), flush=True)
+            time.sleep(600)
+        subprocess.run([sys.executable, "-c", os.environ["CODE"], "child"], env=os.environ)
+        """
+    text = textwrap.dedent(code)
+    with subprocess.Popen(
+        [sys.executable, "-c", text], cwd=ROOT, env=os.environ | {"CODE": text}, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+
+        parent.kill()
+
+    wait_until(lambda: not is_running(child), within_s=60)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_memory_is_limited_to_what_is_used_and_more() -> None:
+    printed(
+        """
+        import ctypes
+        import pyarrow
+        from queryengine.process_limits import Memory
+        memory = Memory()
+        held = bytearray(50_000_000)
+        memory.limit(100_000_000)
+        more = bytearray(60_000_000)
+        assert memory.use().resident >= 110_000_000
+        assert memory.use().data >= 110_000_000
+        try:
+            bytearray(60_000_000)
+        except MemoryError:
+            pass
+        else:
+            raise AssertionError("there was more memory")
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("queryengine.session", id="the engine alone"),
+        pytest.param("runtime_site.startup", id="what a server imports"),
+        pytest.param("runtime_site.gunicorn_engine", id="a worker"),
+    ],
+)
+def test_duckdb_gives_addresses_back(first: str) -> None:
+    (retains,) = printed(
+        f"""
+        import ctypes, os
+        import django
+        import {first}
+        import _duckdb
+        retain, size = ctypes.c_bool(True), ctypes.c_size_t(1)
+        control = ctypes.CDLL(_duckdb.__file__).duckdb_je_mallctl
+        assert control(b"opt.retain", ctypes.byref(retain), ctypes.byref(size), None, 0) == 0
+        print(retain.value)
+        """
+    )
+
+    assert retains == "False"
+
+
+def test_memory_goes_back_to_the_system() -> None:
+    printed(
+        """
+        import duckdb
+        from queryengine.process_limits import Memory, give_memory_back
+        memory = Memory()
+        connection = duckdb.connect()
+        connection.execute("SELECT 1").fetchall()
+        before = memory.use()
+        grouped = "SELECT i % 3000000 AS k FROM range(6000000) t(i) GROUP BY k"
+        connection.execute(f"SELECT count(*) FROM ({grouped})").fetchall()
+        give_memory_back()
+        after = memory.use()
+        assert after.resident < before.resident + 50_000_000, (before, after)
+        assert after.data < before.data + 100_000_000, (before, after)
+        """,
+        {"DUCKDB_JE_MALLOC_CONF": "retain:false"},
+    )
+
+
+def test_cpu_time_ends_a_process() -> None:
+    finished = run(
+        """
+        from queryengine import process_limits
+        process_limits.limit_cpu(0.5)
+        while True:
+            pass
+        """
+    )
+
+    assert finished.returncode == -signal.SIGXCPU
+
+
+def test_the_limit_of_cpu_time_is_lifted() -> None:
+    printed(
+        """
+        import resource
+        from queryengine import process_limits
+        before = resource.getrlimit(resource.RLIMIT_CPU)
+        process_limits.limit_cpu(100)
+        soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        assert 100 <= soft <= 110, soft
+        process_limits.lift_cpu_limit()
+        assert resource.getrlimit(resource.RLIMIT_CPU) == before
+        """
+    )

@@ -1,0 +1,415 @@
+"""A worker as a client sees it: frames in, frames out, under gunicorn's own arbiter."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryengine.engine import Encoding, Query
+from queryengine.frames import Kind, encode_data, encode_json
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import MIB
+from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
+from tests.runtime_site.bare_engine import Answer, Engine, receive, running, state_of
+
+FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
+#: DuckDB does not look at its interrupt flag before this is done, which takes minutes.
+DEAF = "SELECT levenshtein(repeat('a',200000), repeat('b',200000))"
+
+LIMIT_MIB = 256
+
+HUNGRY = {
+    "aggregate": "SELECT string_agg(repeat('a', 1000000), '') FROM range(100000)",
+    "list": "SELECT list_sort(range(50000000))",
+    "text": "SELECT repeat('a', 4000000000)",
+    "sort": "SELECT unnest(range(100000000)) AS x ORDER BY x",
+    "damerau": "SELECT damerau_levenshtein(repeat('a', 20000), repeat('b', 20000))",
+    "rows": "SELECT list(repeat('x', 1000) || i) FROM range(3000000) t(i)",
+    "answer": "SELECT repeat('a', 100000000) AS a FROM range(20)",
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    directory = tmp_path_factory.mktemp("worker")
+    Publisher(directory).publish(flights=FLIGHTS)
+    with running(directory, memory_limit_bytes=LIMIT_MIB * MIB) as started:
+        yield started
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """Of an engine of its own."""
+    Publisher(tmp_path).publish(flights=FLIGHTS)
+    return tmp_path
+
+
+@pytest.fixture
+def here(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
+    publisher.publish(flights=FLIGHTS)
+    return make_engine()
+
+
+def still_works(engine: Engine) -> None:
+    assert engine.ask("SELECT count(*) AS n FROM flights").data == b'[{"n":1000}]'
+
+
+def private_bytes(worker: int) -> int:
+    status = Path(f"/proc/{worker}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def until_busy(worker: int) -> None:
+    wait_until(lambda: state_of(worker).phase == "busy", within_s=60)
+
+
+def until_computing(worker: int) -> None:
+    """Wait until a worker has been in the middle of something for a while."""
+
+    def ticks() -> int:
+        fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    wait_until(lambda: ticks() > before + os.sysconf("SC_CLK_TCK") // 2, within_s=60)
+
+
+def given_up(connection: socket.socket) -> Answer:
+    """Close the sending side, as a client does that wants no answer any more, and receive what comes."""
+    with connection:
+        connection.shutdown(socket.SHUT_WR)
+        return receive(connection)
+
+
+@pytest.mark.parametrize("encoding", ["json", "csv", "arrow", "vnd"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("SELECT 1 AS a, NULL AS b, 'é' AS c, 1.50::DECIMAL(5,2) AS d, DATE '2020-01-01' AS e", id="short"),
+        pytest.param("SELECT * FROM flights ORDER BY id", id="dataset"),
+        pytest.param("SELECT i, 'text ' || i AS t, [i] AS l FROM range(100000) t(i)", id="streamed"),
+        pytest.param("SELECT repeat('x', 3000000) AS wide FROM range(3)", id="wide"),
+        pytest.param("SELECT 1 AS a WHERE false", id="empty"),
+    ],
+)
+def test_an_answer_is_that_of_the_engine_in_process(
+    engine: Engine, here: InProcessEngine, sql: str, encoding: Encoding
+) -> None:
+    result = here.run(Query(sql=sql, encoding=encoding))
+    expected = b"".join(result)
+
+    answer = engine.ask(sql, encoding=encoding)
+
+    assert answer.error is None
+    assert answer.data == expected
+    assert answer.header is not None
+    assert answer.header["columns"] == [[column.name, column.type] for column in result.columns]
+    assert answer.end is not None
+    assert answer.end["rows"] == result.timings.rows
+    assert answer.end["bytes"] == len(expected)
+    assert all(answer.end[field] >= 0 for field in ("parse_ms", "run_ms", "encode_ms"))
+
+
+def test_the_header_names_the_content_type(engine: Engine) -> None:
+    answer = engine.ask("SELECT 1 AS a", encoding="csv")
+
+    assert answer.header == {"columns": [["a", "INTEGER"]], "content_type": "text/csv; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [pytest.param("SELECT ? + $2 AS a", [1, 2], id="list"), pytest.param("SELECT $x + 1 AS a", {"x": 2}, id="names")],
+)
+def test_parameters_reach_the_statement(engine: Engine, sql: str, parameters: Any) -> None:
+    sql = sql.replace("?", "$1")
+
+    assert engine.ask(sql, parameters=parameters).data == b'[{"a":3}]'
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        pytest.param("SELEC 1", "statement_not_allowed|sql_syntax_error", id="syntax"),
+        pytest.param("  -- nothing", "empty_statement", id="empty"),
+        pytest.param("DROP TABLE flights", "statement_not_allowed", id="refused"),
+        pytest.param("SELECT * FROM absent", "sql_error", id="unknown"),
+        pytest.param("SELECT 'x'::INTEGER", "sql_error", id="data"),
+        pytest.param("SELECT $1", "invalid_parameters", id="parameters"),
+    ],
+)
+def test_an_error_has_its_code_and_sentence(engine: Engine, sql: str, code: str) -> None:
+    answer = engine.ask(sql)
+
+    assert answer.code in code.split("|")
+    assert answer.error is not None
+    assert answer.error["message"]
+    assert answer.end is None
+    assert not answer.data
+
+
+def test_a_late_error_follows_the_data(engine: Engine) -> None:
+    answer = engine.ask("SELECT CASE WHEN i < 2900000 THEN '1' ELSE 'x' END::INTEGER AS a FROM range(3000000) t(i)")
+
+    assert answer.header is not None
+    assert answer.data.startswith(b'[{"a":1}')
+    assert answer.code == "sql_error"
+    assert answer.end is None
+
+
+def test_a_statement_is_judged_without_running(engine: Engine) -> None:
+    sql = "SELECT * FROM planes WHERE id = $1"
+
+    answer = engine.ask(sql + ";", call="admit", relations=["planes"])
+
+    statement = {"sql": sql, "kind": "select", "relations": ["planes"], "parameters": ["1"]}
+    assert answer.end == {"statement": statement}
+    assert engine.ask("SELECT * FROM planes", call="admit", relations=[]).code == "sql_error"
+
+
+def test_a_client_that_half_closes_cancels(engine: Engine) -> None:
+    worker = engine.worker()
+    connection = engine.send(ENDLESS)
+    until_busy(worker)
+
+    answer = given_up(connection)
+
+    assert answer.code == "query_cancelled"
+    still_works(engine)
+    assert engine.worker() == worker
+
+
+@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
+def test_a_client_that_closes_cancels(engine: Engine, sql: str) -> None:
+    worker = engine.worker()
+    connection = engine.send(sql)
+    until_busy(worker)
+
+    connection.close()
+
+    still_works(engine)
+    assert engine.worker() == worker
+
+
+def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(engine: Engine) -> None:
+    worker = engine.worker()
+    connection = engine.send(DEAF, timeout_s=30.0)
+    until_computing(worker)
+    began = time.monotonic()
+
+    answer = given_up(connection)
+
+    assert answer.is_cut
+    assert time.monotonic() - began < 20
+    still_works(engine)
+    assert engine.worker() != worker
+
+
+@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
+def test_a_statement_ends_when_its_time_is_up(engine: Engine, sql: str) -> None:
+    worker = engine.worker()
+
+    answer = engine.ask(sql, timeout_s=0.3)
+
+    assert answer.code == "query_timeout"
+    assert answer.error is not None
+    assert answer.error["limit_s"] == 30.0
+    assert engine.worker() == worker
+
+
+def test_a_request_cannot_ask_for_more_than_the_limit(state_dir: Path) -> None:
+    with running(state_dir, timeout_s=0.5) as engine:
+        answer = engine.ask(ENDLESS, timeout_s=1000.0)
+
+    assert answer.code == "query_timeout"
+
+
+def test_a_deaf_statement_dies_by_the_alarm_and_the_next_one_works(engine: Engine) -> None:
+    worker = engine.worker()
+    began = time.monotonic()
+
+    answer = engine.ask(DEAF, timeout_s=3.0)
+
+    assert answer.is_cut
+    assert 3.9 < time.monotonic() - began < 30
+    still_works(engine)
+    assert engine.worker() != worker
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT", "SIGQUIT"])
+def test_a_worker_that_dies_costs_its_own_statement_only(engine: Engine, name: str) -> None:
+    worker = engine.worker()
+    with engine.send(ENDLESS) as connection:
+        until_busy(worker)
+
+        os.kill(worker, signal.Signals[name])
+
+        assert receive(connection).is_cut
+    still_works(engine)
+    assert engine.worker() != worker
+
+
+@pytest.mark.parametrize("name", HUNGRY)
+def test_a_statement_that_eats_memory_ends_and_gives_it_back(engine: Engine, name: str) -> None:
+    still_works(engine)
+    base = private_bytes(engine.worker())
+
+    answer = engine.ask(HUNGRY[name], timeout_s=10.0)
+
+    assert answer.is_cut or answer.code in {"resource_limit", "query_timeout"}
+    still_works(engine)
+    assert private_bytes(engine.worker()) < base + 64 * MIB
+
+
+def test_memory_stays_within_its_limit(engine: Engine) -> None:
+    still_works(engine)
+    worker = engine.worker()
+    base = private_bytes(worker)
+    Path(f"/proc/{worker}/clear_refs").write_text("5")  # the peak begins anew
+
+    for name in ("aggregate", "damerau", "rows"):
+        engine.ask(HUNGRY[name], timeout_s=10.0)
+
+    status = Path(f"/proc/{worker}/status").read_text() if engine.worker() == worker else ""
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 if status else 0
+    shared = int(status.partition("RssFile:")[2].split()[0]) * 1024 if status else 0
+    assert peak - shared < base + 1.25 * LIMIT_MIB * MIB
+
+
+def test_a_heavy_statement_that_spills_works_again_and_again(engine: Engine) -> None:
+    worker = engine.worker()
+    sql = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
+
+    answers = [engine.ask(sql) for _ in range(3)]
+
+    assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
+    assert engine.worker() == worker
+
+
+def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> None:
+    with running(state_dir, constants={"SLACK_BYTES": -MIB, "WORN_BYTES": -1024 * MIB}) as engine:
+        worker = engine.worker()
+
+        assert engine.ask("SELECT sum(i) AS n FROM range(50000000) t(i)").end is not None
+
+        wait_until(lambda: worker not in engine.workers(), within_s=60)
+        still_works(engine)
+
+
+def test_a_new_generation_is_seen_by_the_next_statement(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path)
+    with running(tmp_path) as engine:
+        assert engine.ask("SELECT * FROM flights").code == "engine_unavailable"
+        worker = engine.worker()
+
+        for rows in (1, 20, 300):
+            publisher.publish(flights=f"SELECT * FROM range({rows}) t(id)")
+
+            assert engine.ask("SELECT count(*) AS n FROM flights").data == b'[{"n":%d}]' % rows
+        assert engine.worker() == worker
+
+
+def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: Engine) -> None:
+    worker = engine.worker()
+
+    with engine.send("SELECT * FROM range(100000000)", timeout_s=1.0):
+        until_busy(worker)
+
+        still_works(engine)
+
+    assert engine.worker() == worker
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
+        pytest.param(b"\x01\x00", id="cut"),
+        pytest.param(b"".join(encode_data(b"x")), id="data"),
+        pytest.param(encode_json(Kind.REQUEST, {}), id="empty"),
+        pytest.param(encode_json(Kind.REQUEST, {"call": "stop", "sql": "", "timeout_s": 1, "query_id": ""}), id="call"),
+        pytest.param(
+            encode_json(Kind.REQUEST, {"call": "run", "sql": 1, "timeout_s": 1, "query_id": ""}), id="no text"
+        ),
+        pytest.param(
+            encode_json(Kind.REQUEST, {"call": "run", "sql": "", "timeout_s": "x", "query_id": ""}), id="no time"
+        ),
+    ],
+)
+def test_what_is_no_request_gets_no_answer(engine: Engine, sent: bytes) -> None:
+    worker = engine.worker()
+    with engine.connect() as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+
+        assert receive(connection) == Answer()
+
+    still_works(engine)
+    assert engine.worker() == worker
+
+
+def test_a_client_that_sends_nothing_is_given_up(state_dir: Path) -> None:
+    with running(state_dir, constants={"REQUEST_S": 0.2}) as engine:
+        worker = engine.worker()
+        with engine.connect():
+            still_works(engine)
+        assert engine.worker() == worker
+
+
+def test_a_worker_without_an_engine_says_so_until_it_can_have_one(state_dir: Path) -> None:
+    in_the_way = state_dir / "tmp"
+    in_the_way.write_text("not a directory")
+    with running(state_dir) as engine:
+        worker = engine.worker()
+        assert engine.ask("SELECT 1 AS a").code == "engine_unavailable"
+        assert engine.ask("SELECT 1 AS a", call="admit", relations=[]).code == "engine_unavailable"
+
+        in_the_way.unlink()
+
+        still_works(engine)
+        assert engine.worker() == worker
+
+
+def test_a_worker_says_what_it_does(engine: Engine) -> None:
+    worker = engine.worker()
+    before = time.monotonic()
+    connection = engine.send(ENDLESS, timeout_s=7.0, query_id="0123456789abcdef0123456789abcdef")
+    until_busy(worker)
+
+    state = state_of(worker)
+    given_up(connection)
+
+    assert state.query_id == "0123456789abcdef0123456789abcdef"
+    assert before + 8.0 <= state.deadline <= time.monotonic() + 8.0
+    wait_until(lambda: state_of(worker).phase == "idle", within_s=60)
+
+
+def test_statements_leave_nothing_behind(engine: Engine) -> None:
+    worker = engine.worker()
+
+    def held() -> tuple[int, int]:
+        return len(list(Path(f"/proc/{worker}/fd").iterdir())), len(list(Path(f"/proc/{worker}/task").iterdir()))
+
+    def some() -> None:
+        for number in range(100):
+            assert json.loads(engine.ask(f"SELECT {number} AS a").data) == [{"a": number}]
+            assert engine.ask("SELECT * FROM absent").code == "sql_error"
+            engine.send("SELECT * FROM range(100000)").close()
+
+    some()
+    still_works(engine)
+    before = held()
+    some()
+    still_works(engine)
+
+    assert engine.worker() == worker
+    wait_until(lambda: held() <= before, within_s=60)
