@@ -151,8 +151,8 @@ class Supervisor:
         """
         Serve until a signal says to stop, and return the exit code.
 
-        It is 0 when every part ended in time, 1 when one could not start or had to be killed, or a second signal cut
-        the stop short. The signals stay blocked in this thread: the caller is to exit.
+        It is 0 after a stop that was asked for, 1 when a part could not start or a second signal cut the stop short.
+        The signals stay blocked in this thread: the caller is to exit.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
         # Whoever ignores it never learns of a child's end, and this is inherited.
@@ -250,7 +250,6 @@ class Supervisor:
             its_turn = its_turn and part.process is None
             if part.process is not None and now >= self._stop_at:
                 logger.warning("A part of the runtime did not end in time", extra={"fields": _fields(part, "killed")})
-                self._code = 1
                 part.end()
 
     def _tell_by(self, number: int) -> float:

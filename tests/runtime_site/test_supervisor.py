@@ -267,7 +267,7 @@ def test_what_does_not_end_in_time_is_killed_and_the_others_still_end(start: Sta
 
     supervised.signal(signal.SIGTERM)
 
-    assert supervised.ends() == 1
+    assert supervised.ends() == 0
     assert "did not end in time part=a" in supervised.output()
     assert supervised.said()[-2:] == ["a hears", "b ends"]
 

@@ -48,7 +48,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or had to kill something at its end."""
+        """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or was told twice to stop."""
         began = time.monotonic()
         if options["config"] is not None:
             os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(options["config"])
