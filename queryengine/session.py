@@ -174,6 +174,10 @@ class Reader:
             if self._closed:
                 return
             self._closed = True
+            if not self._ended:
+                # Before it lets go of a stream DuckDB ends the step it is in: for hours, where no more rows are found.
+                self._interrupted = True
+                self._cursor.interrupt()
         batches, self._batches = self._batches, None
         with suppress(*duckdb_errors.ENGINE_ERRORS):
             if batches is not None:

@@ -604,6 +604,19 @@ def test_close_between_two_chunks_frees_the_engine(engine: QueryEngine) -> None:
         next(iter(result))
 
 
+def test_close_does_not_wait_for_rows_that_never_come(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=600)
+
+    for _ in range(20):
+        result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
+        thread = threading.Thread(target=result.close, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+    wait_until(lambda: not engine.active(""))
+
+
 def test_cancel_between_two_chunks_frees_the_engine(engine: QueryEngine) -> None:
     result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
 
