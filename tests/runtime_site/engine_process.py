@@ -108,13 +108,14 @@ class EngineProcess:
         return self._process.wait(LONG_S)
 
     def close(self) -> None:
+        """Stop it, if it still runs."""
         if self._process.poll() is None:
             self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
+        try:
+            self.ended()
+        finally:
+            self._process.kill()
+            self._process.wait()
 
 
 def _heartbeat(pid: int) -> bytes:
