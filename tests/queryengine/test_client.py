@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,24 @@ class Setup:
     def restart(self) -> None:
         self.engine.close()
         self.engine = ScriptedEngine(self.config.state_dir, self.config.query)
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Have the broker do nothing for the length of the block."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def stall() -> None:
+            begun.set()
+            go_on.wait(LONG_S)
+
+        stalls = threading.Thread(target=self.engine.call, args=[stall])
+        stalls.start()
+        assert begun.wait(LONG_S)
+        try:
+            yield
+        finally:
+            go_on.set()
+            stalls.join()
 
     def close(self) -> None:
         for made in self.clients:
@@ -760,43 +778,32 @@ def test_a_client_lives_through_a_restart_of_the_engine(setup: Setup, engine: En
 
 
 def test_a_question_to_an_engine_that_goes_is_answered(setup: Setup, engine: EngineClient) -> None:
-    stall = threading.Event()
-    stalled = threading.Thread(target=setup.engine.call, args=[lambda: bool(stall.wait(LONG_S)) and None])
-    stalled.start()
-    thread, outcome = in_thread(lambda: engine.active("k"))
-    wait_until(lambda: bool(engine._link._questions), within_s=LONG_S)
+    with setup.stalled():
+        thread, outcome = in_thread(lambda: engine.active("k"))
+        wait_until(lambda: bool(engine._link._questions), within_s=LONG_S)
 
-    connection = engine._link._socket
-    assert connection is not None
-    connection.shutdown(socket.SHUT_RDWR)
+        connection = engine._link._socket
+        assert connection is not None
+        connection.shutdown(socket.SHUT_RDWR)
 
-    assert finished(thread)
+        assert finished(thread)
     assert [type(one) for one in outcome] == [EngineUnavailableError]
-    stall.set()
-    stalled.join()
 
 
 def test_a_broker_that_takes_nothing_is_given_up(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stall = threading.Event()
-    stalled = threading.Thread(target=setup.engine.call, args=[lambda: bool(stall.wait(LONG_S)) and None])
-    stalled.start()
     monkeypatch.setattr(broker_link, "_ANSWER_TIMEOUT_S", 0.0)
     monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
-    deadline = time.monotonic() + LONG_S
 
-    def flood() -> None:
-        while time.monotonic() < deadline:
-            with pytest.raises(EngineUnavailableError) as caught:
-                engine.active("k" * 10000)
-            if caught.value.__cause__ is not None:
-                return
+    def is_given_up() -> bool:
+        with pytest.raises(EngineUnavailableError) as caught:
+            engine.active("k" * 10000)
+        return caught.value.__cause__ is not None
 
-    flood()
+    with setup.stalled():
+        wait_until(is_given_up, within_s=LONG_S)
 
-    stall.set()
-    stalled.join()
     wait_until(engine.is_alive, within_s=LONG_S)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
