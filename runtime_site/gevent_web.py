@@ -108,6 +108,7 @@ class GeventWebWorker(GeventWorker):
 
     def _accept(self, listener: Any) -> None:
         """Accept connections for ever, one at a time: what has come is served, or taken by another worker, between."""
+        server = listener.getsockname()
         while True:
             try:
                 client, address = listener.accept()
@@ -119,7 +120,7 @@ class GeventWebWorker(GeventWorker):
             while self._pool.full():
                 self._make_room()
                 self._pool.wait_available(timeout=_LOOK_S)
-            self._pool.spawn(self._converse, listener, client, address)
+            self._pool.spawn(self._converse, server, client, address)
             gevent.sleep(0)
 
     def _make_room(self) -> bool:
@@ -137,7 +138,7 @@ class GeventWebWorker(GeventWorker):
             self._warned = now
             logger.warning(message, *values)
 
-    def _converse(self, listener: Any, client: Any, address: Any) -> None:
+    def _converse(self, server: Any, client: Any, address: Any) -> None:
         """Answer the requests of one connection."""
         connection = ClientConnection(client)
         try:
@@ -146,7 +147,6 @@ class GeventWebWorker(GeventWorker):
                 connection.start_tls(self._tls)
             connection.allow(HEAD_TIMEOUT_S)
             parser = get_parser(self.cfg, connection, address)
-            server = listener.getsockname()
             while (request := self._next_request(connection, parser)) is not None:
                 if not self._answer(request, connection, address, server):
                     self._idle[connection] = None
