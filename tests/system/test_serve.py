@@ -20,7 +20,7 @@ from tests.system.harness import K1, K2, PYTHON, REPOSITORY, Server, example_con
 from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive
 
 #: Runs for some seconds, and ends.
-SLOW = "SELECT sum(hash(i)) AS h FROM range(2000000000) t(i)"
+SLOW = "SELECT sum(hash(i)) AS h FROM range(800000000) t(i)"
 
 KEYED = {"X-API-Key": K1}
 
@@ -172,7 +172,9 @@ def test_sighup_is_logged_and_changes_nothing(supervised: Server) -> None:
 
 
 def test_p02_a_stop_refuses_what_is_new_and_finishes_what_runs(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
+    port = free_port()
+    config = example_config(port, runtime={"shutdown_timeout": "5m", "query": {"timeout": "5m"}})
+    with Server(tmp_path, port=port, config=config) as server, ThreadPoolExecutor() as pool:
         slow = pool.submit(server.sql, SLOW)
         wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
 
