@@ -172,7 +172,11 @@ class Watchdog:
         with self._condition:
             while not self._closed:
                 self._asleep = not self._watched
-                self._condition.wait(self._look(time.monotonic()))
+                try:
+                    wait_s = self._look(time.monotonic())
+                except MemoryError:  # A statement has it all, perhaps the very one that is to be stopped.
+                    wait_s = TICK_S
+                self._condition.wait(wait_s)
 
     def _look(self, now: float) -> float | None:
         """Stop what is due at *now*; seconds until the next look, None when nothing is watched."""

@@ -24,7 +24,7 @@ from queryengine import process_limits
 from queryengine.cancellation import CancelSource
 from queryengine.encoders import CONTENT_TYPES
 from queryengine.engine import Query
-from queryengine.errors import EngineUnavailableError, QueryError
+from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 from queryengine.inprocess import InProcessEngine
 from queryengine.worker_state import WorkerState
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a statement that was stopped has until the process ends.
 GRACE_S = 1.0
+#: How often a hang-up is looked at again, until the statement has ended.
+_HANG_UP_TICK_S = 0.05
 #: How long a client that has connected may take to send its statement, and how often it is waited for in that time.
 REQUEST_S = 10.0
 _HEARTBEAT_S = 1.0
@@ -82,7 +84,7 @@ class HangUpWatch:
         """
         with self._lock:
             self._watched = connection, cancel
-        self._epoll.register(connection, select.EPOLLRDHUP | select.EPOLLONESHOT)
+        self._epoll.register(connection, select.EPOLLRDHUP)
 
     def end(self) -> None:
         """Watch no longer: no alarm is set from now on. More than one call is harmless."""
@@ -95,14 +97,19 @@ class HangUpWatch:
     def _run(self) -> None:
         while True:
             self._epoll.poll()
-            with self._lock:
-                watched = self._watched
-                # The event may be that of an earlier connection with the same descriptor.
-                if watched is None or not _is_hung_up(watched[0]):
-                    continue
-                left_s, _ = signal.getitimer(signal.ITIMER_REAL)
-                signal.setitimer(signal.ITIMER_REAL, min(GRACE_S, left_s or GRACE_S))
-            watched[1].cancel()
+            with suppress(MemoryError):  # A statement has it all: the next look may find some.
+                self._look()
+            time.sleep(_HANG_UP_TICK_S)
+
+    def _look(self) -> None:
+        with self._lock:
+            watched = self._watched
+            # The event may be that of an earlier connection with the same descriptor.
+            if watched is None or not _is_hung_up(watched[0]):
+                return
+            left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+            signal.setitimer(signal.ITIMER_REAL, min(GRACE_S, left_s or GRACE_S))
+        watched[1].cancel()
 
 
 class StatementServer:
@@ -213,13 +220,16 @@ class StatementServer:
             engine = self._opened()
             last = _admitted(engine, call) if call.kind == "admit" else _run(engine, call, cancel, sender)
         except QueryError as exc:
-            last = encode_json(Kind.ERROR, {"code": exc.code, "message": str(exc), **vars(exc)})
+            last = _error_frame(exc)
         except _ClientLostError:
             raise
+        except MemoryError:
+            self.worn_out = True  # Whatever missed its memory may not be what it was.
+            last = _error_frame(ResourceLimitError("The statement needs more memory than there is."))
         except Exception:
             logger.exception("engine worker failed")
             self.worn_out = True
-            last = encode_json(Kind.ERROR, {"code": QueryError.code, "message": "The statement could not be run."})
+            last = _error_frame(QueryError("The statement could not be run."))
         # The client is about to hang up, which is no news.
         self._watch.end()
         sender.send(last)
@@ -323,18 +333,18 @@ def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
 def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Sender) -> bytes:
     """Run a statement and send its answer, but for what is returned: its last frames, all of them when it is short."""
     result = engine.run(call.query, cancel)
+    unsent = 0
     try:
         columns = [[column.name, column.type] for column in result.columns]
         header = {"columns": columns, "content_type": CONTENT_TYPES[call.query.encoding]}
         frames = [encode_json(Kind.HEADER, header)]
-        unsent = 0
+        chunks: list[bytes] = []
         for chunk in result:
-            frames.extend(encode_data(chunk))
+            chunks.append(chunk)
             unsent += len(chunk)
             if not result.whole or unsent >= _SEND_BYTES:
-                sender.send(b"".join(frames))
-                frames.clear()
-                unsent = 0
+                sender.send(b"".join([*frames, *encode_data(b"".join(chunks))]))
+                frames, chunks, unsent = [], [], 0
     finally:
         result.close()
     timings = result.timings
@@ -345,8 +355,7 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
         "run_ms": round(timings.run_ms, 3),
         "encode_ms": round(timings.encode_ms, 3),
     }
-    frames.append(encode_json(Kind.END, fields))
-    return b"".join(frames)
+    return b"".join([*frames, *encode_data(b"".join(chunks)), encode_json(Kind.END, fields)])
 
 
 def _admitted(engine: InProcessEngine, call: _Call) -> bytes:
@@ -358,6 +367,11 @@ def _admitted(engine: InProcessEngine, call: _Call) -> bytes:
         "parameters": sorted(statement.parameters),
     }
     return encode_json(Kind.END, {"statement": fields})
+
+
+def _error_frame(error: QueryError) -> bytes:
+    # What else a constructor was given is in the attributes.
+    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **vars(error)})
 
 
 def _is_hung_up(connection: socket.socket) -> bool:

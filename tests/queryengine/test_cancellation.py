@@ -125,6 +125,36 @@ def test_the_watchdog_stops_what_is_due_and_repeats_until_it_is_forgotten(watchd
         interruption.check()
 
 
+@pytest.mark.parametrize(("limit_s", "left_s"), [pytest.param(60.0, 0.1, id="used"), pytest.param(0.1, 60.0, id="new")])
+def test_the_watchdog_stops_what_has_used_up_its_limit_elsewhere(
+    watchdog: Watchdog, limit_s: float, left_s: float
+) -> None:
+    interruption = Interruption()
+
+    watchdog.watch(interruption, limit_s, left_s=left_s)
+    wait_until(lambda: interruption.stopped, within_s=30)
+    watchdog.close()
+
+    with pytest.raises(QueryTimeoutError, match=f"after {limit_s:g} s"):
+        interruption.check()
+
+
+def test_the_watchdog_outlives_a_want_of_memory(watchdog: Watchdog) -> None:
+    hungry, other = Interruption(), Interruption()
+    calls: list[int] = []
+
+    def interrupt() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise MemoryError
+
+    hungry.attach(interrupt)
+    watchdog.watch(hungry, 0.01)
+    watchdog.watch(other, 0.02)
+    wait_until(lambda: len(calls) > 2 and other.stopped, within_s=30)
+    watchdog.close()
+
+
 def test_the_watchdog_wakes_for_a_statement_that_comes_after_a_pause(watchdog: Watchdog) -> None:
     for _ in range(2):
         wait_until(lambda: watchdog._asleep)

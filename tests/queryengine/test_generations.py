@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -222,3 +223,43 @@ def test_close_does_not_wait_for_ever(publisher: Publisher, make_generations: Ma
     assert generations._thread.is_alive()
     lease.release()
     wait_until(lambda: not generations._thread.is_alive())
+
+
+def test_a_manifest_that_could_not_be_read_for_a_while_is_not_forgotten(
+    publisher: Publisher, make_generations: MakeGenerations
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    publisher.publish(flights="SELECT 2 AS id")
+    # The same file, with the same times, as after a want of descriptors.
+    manifest = manifest_path(publisher.state_dir)
+    stat = manifest.stat()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        generations.lease().release()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert manifest.stat() == stat
+    assert value(generations) == 2
+
+
+def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_uses(
+    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    failing: list[Exception] = []
+
+    def before_open() -> None:
+        if failing:
+            raise failing[0]
+
+    generations = make_generations(before_open)
+    failing.append(MemoryError())
+    publisher.publish(flights="SELECT 2 AS id")
+    wait_until(lambda: "cannot be opened" in caplog.text, within_s=30)
+    failing.clear()
+
+    assert value(generations) == 2
+    wait_until(lambda: len(open_files(publisher.state_dir)) == 1, within_s=30)
