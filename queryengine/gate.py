@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -122,15 +122,16 @@ class Gate:
 
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         before, whole = _one_statement(scan(sql))
-        if answer := _constant_answer(whole):
+        first = whole[0].word
+        if answer := _constant_answer(whole, first):
             return GatedStatement(answer, "select", frozenset(), frozenset())
-        if whole[0].word == "explain":
+        if first == "explain":
             return self._admit_explain(whole, relations, before)
         if len(whole.text) > _REMEMBERED_CHARACTERS:
             return self._judge(whole, relations, before)
         key = shape(whole)
         if known := self._shapes.find(key, relations):
-            return replace(known, sql=whole.text)
+            return GatedStatement(whole.text, "select", known.relations, known.parameters, known.plain)
         statement = self._judge(whole, relations, before)
         # Only what runs as it was written: a text that was changed has numbers of its own in it.
         if statement.kind == "select" and statement.sql == whole.text:
@@ -267,18 +268,19 @@ class _Shapes:
 def _one_statement(found: Scan) -> tuple[str, Scan]:
     """Return what stands before the only statement, and the statement, without semicolons, comments and space."""
     count = found.size
-    semicolons = list(found.separators)
+    semicolons = found.separators[:]
     while semicolons and semicolons[-1] == count - 1:
         count = semicolons.pop()
     if count == 0:
         raise EmptyStatementError
     if semicolons:
         raise _not_one()
-    return found.text[: found[0].start], found.head(count)
+    whole = found.head(count)
+    return "" if whole is found else found.text[: found[0].start], whole
 
 
-def _constant_answer(statement: Scan) -> str | None:
-    if statement.size == 2 and statement[0].word in ("show", "describe", "desc"):
+def _constant_answer(statement: Scan, first: str) -> str | None:
+    if statement.size == 2 and first in ("show", "describe", "desc"):
         return _CONSTANT_ANSWERS.get(statement[1].word)
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,9 @@ from queryengine.encoders.scalars import (
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
 from queryengine.errors import ResourceLimitError, SqlError
 from queryengine.values import Carrier, ValueType, parse_type, unique_names
+
+#: Renderers of types with a longer text are made each time: kept, they could fill the memory.
+_LONGEST_KEPT_TEXT = 256
 
 #: Pieces of a batch: large enough that a call of a kernel costs nothing, small enough for many answers at once.
 TEXT_PIECE_BYTES = 4 * 1024 * 1024
@@ -50,7 +54,8 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     """
     chosen = []
     for column, field in zip(columns, schema, strict=True):
-        renderer = _renderer(parse_type(column.type), field.type)
+        choose = _remembered if len(column.type) <= _LONGEST_KEPT_TEXT else _chosen
+        renderer = choose(column.type, field.type)
         if renderer is None:
             raise SqlError(f'Column "{column.name}" has the type {column.type}, which has no text: cast it to VARCHAR.')
         chosen.append(renderer)
@@ -98,6 +103,14 @@ def pieces(
                 waiting += [piece.slice(middle), piece.slice(0, middle)]
             else:
                 yield piece, piece_bytes
+
+
+def _chosen(duckdb_type: str, arrow: pa.DataType) -> Renderer | None:
+    return _renderer(parse_type(duckdb_type), arrow)
+
+
+#: Renderers have no state, so one serves every column of its type.
+_remembered = lru_cache(maxsize=1024)(_chosen)
 
 
 def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -17,10 +18,13 @@ import pyarrow.compute as pc
 
 #: What calls of kernels need again and again; made once, for a small result takes little else.
 _JOIN: Final = pc.get_function("binary_join_element_wise")
-_JOIN_NULLS: Final = pc.JoinOptions(null_handling="emit_null")
+_NULL_STAYS: Final = pc.JoinOptions(null_handling="emit_null")
 _NO_SEPARATOR: Final = pa.scalar("", pa.string())
 _CAST: Final = pc.get_function("cast")
 _TO_TEXT: Final = pc.CastOptions.safe(pa.string())
+
+#: Literals up to this long are kept: keys of objects come again with the next statement.
+_SHORT_CHARACTERS: Final = 64
 
 #: The bytes that JSON does not allow bare in a string.
 _JSON_SPECIAL = frozenset([*range(32), ord('"'), ord("\\")])
@@ -91,14 +95,27 @@ def join(*parts: pa.Array | str, null: str | None = None) -> pa.StringArray:
         parts: Columns of equal length, and literals.
         null: What a null becomes; when None, a row with a null is null.
     """
-    arguments = [pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in parts]
-    options = _JOIN_NULLS if null is None else pc.JoinOptions(null_handling="replace", null_replacement=null)
-    return _JOIN.call([*arguments, _NO_SEPARATOR], options)
+    arguments = [_literal(part) if isinstance(part, str) else part for part in parts]
+    return _JOIN.call([*arguments, _NO_SEPARATOR], _NULL_STAYS if null is None else _null_becomes(null))
 
 
 def to_text(array: pa.Array) -> pa.StringArray:
     """Cast to text as Arrow does."""
     return _CAST.call([array], _TO_TEXT)
+
+
+def _literal(text: str) -> pa.StringScalar:
+    return _short_literal(text) if len(text) <= _SHORT_CHARACTERS else pa.scalar(text, pa.string())
+
+
+@lru_cache(maxsize=512)
+def _short_literal(text: str) -> pa.StringScalar:
+    return pa.scalar(text, pa.string())
+
+
+@lru_cache(maxsize=8)
+def _null_becomes(text: str) -> pc.JoinOptions:
+    return pc.JoinOptions(null_handling="replace", null_replacement=text)
 
 
 def where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
