@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from queryengine.engine import GatedStatement
 from queryengine.errors import StatementError, StatementNotAllowedError
-from queryengine.gate import GatedStatement
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 

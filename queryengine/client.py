@@ -22,7 +22,15 @@ from typing import Any
 
 from queryengine.broker_link import BrokerLink, unreachable
 from queryengine.cancellation import Reason
-from queryengine.engine import ACTIVE_SQL_CHARACTERS, ActiveQuery, CancelToken, EngineStatus, Query, QueryTimings
+from queryengine.engine import (
+    ACTIVE_SQL_CHARACTERS,
+    ActiveQuery,
+    CancelToken,
+    EngineStatus,
+    GatedStatement,
+    Query,
+    QueryTimings,
+)
 from queryengine.errors import (
     EmptyStatementError,
     EngineBusyError,
@@ -39,7 +47,6 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
-from queryengine.gate import GatedStatement
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)

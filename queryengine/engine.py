@@ -8,15 +8,37 @@ statements in threads of this process, or `queryengine.client`, which has engine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
-
-from queryengine.gate import GatedStatement
 
 Encoding = Literal["json", "csv", "arrow", "vnd"]
 
 #: Values of `$1`, `?` (a sequence) or `$name` (a mapping), as JSON gives them.
 Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+StatementKind = Literal["select", "explain", "pivot"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedStatement:
+    """
+    A statement that may run.
+
+    `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
+    `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
+    it cannot stand in a view or a subquery of ours.
+
+    A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
+    (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
+    reads may still not be plain.
+    """
+
+    sql: str
+    kind: StatementKind
+    relations: frozenset[str]
+    parameters: frozenset[str]
+    plain: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

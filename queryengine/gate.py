@@ -12,13 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import duckdb
 
 from queryengine import functions, rewriting
+from queryengine.engine import GatedStatement, StatementKind
 from queryengine.errors import (
     EmptyStatementError,
     EngineUnavailableError,
@@ -62,30 +62,6 @@ _ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schem
 
 #: What writes after a WITH clause.
 _WRITES: Final = ("insert", "update", "delete", "merge")
-
-
-StatementKind = Literal["select", "explain", "pivot"]
-
-
-@dataclass(frozen=True, slots=True)
-class GatedStatement:
-    """
-    A statement that may run.
-
-    `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
-    `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
-    it cannot stand in a view or a subquery of ours.
-
-    A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
-    (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
-    reads may still not be plain.
-    """
-
-    sql: str
-    kind: StatementKind
-    relations: frozenset[str]
-    parameters: frozenset[str]
-    plain: bool = field(default=False, compare=False)
 
 
 class Gate:

@@ -26,9 +26,9 @@ from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Column, Manifest
 from queryengine.encoders import encode
-from queryengine.engine import ActiveQuery, CancelToken, EngineStatus, Query, QueryTimings
+from queryengine.engine import ActiveQuery, CancelToken, EngineStatus, GatedStatement, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, ResourceLimitError
-from queryengine.gate import Gate, GatedStatement
+from queryengine.gate import Gate
 from queryengine.generations import Generations
 from queryengine.scratch import ScratchDirectory
 from queryengine.session import EngineInstance

@@ -34,9 +34,8 @@ import pyarrow as pa
 from queryengine import duckdb_errors
 from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
-from queryengine.engine import Parameters
+from queryengine.engine import GatedStatement, Parameters
 from queryengine.errors import EngineUnavailableError, ParameterError, SqlError, StatementNotAllowedError
-from queryengine.gate import GatedStatement
 from queryengine.parameters import bind
 from queryengine.values import arrow_projection
 from queryengine.views import GatedView

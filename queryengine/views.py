@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from queryengine.engine import GatedStatement
 from queryengine.errors import StatementError
-from queryengine.gate import Gate, GatedStatement
+from queryengine.gate import Gate
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.model import ViewConfig
 

@@ -26,8 +26,8 @@ from datasets.errors import (
 from datasets.lock import StateLock
 from datasets.service import DatasetService
 from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY, read_manifest
+from queryengine.engine import GatedStatement
 from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
-from queryengine.gate import GatedStatement
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
 from tests.datasets.support import configure, declare, files_below, rows, wait_for

@@ -14,7 +14,7 @@ import pytest
 from queryengine import broker_link, client, errors
 from queryengine.cancellation import CancelSource
 from queryengine.client import ERRORS, ClientResult, EngineClient
-from queryengine.engine import EngineStatus, Query, QueryEngine
+from queryengine.engine import EngineStatus, GatedStatement, Query, QueryEngine
 from queryengine.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -26,7 +26,6 @@ from queryengine.errors import (
     SqlError,
 )
 from queryengine.frames import Kind, encode_json
-from queryengine.gate import GatedStatement
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import END, HEADER, Peer, ScriptedEngine, data, error, one_row

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -50,13 +51,11 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(content: list[Any],
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_any_bytes_are_frames_or_a_frame_error(pieces: list[bytes]) -> None:
     decoder = FrameDecoder()
-    try:
+    with suppress(FrameError):
         for piece in pieces:
             for kind, payload in decoder.feed(piece):
                 assert kind in Kind
                 assert len(payload) <= sum(map(len, pieces))
-    except FrameError as exc:
-        assert str(exc)
 
 
 @given(st.data())
@@ -65,20 +64,17 @@ def test_damage_to_frames_is_found_or_stays_inside_a_payload(data: st.DataObject
     sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
     decoder = FrameDecoder()
 
-    try:
+    with suppress(FrameError):
         for kind, payload in decoder.feed(bytes(sent)):
+            assert len(payload) < len(sent)
             if kind is not Kind.DATA:
                 decode_json(payload)
-    except FrameError as exc:
-        assert str(exc)
 
 
 @given(st.binary(max_size=200))
 def test_a_payload_is_a_json_object_or_a_frame_error(payload: bytes) -> None:
-    try:
+    with suppress(FrameError):
         assert isinstance(decode_json(payload), dict)
-    except FrameError as exc:
-        assert str(exc)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.engine import Query
+from queryengine.engine import GatedStatement, Query
 from queryengine.errors import (
     EmptyStatementError,
     EngineUnavailableError,
@@ -24,7 +24,7 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.gate import Gate, GatedStatement
+from queryengine.gate import Gate
 from queryengine.inprocess import InProcessEngine
 from tests.queryengine.conftest import MakeEngine
 from tests.queryengine.publishing import Publisher

@@ -13,14 +13,14 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, read_manifest, snapshot_path
-from queryengine.engine import Parameters
+from queryengine.engine import GatedStatement, Parameters
 from queryengine.errors import (
     EngineUnavailableError,
     QueryCancelledError,
     SqlError,
     StatementNotAllowedError,
 )
-from queryengine.gate import Gate, GatedStatement
+from queryengine.gate import Gate
 from queryengine.session import BATCH_BYTES, BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
 from queryengine.views import gate_views
 from tests.queryengine.conftest import MakeConfig

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from queryengine.engine import GatedStatement
 from queryengine.errors import QueryError, SqlSyntaxError
-from queryengine.gate import _REMEMBERED, Gate, GatedStatement
+from queryengine.gate import _REMEMBERED, Gate
 from queryengine.lexer import Scan, scan
 from queryengine.shapes import shape
 from tests.queryengine.statements import DECLARED, READS, REFUSED

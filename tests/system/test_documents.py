@@ -167,7 +167,7 @@ def test_every_direct_dependency_is_decided() -> None:
     required = {
         name
         for file in (ROOT / "requirements").glob("*.in")
-        for name in re.findall(r"^[a-z][\w-]*", file.read_text(), re.MULTILINE)
+        for name in re.findall(r"^[a-z][\w-]*(?:\[\w+\])?", file.read_text(), re.MULTILINE)
     }
 
     assert set(decided) == required

@@ -160,7 +160,7 @@ def _sample(server: Server, began: float) -> Sample:
 
 
 def _median(samples: list[Sample], field: str) -> float:
-    return statistics.median(getattr(sample, field) for sample in samples)
+    return float(statistics.median(getattr(sample, field) for sample in samples))
 
 
 @pytest.mark.soak
