@@ -10,6 +10,9 @@ import pytest
 
 from tests.system.harness import K1, K2, Server, raw_request, status_of
 
+# Engine workers in processes of their own, and the engine in the process that answers.
+pytestmark = pytest.mark.parametrize("server", ["serve", "gunicorn"], indirect=True)
+
 CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
 UNCHANGED = [{"n": 1000, "s": 499500}]
 
@@ -210,25 +213,25 @@ def trap() -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("sql", REFUSALS)
-def test_refused_without_effect(serve: Server, trap: socket.socket, tmp_path: Path, sql: str) -> None:
+def test_refused_without_effect(server: Server, trap: socket.socket, tmp_path: Path, sql: str) -> None:
     filled = sql.replace("{tmp}", str(tmp_path)).replace("{trap}", f"127.0.0.1:{trap.getsockname()[1]}")
 
-    answer = serve.sql(filled, K1)
+    answer = server.sql(filled, K1)
 
     assert answer.status_code in {400, 403}, answer.text
     body = answer.json()
     assert body["detail"]
     assert set(body) == {"type", "title", "status", "detail", "code", "request_id"}
-    for leak in (str(serve.directory), "site-packages", "Traceback", ".duckdb'", K1):
+    for leak in (str(server.directory), "site-packages", "Traceback", ".duckdb'", K1):
         assert leak not in answer.text
     assert list(tmp_path.iterdir()) == []
-    assert serve.rows(CHECKSUM, K2) == UNCHANGED
-    assert serve.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
+    assert server.rows(CHECKSUM, K2) == UNCHANGED
+    assert server.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
 
 
 @pytest.mark.parametrize("body", ["", "   ", ";;;", "-- only comment", "/* only */", "/* a /* b */ c */ ;", "\ufeff"])
-def test_s23_nothing_to_run_is_400(serve: Server, body: str) -> None:
-    answer = serve.sql(body)
+def test_s23_nothing_to_run_is_400(server: Server, body: str) -> None:
+    answer = server.sql(body)
 
     assert answer.status_code == 400
     assert answer.json()["code"] in {"empty_statement", "sql_syntax_error"}
@@ -238,8 +241,8 @@ def test_s23_nothing_to_run_is_400(serve: Server, body: str) -> None:
     "sql",
     ["SELECT ';' AS a", "SELECT 1 AS a;", "/* ; */ SELECT 1 AS a -- ;", "SELECT $$;$$ AS a", "\nSELECT 1 AS a ; ;\n"],
 )
-def test_s13_semicolons_that_separate_nothing_are_fine(serve: Server, sql: str) -> None:
-    assert len(serve.rows(sql)) == 1
+def test_s13_semicolons_that_separate_nothing_are_fine(server: Server, sql: str) -> None:
+    assert len(server.rows(sql)) == 1
 
 
 @pytest.mark.parametrize(
@@ -257,18 +260,18 @@ def test_s13_semicolons_that_separate_nothing_are_fine(serve: Server, sql: str) 
         "SELECT sum(name) FROM orders",
     ],
 )
-def test_s27_errors_name_the_cause_and_nothing_of_the_machine(serve: Server, sql: str) -> None:
-    answer = serve.sql(sql)
+def test_s27_errors_name_the_cause_and_nothing_of_the_machine(server: Server, sql: str) -> None:
+    answer = server.sql(sql)
 
     assert answer.status_code == 400
     assert answer.json()["detail"]
-    for leak in (str(serve.directory), "site-packages", "Traceback", ".duckdb", "_s0", "_s1"):
+    for leak in (str(server.directory), "site-packages", "Traceback", ".duckdb", "_s0", "_s1"):
         assert leak not in answer.text
 
 
-def parameters(serve: Server, body: bytes) -> bytes:
+def parameters(server: Server, body: bytes) -> bytes:
     lines: list[tuple[str, str | bytes]] = [("X-API-Key", K1), ("Content-Type", "application/json")]
-    return serve.raw(raw_request("POST", "/v1/sql", lines, body))
+    return server.raw(raw_request("POST", "/v1/sql", lines, body))
 
 
 @pytest.mark.parametrize(
@@ -283,8 +286,8 @@ def parameters(serve: Server, body: bytes) -> bytes:
         (b'{"sql":"SELECT 1 AS a","parameters":[]}', b'[{"a":1}]'),
     ],
 )
-def test_s29_parameters_are_data(serve: Server, body: bytes, answer: bytes) -> None:
-    assert answer in parameters(serve, body)
+def test_s29_parameters_are_data(server: Server, body: bytes, answer: bytes) -> None:
+    assert answer in parameters(server, body)
 
 
 @pytest.mark.parametrize(
@@ -298,21 +301,21 @@ def test_s29_parameters_are_data(serve: Server, body: bytes, answer: bytes) -> N
         b'{"sql":"SELECT 1","parameters":[1]}',
     ],
 )
-def test_s29_parameters_that_do_not_fit_are_400(serve: Server, body: bytes) -> None:
-    assert status_of(parameters(serve, body)) == 400
+def test_s29_parameters_that_do_not_fit_are_400(server: Server, body: bytes) -> None:
+    assert status_of(parameters(server, body)) == 400
 
 
-def test_s29_ten_thousand_parameters(serve: Server) -> None:
+def test_s29_ten_thousand_parameters(server: Server) -> None:
     marks = ",".join("?" * 10_000)
     values = ",".join(str(i) for i in range(10_000))
     body = f'{{"sql":"SELECT len([{marks}]) AS n","parameters":[{values}]}}'.encode()
 
-    assert status_of(parameters(serve, body)) in {200, 400}
+    assert status_of(parameters(server, body)) in {200, 400}
 
 
 @pytest.mark.parametrize("sql", [b"SELECT 'a\x00b' AS a", "SELECT 1".encode("utf-16-le"), b"\xff\xfeSELECT 1"])
-def test_s32_odd_bytes_never_fail_the_server(serve: Server, sql: bytes) -> None:
-    assert serve.sql(sql).status_code in {200, 400}
+def test_s32_odd_bytes_never_fail_the_server(server: Server, sql: bytes) -> None:
+    assert server.sql(sql).status_code in {200, 400}
 
 
 @pytest.mark.parametrize(
@@ -342,21 +345,21 @@ def test_s32_odd_bytes_never_fail_the_server(serve: Server, sql: bytes) -> None:
         "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b INTO NAME k VALUE v",
     ],
 )
-def test_what_reads_is_allowed(serve: Server, sql: str) -> None:
-    answer = serve.sql(sql)
+def test_what_reads_is_allowed(server: Server, sql: str) -> None:
+    answer = server.sql(sql)
 
     assert answer.status_code == 200, answer.text
     assert isinstance(answer.json(), list)
 
 
-def test_s24_only_declared_names_are_listed(serve: Server) -> None:
+def test_s24_only_declared_names_are_listed(server: Server) -> None:
     declared = {"orders", "big_orders"}
 
-    assert {row["name"] for row in serve.rows("SHOW TABLES")} == declared
-    assert {row["table_name"] for row in serve.rows("SELECT * FROM information_schema.tables")} == declared
-    assert {row["table_name"] for row in serve.rows("SELECT * FROM information_schema.columns")} == declared
-    assert {row["schema_name"] for row in serve.rows("SELECT * FROM information_schema.schemata")} <= {
+    assert {row["name"] for row in server.rows("SHOW TABLES")} == declared
+    assert {row["table_name"] for row in server.rows("SELECT * FROM information_schema.tables")} == declared
+    assert {row["table_name"] for row in server.rows("SELECT * FROM information_schema.columns")} == declared
+    assert {row["schema_name"] for row in server.rows("SELECT * FROM information_schema.schemata")} <= {
         "main",
         "information_schema",
     }
-    assert str(serve.directory) not in serve.sql("SHOW ALL TABLES").text + serve.sql("EXPLAIN FROM orders").text
+    assert str(server.directory) not in server.sql("SHOW ALL TABLES").text + server.sql("EXPLAIN FROM orders").text
