@@ -99,6 +99,14 @@ def test_the_parts_hear_no_ctrl_c_of_a_terminal(supervised: Server) -> None:
     assert len({os.getsid(part_of(supervised, name)) for name in PARTS}) == len(PARTS)
 
 
+def test_loads_give_way_to_callers(supervised: Server) -> None:
+    refresh, web = part_of(supervised, "refresh"), part_of(supervised, "web")
+
+    threads = {os.getpriority(os.PRIO_PROCESS, int(path.name)) for path in Path(f"/proc/{refresh}/task").iterdir()}
+
+    assert min(threads) > os.getpriority(os.PRIO_PROCESS, web)
+
+
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_part_that_dies_is_started_again_and_nothing_else_is(
