@@ -26,6 +26,9 @@ from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
 
+#: A statement that is told to stop has so long before its worker dies: a slow machine needs it.
+GRACE_S = 20.0
+
 
 class Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no annotations
     def __init__(self, config: RuntimeConfig) -> None:
@@ -79,8 +82,20 @@ class Engine:
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(60)
-        connection.connect(str(self.state_dir / ENGINE_SOCKET))
+        try:
+            connection.connect(str(self.state_dir / ENGINE_SOCKET))
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+    @property
+    def listens(self) -> bool:
+        try:
+            self.connect().close()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
 
     def send(self, sql: str, **fields: Any) -> socket.socket:
         connection = self.connect()
@@ -160,7 +175,7 @@ def running(
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "tests.runtime_site.bare_engine"),
-            *(str(state_dir), json.dumps(query), json.dumps(constants or {})),
+            *(str(state_dir), json.dumps(query), json.dumps({"GRACE_S": GRACE_S} | (constants or {}))),
         ],
         env=os.environ | (environment or {}),
         cwd=Path(__file__).parents[2],
@@ -169,7 +184,7 @@ def running(
     engine = Engine(process, state_dir, query["timeout_s"])
     try:
         until = time.monotonic() + 60
-        while not (state_dir / ENGINE_SOCKET).exists():
+        while not engine.listens:
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.02)
