@@ -940,8 +940,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[QueryEngine]
         yield [engines.enter_context(start(config)) for start in KINDS.values()]
 
 
-#: What is in a statement whose rows differ from run to run.
-#: Their rows may differ from one time to the next: of two equally frequent values `mode` gives either.
+#: What is in a statement whose rows differ from run to run; of two equally frequent values `mode` gives either.
 CHANGING = ("current_timestamp", "USING SAMPLE", "ANALYZE", "mode(")
 
 
