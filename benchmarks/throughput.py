@@ -59,7 +59,7 @@ class Contestant:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--roapi", default=shutil.which("roapi"), help="the ROAPI program (default: from PATH)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of one turn")
+    parser.add_argument("--seconds", type=int, default=5, help="of one turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=4, help="engine workers of this runtime")
     options = parser.parse_args()
@@ -72,7 +72,7 @@ def main() -> int:
         for turn in range(options.rounds):
             for contestant in contestants[turn % len(contestants) :] + contestants[: turn % len(contestants)]:
                 with _running(contestant, Path(scratch)):
-                    _measure(contestant, 1.0)
+                    _measure(contestant, 1)
                     found = _measure(contestant, options.seconds)
                 rates[contestant.name].append(found["requests"] / found["seconds"])
                 print(f"round {turn + 1} {contestant.name:10} {found}", flush=True)
@@ -149,9 +149,9 @@ def _answers(contestant: Contestant) -> bool:
         return False
 
 
-def _measure(contestant: Contestant, seconds: float) -> dict[str, float]:
+def _measure(contestant: Contestant, seconds: int) -> dict[str, float]:
     headers = [part for name, value in contestant.headers.items() for part in ("-H", f"{name}: {value}")]
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "-s", str(REPOSITORY / "benchmarks/select.lua")]
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(REPOSITORY / "benchmarks/select.lua")]
     printed = subprocess.run([*command, *headers, contestant.url], check=True, capture_output=True, text=True).stdout
     found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return found
