@@ -104,7 +104,9 @@ class _Part:
         """Ask the process to end in its own time."""
         if self.process is not None and not self.told:
             self.told = True
-            self.process.send_signal(signal.SIGTERM)
+            # Not Popen's own way, which waits for a process that has ended: only `end` may, or a pid is another's.
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGTERM)
 
     def end(self) -> int:
         """Kill what is left of the process and of those it started, and return its code, as `Popen` gives it."""

@@ -30,6 +30,14 @@ if settings["adopts_orphans"]:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
 if settings["ignores_children"]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+tell = supervisor._Part.tell
+def tell_after_its_end(part):
+    if part.process is not None and not part.told:
+        open(settings["go"], "w").close()
+        os.waitid(os.P_PID, part.process.pid, os.WEXITED | os.WNOWAIT)
+    tell(part)
+if settings["go"]:
+    supervisor._Part.tell = tell_after_its_end
 asked = iter(range(1000))
 sys.exit(supervisor.Supervisor(
     [supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part) for part in settings["parts"]],
@@ -119,6 +127,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         commands: dict[str, list[str]] | None = None,
         ignores_children: bool = False,
         adopts_orphans: bool = False,
+        go: str = "",
     ) -> Supervised:
         described: list[dict[str, Any]] = []
         for name, body in parts.items():
@@ -133,6 +142,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "good_life_s": good_life_s,
             "ignores_children": ignores_children,
             "adopts_orphans": adopts_orphans,
+            "go": go,
         }
         with (tmp_path / "output.log").open("wb") as output:
             process = subprocess.Popen(
@@ -303,6 +313,21 @@ def test_a_part_that_ends_by_itself_during_a_stop_is_not_started_again(start: St
     assert supervised.ends() == 0
     assert "ended by itself part=b" in supervised.output()
     assert supervised.said().count("b starts") == 1
+
+
+def test_a_part_that_ends_just_before_it_is_told_delays_nothing(start: Start, tmp_path: Path) -> None:
+    ends_when_its_turn_comes = """
+        while not os.path.exists({go!r}): time.sleep(0.01)
+        sys.exit(3)
+    """.format(go=str(tmp_path / "go"))
+    parts = {"a": ends_when_its_turn_comes, "b": ends_when_its_turn_comes}
+    supervised = start(parts, shutdown_timeout_s=3600.0, go=str(tmp_path / "go"))
+    supervised.wait_for("a starts", "b starts")
+
+    supervised.signal(signal.SIGTERM)
+
+    assert supervised.ends() == 0
+    assert "did not end in time" not in supervised.output()
 
 
 def test_signals_that_mean_nothing_change_nothing(start: Start) -> None:
