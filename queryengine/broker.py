@@ -39,7 +39,7 @@ BROKER_SOCKET = "broker.sock"
 STATUS_INTERVAL_S = 0.9
 #: A client that has not read this much is dropped: more than any list of statements that one can ask for.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-#: The longest message a client has reason to send, with room: the statement in it is cut.
+#: The longest message a client has reason to send, with room: the statement in it is cut. Nothing longer is waited for.
 MAX_MESSAGE_BYTES = 64 * 1024
 #: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
 UNSEEN_LOOKS = 3
@@ -71,12 +71,11 @@ class _Statement:
 class _Client:
     """The connection of one client process, and what it has in hand."""
 
-    __slots__ = ("decoder", "out", "partial_bytes", "socket", "statements", "writes")
+    __slots__ = ("decoder", "out", "socket", "statements", "writes")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.decoder = FrameDecoder()
-        self.partial_bytes = 0  # of a message that is not complete yet
+        self.decoder = FrameDecoder(max_json_bytes=MAX_MESSAGE_BYTES)
         self.out = bytearray()
         self.writes = False  # whether the selector waits for it to read
         self.statements: dict[str, _Statement] = {}
@@ -238,9 +237,6 @@ class Broker:
             if kind is not Kind.MESSAGE:
                 raise FrameError(f"a frame is of kind {kind.name}")
             self._obey(client, decode_json(payload))
-        client.partial_bytes = 0 if client.decoder.is_between_frames else client.partial_bytes + len(data)
-        if client.partial_bytes > MAX_MESSAGE_BYTES:
-            raise FrameError("a message is too long")
 
     def _drop(self, client: _Client) -> None:
         """Close the connection and free what its process had."""

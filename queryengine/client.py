@@ -58,6 +58,11 @@ STOP_S = 1.5
 #: A worker ends itself a second after the time limit; one that is stopped itself cannot, and is killed this much later.
 LAST_LINE_S = 2.5
 
+#: What is listed of a statement is cut where it takes more than this to tell, as one of control characters does.
+LISTED_SQL_BYTES = 4096
+#: The most that one character takes, as escapes.
+_CHARACTER_BYTES = 12
+
 _RECEIVE_BYTES = 64 * 1024
 _SEND_BYTES = 256 * 1024
 
@@ -451,7 +456,18 @@ class EngineClient:
 def _entry(sql: str, key: str) -> dict[str, str]:
     """Return what the broker is told of a statement."""
     started = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"key": key, "sql": sql[:ACTIVE_SQL_CHARACTERS], "started": started}
+    return {"key": key, "sql": _listed(sql), "started": started}
+
+
+def _listed(sql: str) -> str:
+    """Cut *sql* to what a list of statements shows; so short a message passes while many others do."""
+    listed = sql[:ACTIVE_SQL_CHARACTERS]
+    if (
+        _CHARACTER_BYTES * len(listed) <= LISTED_SQL_BYTES
+        or len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
+    ):
+        return listed
+    return listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]
 
 
 def _ask_to_stop(connection: socket.socket) -> None:

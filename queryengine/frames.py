@@ -37,7 +37,8 @@ class Kind(enum.IntEnum):
 
 # Made once: every statement is several small frames, and `json.dumps` makes an encoder a call.
 _KINDS = {int(kind): kind for kind in Kind}
-_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_to_ascii_json = json.JSONEncoder(separators=(",", ":")).encode
 _of_json = json.JSONDecoder().decode
 
 
@@ -60,18 +61,26 @@ def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
     Raises:
         FrameError: *fields* are too long to be sent.
     """
-    # Lone surrogates, which JSON bodies can bring in, survive as escapes.
-    payload = _to_json(fields).encode("ascii")
+    try:
+        payload = _to_json(fields).encode()
+    except UnicodeEncodeError:
+        # Lone surrogates, which JSON bodies can bring in, survive as escapes; these take up to three times the bytes.
+        payload = _to_ascii_json(fields).encode()
     if len(payload) > MAX_JSON_BYTES:
         raise FrameError("a frame would be too long")
     return _HEAD.pack(kind, len(payload)) + payload
 
 
 class FrameDecoder:
-    """Takes bytes as they come, in any pieces, and gives whole frames. One connection has one; not for two threads."""
+    """
+    Takes bytes as they come, in any pieces, and gives whole frames. One connection has one; not for two threads.
 
-    def __init__(self) -> None:
+    A frame whose head announces more than *max_json_bytes* of JSON is refused before its payload is waited for.
+    """
+
+    def __init__(self, *, max_json_bytes: int = MAX_JSON_BYTES) -> None:
         self._buffer = bytearray()
+        self._max_json_bytes = max_json_bytes
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
         """
@@ -85,13 +94,22 @@ class FrameDecoder:
 
     def _whole_frames(self) -> Iterator[tuple[Kind, bytes]]:
         while len(self._buffer) >= _HEAD.size:
-            kind, length = _checked_head(self._buffer)
+            kind, length = self._checked_head()
             end = _HEAD.size + length
             if len(self._buffer) < end:
                 return
             payload = bytes(memoryview(self._buffer)[_HEAD.size : end])
             del self._buffer[:end]
             yield kind, payload
+
+    def _checked_head(self) -> tuple[Kind, int]:
+        number, length = _HEAD.unpack_from(self._buffer)
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise FrameError(f"kind {number} is unknown")
+        if length > (MAX_DATA_BYTES if kind is Kind.DATA else self._max_json_bytes):
+            raise FrameError("a frame is too long")
+        return kind, length
 
     @property
     def is_between_frames(self) -> bool:
@@ -113,13 +131,3 @@ def decode_json(payload: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise FrameError("a payload is not a JSON object")
     return fields
-
-
-def _checked_head(buffer: bytearray) -> tuple[Kind, int]:
-    number, length = _HEAD.unpack_from(buffer)
-    kind = _KINDS.get(number)
-    if kind is None:
-        raise FrameError(f"kind {number} is unknown")
-    if length > (MAX_DATA_BYTES if kind is Kind.DATA else MAX_JSON_BYTES):
-        raise FrameError("a frame is too long")
-    return kind, length

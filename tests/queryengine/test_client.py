@@ -639,6 +639,28 @@ def test_any_process_lists_and_cancels_the_statements_of_its_key(setup: Setup) -
     setup.wait_until_idle()
 
 
+@pytest.mark.parametrize(
+    ("character", "listed"),
+    [
+        pytest.param("x", 1000, id="ASCII"),
+        pytest.param("\N{GRINNING FACE}", 1000, id="outside the first plane"),
+        pytest.param("\x01", 341, id="control characters"),
+        pytest.param("\ud800", 341, id="no characters"),
+    ],
+)
+def test_what_is_listed_of_a_statement_is_short(
+    setup: Setup, engine: EngineClient, character: str, listed: int
+) -> None:
+    sql = character * 2000
+    setup.engine.scripts[sql] = endless
+
+    running = run(engine, sql, fingerprint="k")
+
+    (active,) = engine.active("k")
+    assert active.sql == character * listed
+    running.close()
+
+
 def test_the_status_is_what_the_engine_says(setup: Setup, engine: EngineClient) -> None:
     assert engine.is_alive()
     assert engine.status() == EngineStatus(workers_alive=2, workers_killed=3)

@@ -94,9 +94,9 @@ def test_what_is_no_json_object_is_refused(payload: bytes) -> None:
 
 
 def test_lone_surrogates_survive() -> None:
-    ((_, payload),) = FrameDecoder().feed(encode_json(Kind.REQUEST, {"sql": "SELECT '\ud800'"}))
+    ((_, payload),) = FrameDecoder().feed(encode_json(Kind.REQUEST, {"sql": "SELECT '\ud800', 'é'"}))
 
-    assert decode_json(payload) == {"sql": "SELECT '\ud800'"}
+    assert decode_json(payload) == {"sql": "SELECT '\ud800', 'é'"}
 
 
 def test_long_data_is_split() -> None:
@@ -126,6 +126,21 @@ def test_no_data_is_no_frame() -> None:
 def test_a_bad_head_is_refused_before_its_payload_comes(head: bytes, complaint: str) -> None:
     with pytest.raises(FrameError, match=complaint):
         list(FrameDecoder().feed(head))
+
+
+def test_a_decoder_may_take_less_than_a_frame_may_hold() -> None:
+    frame = encode_json(Kind.MESSAGE, {"text": "x" * 100})
+    enough = len(frame) - 5
+
+    assert len(list(FrameDecoder(max_json_bytes=enough).feed(frame * 3))) == 3
+    with pytest.raises(FrameError, match="too long"):
+        list(FrameDecoder(max_json_bytes=enough - 1).feed(frame[:5]))
+
+
+def test_text_is_sent_as_it_is() -> None:
+    ((_, payload),) = FrameDecoder().feed(encode_json(Kind.REQUEST, {"sql": "\N{GRINNING FACE}"}))
+
+    assert payload == '{"sql":"\N{GRINNING FACE}"}'.encode()
 
 
 def test_fields_that_are_too_long_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
