@@ -15,9 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Literal
 
 import pyarrow as pa
 
@@ -239,15 +238,18 @@ class InProcessEngine:
                 held.callback(cancel.subscribe(partial(interruption.stop, QueryCancelledError)))
             active = self._active.enter(query, partial(interruption.stop, QueryCancelledError))
             held.callback(active.leave)
-            with _adding(timings, "parse_ms"):
-                statement = self._gate.admit(query.sql, self._relations)
-            with _adding(timings, "queued_ms"):
-                held.callback(self._admission.enter(query.fingerprint, interruption).leave)
+            began = time.perf_counter()
+            statement = self._gate.admit(query.sql, self._relations)
+            timings.parse_ms = _ms_since(began)
+            began = time.perf_counter()
+            held.callback(self._admission.enter(query.fingerprint, interruption).leave)
+            timings.queued_ms = _ms_since(began)
             active.run()
-            with _adding(timings, "run_ms"):
-                lease = self._generations.lease()
-                held.callback(lease.release)
-                reader = lease.session.run(statement, query.parameters, interruption)
+            began = time.perf_counter()
+            lease = self._generations.lease()
+            held.callback(lease.release)
+            reader = lease.session.run(statement, query.parameters, interruption)
+            timings.run_ms = _ms_since(began)
             held.callback(reader.close)
             chunks = encode(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
@@ -302,21 +304,19 @@ class InProcessEngine:
         return EngineInstance.open(self._config, manifest, self._views, scratch, tolerant=tolerant)
 
 
-@contextmanager
-def _adding(timings: QueryTimings, field: Literal["queued_ms", "parse_ms", "run_ms"]) -> Iterator[None]:
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        setattr(timings, field, getattr(timings, field) + (time.perf_counter() - started) * 1000)
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1000
 
 
 def _counted(batches: Iterable[pa.RecordBatch], timings: QueryTimings) -> Iterator[pa.RecordBatch]:
     """Pass *batches* on, and count their rows and the time spent on them in the engine."""
     iterator = iter(batches)
     while True:
-        with _adding(timings, "run_ms"):
+        began = time.perf_counter()
+        try:
             batch = next(iterator, None)
+        finally:
+            timings.run_ms += _ms_since(began)
         if batch is None:
             return
         timings.rows += batch.num_rows

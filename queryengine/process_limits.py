@@ -16,7 +16,6 @@ import ctypes
 import logging
 import os
 import resource
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -36,7 +35,6 @@ HARMLESS_VARIABLES = frozenset(
 #: How much less of the CPU a worker gets than the processes that answer health checks.
 NICENESS = 5
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
 #: jemalloc's "all arenas" in the names of its controls.
@@ -65,21 +63,16 @@ def close_descriptors(keep: Iterable[int]) -> None:
     os.close(null)
 
 
-def confine(*, parent: int, file_bytes: int) -> None:
+def confine(*, file_bytes: int) -> None:
     """
-    Bind this process to process *parent*, and limit what it may do but for memory and CPU.
+    Limit what this process may do, but for memory and CPU.
 
-    It dies with *parent*, gains no privileges, leaves no core file, writes no file of more than *file_bytes*, and is
-    nicer than others.
+    It gains no privileges, leaves no core file, writes no file of more than *file_bytes*, and is nicer than others.
 
     Raises:
         OSError: A limit cannot be set.
-        ProcessLookupError: *parent* has ended already.
     """
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise ProcessLookupError("the parent process has ended")
+    _set_no_new_privileges()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     file_bytes = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
@@ -148,9 +141,9 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _prctl(option: int, value: int) -> None:
+def _set_no_new_privileges() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0):
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 

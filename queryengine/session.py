@@ -433,6 +433,7 @@ class EngineInstance:
 def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
     return {
         "threads": len(os.sched_getaffinity(0)),
+        "async_threads": 1,  # They wait for files; eight, DuckDB's default, take the memory of their stacks.
         "memory_limit": f"{limits.memory_limit_bytes}B",
         "temp_directory": str(scratch),
         "python_enable_replacements": False,

@@ -62,6 +62,9 @@ SLACK_BYTES = 16 * MIB
 WORN_BYTES = 64 * MIB
 
 
+_TOO_LARGE = "The statement needs more memory than there is."
+
+
 class HangUpWatch:
     """
     Notices that a client has closed its connection, or its sending side, and cancels its statement.
@@ -143,6 +146,12 @@ class StatementServer:
             except (FrameError, OSError) as exc:
                 logger.warning("engine worker got no statement", extra={"fields": {"error": str(exc)}})
                 return
+            except MemoryError:
+                self.worn_out = True
+                with suppress(OSError):
+                    connection.settimeout(LAST_WORD_S)
+                    connection.sendall(_error_frame(ResourceLimitError(_TOO_LARGE)))
+                return
             if call is None:
                 return
             started = time.monotonic()
@@ -172,6 +181,7 @@ class StatementServer:
         Raises:
             FrameError: It is not a request.
             OSError: It does not come.
+            MemoryError: It is too large for this process.
         """
         decoder = FrameDecoder()
         until = time.monotonic() + REQUEST_S
@@ -184,6 +194,8 @@ class StatementServer:
                     raise
                 self.be_idle()
                 continue
+            if time.monotonic() >= until:
+                raise TimeoutError("the request comes too slowly")
             if not data:
                 if decoder.is_between_frames:
                     return None
@@ -192,6 +204,7 @@ class StatementServer:
                 if kind is not Kind.REQUEST:
                     raise FrameError(f"a request was expected, {kind.name} came")
                 return _checked(decode_json(payload), self._config.query.timeout_s)
+            self.be_idle()
 
     def _arm(self, call: _Call, connection: socket.socket, cancel: CancelSource) -> None:
         left_s = max(call.deadline - time.monotonic(), 0.0)
@@ -225,7 +238,7 @@ class StatementServer:
             raise
         except MemoryError:
             self.worn_out = True  # Whatever missed its memory may not be what it was.
-            last = _error_frame(ResourceLimitError("The statement needs more memory than there is."))
+            last = _error_frame(ResourceLimitError(_TOO_LARGE))
         except Exception:
             logger.exception("engine worker failed")
             self.worn_out = True

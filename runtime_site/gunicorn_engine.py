@@ -24,6 +24,7 @@ from queryengine import process_limits
 from queryengine.client import ENGINE_SOCKET
 from queryengine.worker import GRACE_S, StatementServer
 from queryengine.worker_state import WorkerState, write_state
+from runtime_site.parent_death import die_with_parent
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,8 @@ class EngineWorker(SyncWorker):
         self.notify()  # writing has set the file's time to that of another clock
 
     def _confine(self) -> None:
+        die_with_parent(self.ppid)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes
-        process_limits.confine(parent=self.ppid, file_bytes=limit)
+        process_limits.confine(file_bytes=limit)

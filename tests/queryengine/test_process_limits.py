@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from queryengine import process_limits
-from tests.queryengine.publishing import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,13 +77,13 @@ def test_a_confined_process_has_its_limits() -> None:
         from pathlib import Path
         import pyarrow
         from queryengine import process_limits
-        process_limits.confine(parent=os.getppid(), file_bytes=1000)
+        process_limits.confine(file_bytes=1000)
         assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
         assert resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000)
         assert os.nice(0) >= process_limits.NICENESS
         assert "NoNewPrivs:\\t1" in Path("/proc/self/status").read_text()
         assert pyarrow.default_memory_pool().backend_name == "system"
-        process_limits.confine(parent=os.getppid(), file_bytes=2000)
+        process_limits.confine(file_bytes=2000)
         assert resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000)
         """
     )
@@ -95,7 +94,7 @@ def test_a_file_that_grows_too_large_is_an_error(tmp_path: Path) -> None:
         f"""
         import os
         from queryengine import process_limits
-        process_limits.confine(parent=os.getppid(), file_bytes=1000)
+        process_limits.confine(file_bytes=1000)
         file = os.open({str(tmp_path / "file")!r}, os.O_CREAT | os.O_WRONLY)
         assert os.write(file, bytes(2000)) == 1000
         os.write(file, bytes(2000))
@@ -103,47 +102,6 @@ def test_a_file_that_grows_too_large_is_an_error(tmp_path: Path) -> None:
     )
 
     assert "File too large" in finished.stderr
-
-
-def test_the_wrong_parent_is_noticed() -> None:
-    finished = run(
-        """
-        from queryengine import process_limits
-        process_limits.confine(parent=1234567890, file_bytes=1000)
-        """
-    )
-
-    assert "the parent process has ended" in finished.stderr
-
-
-def test_a_process_dies_with_its_parent() -> None:
-    # The child prints its id once it is bound, the parent passes it on and waits.
-    code = """
-        import os, subprocess, sys, time
-        if len(sys.argv) > 1:
-            from queryengine import process_limits
-            process_limits.confine(parent=os.getppid(), file_bytes=1000)
-            print(os.getpid(), flush=True)
-            time.sleep(600)
-        subprocess.run([sys.executable, "-c", os.environ["CODE"], "child"], env=os.environ)
-        """
-    text = textwrap.dedent(code)
-    with subprocess.Popen(
-        [sys.executable, "-c", text], cwd=ROOT, env=os.environ | {"CODE": text}, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-
-        parent.kill()
-
-    wait_until(lambda: not is_running(child), within_s=60)
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_memory_is_limited_to_what_is_used_and_more() -> None:

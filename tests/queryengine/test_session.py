@@ -93,7 +93,14 @@ def test_the_time_limit_is_not_one_of_opening(open_session: OpenSession, publish
 
 def test_every_other_setting_is_duckdbs_default(open_session: OpenSession) -> None:
     ours = {
-        *("threads", "worker_threads", "memory_limit", "max_memory", "write_buffer_row_group_memory_limit"),
+        *(
+            "threads",
+            "worker_threads",
+            "async_threads",
+            "memory_limit",
+            "max_memory",
+            "write_buffer_row_group_memory_limit",
+        ),
         *("max_temp_directory_size", "max_execution_time"),
         *("temp_directory", "TimeZone", "enable_external_access", "lock_configuration", "python_enable_replacements"),
         *("autoinstall_known_extensions", "autoload_known_extensions", "allow_community_extensions"),

@@ -375,6 +375,30 @@ def test_a_client_that_sends_nothing_is_given_up(state_dir: Path) -> None:
         assert engine.worker() == worker
 
 
+def trickle(connection: socket.socket, data: bytes) -> None:
+    for byte in data:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.001)
+
+
+def test_a_client_that_sends_on_and_on_is_given_up(state_dir: Path) -> None:
+    with running(state_dir, constants={"REQUEST_S": 0.2}) as engine:
+        worker = engine.worker()
+        with engine.connect() as connection:
+            begun = encode_json(Kind.REQUEST, {"call": "run", "sql": "x" * 1_000_000})
+            with pytest.raises(OSError, match=r"Broken pipe|reset"):
+                trickle(connection, begun)
+        still_works(engine)
+        assert engine.worker() == worker
+
+
+def test_a_request_beyond_the_memory_of_a_worker_gets_a_typed_error(mortal: Engine) -> None:
+    answer = mortal.ask("SELECT 1", parameters=["x" * 200 * MIB])
+
+    assert answer.code == "resource_limit"
+    still_works(mortal)
+
+
 def test_a_worker_without_an_engine_says_so_until_it_can_have_one(state_dir: Path) -> None:
     in_the_way = state_dir / "tmp"
     in_the_way.write_text("not a directory")

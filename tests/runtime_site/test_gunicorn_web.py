@@ -17,7 +17,8 @@ from runtime_site.descriptors import MAX_CONNECTIONS, connection_limit
 from runtime_site.gunicorn_web import options, web_options
 from runtime_site.parent_death import die_with_parent
 from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
-from tests.system.harness import REPOSITORY
+from tests.system.harness import REPOSITORY, wait_for
+from tests.system.processes import is_alive
 
 CONFIG = RuntimeConfig(
     file=Path("/srv/runtime.yaml"),
@@ -90,6 +91,28 @@ def test_a_process_whose_parent_has_ended_already_ends() -> None:
 
     assert ended.returncode == -signal.SIGKILL
     assert ended.stdout == ""
+
+
+def test_a_process_dies_with_its_parent() -> None:
+    # The child prints its id once it is bound, the parent passes it on and waits.
+    program = (
+        "import os, subprocess, sys, time\n"
+        "from runtime_site.parent_death import die_with_parent\n"
+        "if len(sys.argv) > 1:\n"
+        "    die_with_parent(os.getppid())\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(600)\n"
+        "subprocess.run([sys.executable, '-c', os.environ['PROGRAM'], 'child'])\n"
+    )
+    environ = os.environ | {"PROGRAM": program}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+
+        parent.kill()
+
+    wait_for(lambda: not is_alive(child), "the end of the child")
 
 
 def test_a_refusal_of_the_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
