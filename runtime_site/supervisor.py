@@ -127,7 +127,7 @@ class Supervisor:
         stop_order: The names of all parts: each is told to stop when the one before has ended, or time grows short.
         shutdown_timeout_s: Seconds after the first SIGTERM when whatever still runs is killed.
         is_ready: Says whether the runtime is ready; asked until it says so once.
-        on_ready: Called then.
+        on_ready: Called then. Its failure is logged and ends nothing.
     """
 
     def __init__(
@@ -186,7 +186,10 @@ class Supervisor:
         self._was_ready = self._is_ready()
         self._look_s = min(_LAST_LOOK_S, 1.1 * self._look_s)
         if self._was_ready:
-            self._on_ready()
+            try:
+                self._on_ready()
+            except Exception:
+                logger.exception("The runtime is ready, which could not be said")
 
     def _pause_s(self) -> float:
         """Return how long nothing but a signal can make a difference."""

@@ -39,6 +39,8 @@ def tell_after_its_end(part):
 if settings["go"]:
     supervisor._Part.tell = tell_after_its_end
 asked = iter(range(1000))
+if settings["has_no_output"]:
+    sys.stdout = open("/dev/full", "w", buffering=1)
 sys.exit(supervisor.Supervisor(
     [supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part) for part in settings["parts"]],
     stop_order=settings["stop_order"],
@@ -128,6 +130,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ignores_children: bool = False,
         adopts_orphans: bool = False,
         go: str = "",
+        has_no_output: bool = False,
     ) -> Supervised:
         described: list[dict[str, Any]] = []
         for name, body in parts.items():
@@ -143,6 +146,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "ignores_children": ignores_children,
             "adopts_orphans": adopts_orphans,
             "go": go,
+            "has_no_output": has_no_output,
         }
         with (tmp_path / "output.log").open("wb") as output:
             process = subprocess.Popen(
@@ -359,6 +363,15 @@ def test_readiness_is_said_once(start: Start) -> None:
     supervised.signal(signal.SIGTERM)
     assert supervised.ends() == 0
     assert supervised.output().count("ready") == 1
+
+
+def test_readiness_that_cannot_be_said_ends_nothing(start: Start) -> None:
+    supervised = start({"a": SERVES}, has_no_output=True)
+
+    wait_for(lambda: "could not be said" in supervised.output(), "the line about it")
+    supervised.signal(signal.SIGHUP)
+    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the supervisor to go on")
+    assert supervised.said() == ["a starts"]
 
 
 def test_a_parent_that_ignored_its_children_changes_nothing(start: Start) -> None:

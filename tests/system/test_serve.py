@@ -217,6 +217,51 @@ def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("output", ["full", "nobody"])
+def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, output: str) -> None:
+    server = Server(tmp_path)
+    server.write()
+    environ = {**os.environ, "RUNTIME_CONFIG": str(server.file)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with server.log.open("wb") as log, Path("/dev/full").open("wb") as full:
+        process = subprocess.Popen(
+            [PYTHON, "manage.py", "serve"], cwd=REPOSITORY, env=environ,
+            stdout=full if output == "full" else writer, stderr=log,
+        )  # fmt: skip
+    os.close(writer)
+    try:
+        wait_for(lambda: answers(server), f"readiness: {server.output()}")
+        assert is_right(server)
+    finally:
+        process.terminate()
+        code = process.wait(60)
+    assert code == 0
+    assert "standard output takes nothing" in server.output()
+    assert "Traceback" not in server.output()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Signals) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        server = Server(tmp_path, port=holder.getsockname()[1])
+        server.write()
+        server.launch()  # It waits for the port.
+        wait_for(lambda: catches(server.process.pid, signal.SIGTERM, signal.SIGINT), "it to hear signals")
+
+        assert server.stop(how) == 0
+
+    assert server.output() == ""
+
+
+def catches(pid: int, *numbers: signal.Signals) -> bool:
+    """Say whether a process has handlers for these signals."""
+    line = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return line is not None and all(int(line[1], 16) >> (number - 1) & 1 for number in numbers)
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
         slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,8 @@ from runtime_site import parts, startup
 from runtime_site.ports import wait_until_bindable
 from runtime_site.supervisor import PartCommand, Supervisor
 from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
 
 #: Seconds that a start waits for the ports and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
@@ -50,6 +54,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or was told twice to stop."""
         began = time.monotonic()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Until the supervisor takes them there is nothing to end in order.
+            signal.signal(number, lambda *_: sys.exit(0))
         if options["config"] is not None:
             os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(options["config"])
             runtimeconf.state.set_config(None)
@@ -63,13 +70,10 @@ class Command(BaseCommand):
             self.stderr.write(str(error))
             sys.exit(1)
         self._announce(config)
-        sys.stdout.flush()
 
         def say_ready() -> None:
-            self.stdout.write(f"Ready     after {time.monotonic() - began:.1f} s")
-            if options["ready_message"]:
-                self.stdout.write(options["ready_message"])
-            sys.stdout.flush()
+            more = [options["ready_message"]] if options["ready_message"] else []
+            self._say(f"Ready     after {time.monotonic() - began:.1f} s", *more)
 
         supervisor = Supervisor(
             started.commands,
@@ -83,10 +87,24 @@ class Command(BaseCommand):
     def _announce(self, config: RuntimeConfig) -> None:
         scheme = "https" if config.tls.enabled else "http"
         names = ", ".join(dataset.name for dataset in config.datasets) or "none"
-        self.stdout.write(f"HTTP      {scheme}://{config.http.bind}")
-        self.stdout.write(f"Keys      {startup.describe_keys()}")
-        self.stdout.write(f"Datasets  {names}")
+        self._say(
+            f"HTTP      {scheme}://{config.http.bind}",
+            f"Keys      {startup.describe_keys()}",
+            f"Datasets  {names}",
+        )
         startup.log_warnings(config)
+
+    def _say(self, *lines: str) -> None:
+        """Print *lines*, if anybody takes them: what the runtime serves does not depend on that."""
+        try:
+            for line in lines:
+                self.stdout.write(line)
+            self.stdout.flush()
+        except OSError as error:
+            logger.warning("standard output takes nothing: %s", error.strerror)
+            # What is still in the buffer would be tried again at the exit, and make a failure of it.
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _wait_for_state_dir(config: RuntimeConfig, deadline: float) -> None:
