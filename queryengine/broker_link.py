@@ -2,7 +2,8 @@
 A client process's side of the broker: one connection for all its statements, and what came over it.
 
 One thread reads, and connects again after a loss; another is the clock of all statements, so that none of their waits
-needs a time-out of its own. They are greenlets where gevent has replaced threads: everything of `socket` and
+needs a time-out of its own. Sending never waits: what a broker does not read at once is kept until it does, or for
+`SILENCE_S` seconds. The threads are greenlets where gevent has replaced threads: everything of `socket` and
 `threading` is looked up when it is used, so that its patches hold whenever they were made.
 """
 
@@ -15,8 +16,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,11 +26,12 @@ from queryengine.broker import BROKER_SOCKET
 from queryengine.cancellation import Reason
 from queryengine.engine import EngineStatus
 from queryengine.errors import EngineBusyError, EngineUnavailableError, QueryCancelledError, QueryError
-from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 
 logger = logging.getLogger(__name__)
 
-#: An engine that has said nothing for so long is dead; a connection is given up after twice that.
+#: An engine that has said nothing for so long is dead; a connection is given up after twice that, or when nothing that
+#: is said to it was read for so long.
 SILENCE_S = 4.0
 #: How often the clock looks.
 TICK_S = 0.25
@@ -82,14 +84,90 @@ class _Question:
         return self.answer
 
 
+class _Connection:
+    """A connection to the broker at *path*. One thread reads it; any thread sends, and none waits for that."""
+
+    def __init__(self, path: str) -> None:
+        """
+        Connect.
+
+        Raises:
+            OSError: There is no broker, or no descriptor.
+        """
+        self._lock = threading.Lock()  # nothing under it blocks
+        self._unsent = bytearray()
+        self._moved_at = 0.0  # when something was read of what is unsent, or the first of it was said
+        self._reads = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # The kernel knows one socket, a non-blocking one: with a time-out, this end of it waits all the same.
+            self._reads.settimeout(SILENCE_S)
+            self._reads.connect(path)
+            self._writes = self._reads.dup()
+        except BaseException:
+            self._reads.close()
+            raise
+        self._writes.setblocking(False)
+
+    def send(self, fields: Mapping[str, Any]) -> None:
+        """
+        Send a message, or keep it until the broker reads.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        frame = encode_json(Kind.MESSAGE, fields)
+        with self._lock:
+            if not self._unsent:
+                self._moved_at = time.monotonic()
+            self._unsent += frame
+            self._push()
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the broker takes it. A loss is found by who reads."""
+        if self._unsent:
+            with self._lock, suppress(OSError):
+                self._push()
+
+    def is_read(self, now: float) -> bool:
+        """Whether the broker has read something lately, if there was anything to read."""
+        return not self._unsent or now - self._moved_at < SILENCE_S
+
+    def receive(self) -> bytes:
+        """Wait for bytes; none when the connection is lost."""
+        while True:
+            try:
+                return self._reads.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                continue  # How long is too long is for the clock to say.
+            except OSError:
+                return b""
+
+    def hang_up(self) -> None:
+        """End the connection for who reads it, who then closes it."""
+        with suppress(OSError):
+            self._reads.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it, for who reads it."""
+        self.hang_up()
+        with self._lock:
+            self._writes.close()
+        self._reads.close()
+
+    def _push(self) -> None:
+        with suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self._writes.send(self._unsent)]
+                self._moved_at = time.monotonic()
+
+
 class BrokerLink:
     """The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread."""
 
     def __init__(self, state_dir: Path) -> None:
         self.lock = threading.Lock()  # of this object and its parties; nothing under it blocks
         self._path = str(state_dir / BROKER_SOCKET)
-        self._socket: socket.socket | None = None
-        self._send_lock = threading.Lock()
+        self._connection: _Connection | None = None
         self._connected = threading.Event()
         self._closed = threading.Event()
         self._lost_at = time.monotonic()
@@ -136,7 +214,7 @@ class BrokerLink:
         with self.lock:
             if self._closed.is_set():
                 raise stopping()
-            connection = self._socket
+            connection = self._connection
             if connection is None or not self.is_heard:
                 raise unreachable()
             if not party.query_id or party.query_id in self._parties:
@@ -147,7 +225,7 @@ class BrokerLink:
     def leave(self, party: Party, *, kill: bool = False) -> None:
         """Give the place of *party* back or end its wait; *kill* has the worker killed that runs it. Never fails."""
         self._parties.pop(party.query_id, None)
-        connection = self._socket
+        connection = self._connection
         if connection is not None:
             # A connection that is lost has freed the place.
             with suppress(EngineUnavailableError):
@@ -162,7 +240,7 @@ class BrokerLink:
         """
         question = _Question()
         with self.lock:
-            connection = self._socket
+            connection = self._connection
             if connection is None:
                 raise unreachable()
             number = next(self._numbers)
@@ -181,114 +259,102 @@ class BrokerLink:
         """End every statement and the connection. More than one call is harmless."""
         with self.lock:
             self._closed.set()
-            connection = self._socket
+            connection = self._connection
             parties = list(self._parties.values())
         for party in parties:
             party.stop(stopping)
         if connection is not None:
-            _hang_up(connection)
+            connection.hang_up()
         for thread in self._threads:
             thread.join(_CLOSE_S)
 
-    def _send(self, connection: socket.socket, fields: Mapping[str, Any]) -> None:
-        frame = encode_json(Kind.MESSAGE, fields)
-        sent = 0
+    def _send(self, connection: _Connection, fields: Mapping[str, Any]) -> None:
         try:
-            with self._send_lock:
-                while sent < len(frame):
-                    sent += connection.send(frame[sent:])
+            connection.send(fields)
         except OSError as error:
-            _hang_up(connection)
+            connection.hang_up()
             raise unreachable() from error
-        except BaseException:  # thrown into a greenlet
-            if sent:  # Half a message: nothing can follow it.
-                _hang_up(connection)
-            raise
 
     # The threads.
 
     def _keep_time(self) -> None:
         while not self._closed.wait(TICK_S):
-            now = time.monotonic()
-            with self.lock:
-                connection = self._socket
-                parties = list(self._parties.values())
-            if connection is not None and now - self._status_at >= 2 * SILENCE_S:
-                _hang_up(connection)  # Who sends may hang, as the broker does not read.
-            if not self.is_heard:
-                for party in parties:
+            with _going_on():
+                self._tick(time.monotonic())
+
+    def _tick(self, now: float) -> None:
+        with self.lock:
+            connection = self._connection
+            parties = list(self._parties.values())
+        if connection is not None:
+            connection.flush()
+            if now - self._status_at >= 2 * SILENCE_S or not connection.is_read(now):
+                connection.hang_up()
+        is_heard = self.is_heard
+        for party in parties:
+            with _going_on():  # One must not cost the others their time.
+                if not is_heard:
                     party.refused(unreachable())
-            for party in parties:
                 party.look(now)
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._closed.is_set():
-            connection = self._connected_socket()
-            if connection is None:
-                self._closed.wait(retry_s)
-                retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
-                continue
-            retry_s = _FIRST_RETRY_S
-            self._gain(connection)
-            try:
-                self._read(connection)
-            except (FrameError, KeyError, TypeError):
-                logger.exception("the broker sent no message")
-            self._lose(connection)
+            with _going_on():
+                connection = self._connected_one()
+                if connection is not None:
+                    retry_s = _FIRST_RETRY_S
+                    self._serve(connection)
             self._closed.wait(retry_s)
+            retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
 
-    def _connected_socket(self) -> socket.socket | None:
+    def _connected_one(self) -> _Connection | None:
         try:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            return _Connection(self._path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
         except OSError as error:
             logger.warning("the broker cannot be reached", extra={"fields": {"error": error.strerror}})
             return None
-        try:
-            connection.connect(self._path)
-        except OSError:
-            connection.close()
-            return None
-        return connection
 
-    def _gain(self, connection: socket.socket) -> None:
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            self._gain(connection)
+            self._read(connection)
+        finally:
+            self._lose(connection)
+
+    def _gain(self, connection: _Connection) -> None:
         with self.lock:
-            self._socket = connection
+            self._connection = connection
             # It has as long for its first status as for any other.
             self._status, self._status_at = (0, self._status[1], False), time.monotonic()
             if self._closed.is_set():  # `close` came before there was something to hang up
-                _hang_up(connection)
+                connection.hang_up()
         self._connected.set()
 
-    def _lose(self, connection: socket.socket) -> None:
+    def _lose(self, connection: _Connection) -> None:
         """Take leave of a connection: who waits over it waits in vain, and who has a place goes on."""
         with self.lock:
-            self._socket = None
+            self._connection = None
             self._connected.clear()
             self._lost_at = time.monotonic()
             self._status_at = -math.inf
             parties = list(self._parties.values())
             questions = list(self._questions.values())
             self._questions.clear()
-        _hang_up(connection)
+        connection.close()
         for party in parties:
             party.refused(unreachable())
         for question in questions:
             question.wake()
-        with self._send_lock:
-            connection.close()
 
-    def _read(self, connection: socket.socket) -> None:
+    def _read(self, connection: _Connection) -> None:
         decoder = FrameDecoder()
-        while True:
-            try:
-                data = connection.recv(_RECEIVE_BYTES)
-            except OSError:
-                return
-            if not data:
-                return
+        while data := connection.receive():
             for _, payload in decoder.feed(data):
                 self._take(decode_json(payload))
+            connection.flush()  # Who speaks has read, too.
 
     def _take(self, fields: dict[str, Any]) -> None:
         match fields.get("is"):
@@ -318,7 +384,10 @@ def _tell(party: Party, about: object, fields: dict[str, Any]) -> None:
         party.stop(QueryCancelledError)
 
 
-def _hang_up(connection: socket.socket) -> None:
-    """End *connection* for whoever reads it; the one who does closes it."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Log what is raised, and go on: a thread of the link ends with the link only."""
+    try:
+        yield
+    except Exception:
+        logger.exception("the link to the broker failed and goes on")

@@ -574,37 +574,6 @@ def test_what_is_thrown_into_a_waiting_statement_gives_all_back(
     assert engine._link._parties == {}
 
 
-def test_half_a_message_is_the_last_of_its_connection(setup: Setup, engine: EngineClient) -> None:
-    class Exit(BaseException):
-        pass
-
-    class Interrupted:
-        """A connection whose sender is ended in the middle of a message, as gevent can do it."""
-
-        def __init__(self, connection: socket.socket) -> None:
-            self.shutdown = connection.shutdown
-            self._connection = connection
-            self._calls = 0
-
-        def send(self, data: bytes) -> int:
-            self._calls += 1
-            if self._calls > 1:
-                raise Exit
-            return self._connection.send(data[:7])
-
-    before = engine._link._socket
-    assert before is not None
-    engine._link._socket = Interrupted(before)  # type: ignore[assignment]
-
-    with pytest.raises(Exit):
-        run(engine, "SELECT 1")
-
-    wait_until(lambda: isinstance(engine._link._socket, socket.socket) and engine.is_alive(), within_s=LONG_S)
-    assert engine._link._socket is not before
-    assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-    setup.wait_until_idle()
-
-
 def test_statements_with_the_same_id_do_not_meet(setup: Setup, engine: EngineClient) -> None:
     setup.engine.scripts["endless"] = endless
     first, second = (run(engine, "endless", query_id="same") for _ in range(2))
@@ -745,9 +714,9 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
         refused.clear()
-        connection = engine._link._socket
+        connection = engine._link._connection
         assert connection is not None
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.hang_up()
         assert refused.wait(LONG_S)
 
     wait_until(engine.is_alive, within_s=LONG_S)
@@ -764,11 +733,11 @@ def test_a_broker_that_talks_nonsense_is_left_for_the_next(setup: Setup, engine:
             other.out += data
             setup.engine.broker._unsent.add(other)
 
-    before = engine._link._socket
+    before = engine._link._connection
 
     setup.engine.call(talk)
 
-    wait_until(lambda: engine._link._socket not in (before, None) and engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: engine._link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
@@ -803,30 +772,121 @@ def test_a_question_to_an_engine_that_goes_is_answered(setup: Setup, engine: Eng
         thread, outcome = in_thread(lambda: engine.active("k"))
         wait_until(lambda: bool(engine._link._questions), within_s=LONG_S)
 
-        connection = engine._link._socket
+        connection = engine._link._connection
         assert connection is not None
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.hang_up()
 
         assert finished(thread)
     assert [type(one) for one in outcome] == [EngineUnavailableError]
 
 
-def test_a_broker_that_takes_nothing_is_given_up(
-    setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
+    make_setup: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_link, "_ANSWER_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
+    setup = make_setup(workers=1, max_queued=10_000)
+    monkeypatch.setattr(broker_link, "SILENCE_S", LONG_S)
+    engine = setup.client()
+    with setup.stalled():
+        threads = [in_thread(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
+        wait_until(lambda: len(engine._link._parties) == 400 and is_full(engine), within_s=LONG_S)
+    setup.engine.scripts["SELECT 1" + " " * 992] = one_row
 
-    def is_given_up() -> bool:
-        with pytest.raises(EngineUnavailableError) as caught:
-            engine.active("k" * 10000)
-        return caught.value.__cause__ is not None
+    for thread, outcome in threads:
+        assert finished(thread)
+        assert [type(one) for one in outcome] == [ClientResult]
+    setup.wait_until_idle()
+
+
+def is_full(engine: EngineClient) -> bool:
+    """Whether more was said to the broker than the kernel takes."""
+    connection = engine._link._connection
+    return connection is not None and bool(connection._unsent)
+
+
+def test_a_broker_that_stops_reading_costs_no_statement_its_time_limit(
+    make_setup: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that wait for it nor those that are read, whose end is to be told to it, wait for ever."""
+    monkeypatch.setattr(client, "LAST_LINE_S", 0.1)
+    setup = make_setup(timeout_s=1.0)
+    setup.engine.scripts["stubborn"] = stubborn
+    setup.engine.scripts["endless"] = endless
+    engine = setup.client()
+    reading = in_thread(lambda: run(engine, "stubborn"))
+    slowly_read = run(engine, "endless")
+    wait_until(lambda: len(setup.engine.requests) == 2, within_s=LONG_S)
 
     with setup.stalled():
-        wait_until(is_given_up, within_s=LONG_S)
+        filled = [in_thread(lambda: run(engine, "x" * 1000)) for _ in range(400)]
+        for thread, _ in [reading, *filled]:
+            assert finished(thread)
+        with pytest.raises(QueryTimeoutError):
+            list(slowly_read)
 
+    assert [type(one) for one in reading[1]] == [QueryTimeoutError]
+    assert {type(one) for _, outcome in filled for one in outcome} <= {QueryTimeoutError, EngineUnavailableError}
     wait_until(engine.is_alive, within_s=LONG_S)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
+    setup.wait_until_idle()
+
+
+def test_a_broker_that_speaks_but_does_not_read_is_given_up(
+    setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = engine._link._connection
+    assert before is not None
+    monkeypatch.setattr(broker_link, "_ANSWER_TIMEOUT_S", 0.0)
+
+    def ask_too_much() -> bool:
+        with pytest.raises(EngineUnavailableError):
+            engine.active("k" * 10_000)
+        return is_full(engine)
+
+    with setup.stalled():
+        wait_until(ask_too_much, within_s=LONG_S)
+        monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
+        monkeypatch.setattr(broker_link.BrokerLink, "is_heard", True)
+        engine._link._status_at = time.monotonic() + LONG_S
+
+        wait_until(lambda: engine._link._connection is not before, within_s=LONG_S)
+
+    monkeypatch.undo()
+    wait_until(engine.is_alive, within_s=LONG_S)
+    assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
+
+
+def test_a_silent_broker_that_reads_is_given_up_too(
+    setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = engine._link._connection
+    setup.engine.reports = False
+    monkeypatch.setattr(broker_link, "SILENCE_S", 0.2)
+
+    wait_until(lambda: engine._link._connection is not before, within_s=LONG_S)
+
+
+def test_a_fault_of_our_own_ends_no_thread_of_the_link(
+    setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LAST_LINE_S", 0.1)
+    faults = []
+
+    def fail(*_: object) -> None:
+        faults.append(1)
+        raise ZeroDivisionError
+
+    for owner, name in ((broker_link.BrokerLink, "_take"), (ClientResult, "look"), (broker_link.BrokerLink, "_tick")):
+        faults.clear()
+        setup.engine.scripts["endless"] = endless
+        held = run(engine, "endless", timeout_s=0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, fail)
+            wait_until(lambda: len(faults) > 1, within_s=LONG_S)
+        with pytest.raises(QueryTimeoutError):
+            list(held)
+        wait_until(engine.is_alive, within_s=LONG_S)
+
+    setup.wait_until_idle()
 
 
 def test_close_ends_everything(setup: Setup, engine: EngineClient) -> None:

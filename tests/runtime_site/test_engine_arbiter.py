@@ -575,3 +575,55 @@ def test_under_gevent_nothing_blocks_the_other_greenlets(engine: EngineProcess, 
     assert outcome["ticks"] >= outcome["passed_s"] / 0.1
     assert client.status().workers_killed == 0
     assert ask(client) == RIGHT
+
+
+_GEVENT_STOPPED = """
+from gevent import monkey
+monkey.patch_all()
+import collections, json, os, signal, sys, time, gevent
+from pathlib import Path
+from queryengine.client import EngineClient
+from queryengine.engine import Query
+from queryengine.errors import QueryError
+from tests.runtime_site.engine_process import config_of
+
+arbiter = int(sys.argv[3])
+client = EngineClient(config_of(Path(sys.argv[1]), **json.loads(sys.argv[2])))
+while client.status().workers_alive < 2:
+    gevent.sleep(0.01)
+def ask(number):
+    try:
+        return b"".join(client.run(Query(sql="SELECT 1 AS n" + " " * 900, fingerprint=str(number % 7), timeout_s=1.0)))
+    except QueryError as error:
+        return type(error).__name__
+os.kill(arbiter, signal.SIGSTOP)
+try:
+    jobs = [gevent.spawn(ask, number) for number in range(500)]
+    gevent.joinall(jobs)
+    backed_up = len(client._link._connection._unsent)
+finally:
+    os.kill(arbiter, signal.SIGCONT)
+while not client.is_alive():
+    gevent.sleep(0.01)
+answer = b"".join(client.run(Query(sql="SELECT 1 AS n"))).decode()
+client.close()
+print(json.dumps({"outcomes": sorted({job.value for job in jobs}), "backed_up": backed_up, "answer": answer}))
+"""
+
+
+def test_under_gevent_an_arbiter_that_is_stopped_holds_nobody_up(engine: EngineProcess, client: EngineClient) -> None:
+    arguments = [str(engine.state_dir), json.dumps(engine._settings), str(engine.pid)]
+
+    run = subprocess.run(
+        [sys.executable, "-c", _GEVENT_STOPPED, *arguments],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=LONG_S,
+        text=True,
+    )
+
+    outcome = json.loads(run.stdout)
+    assert set(outcome["outcomes"]) <= {"QueryTimeoutError", "EngineUnavailableError"}
+    assert outcome["backed_up"] > 0
+    assert outcome["answer"] == '[{"n":1}]'
+    assert ask(client) == RIGHT
