@@ -223,9 +223,16 @@ class BrokerLink:
         self._send(connection, {"do": "enter", "id": party.query_id, **fields})
 
     def leave(self, party: Party, *, kill: bool = False) -> None:
-        """Give the place of *party* back or end its wait; *kill* has the worker killed that runs it. Never fails."""
-        self._parties.pop(party.query_id, None)
-        connection = self._connection
+        """
+        Give the place of *party* back or end its wait; *kill* has the worker killed that runs it. Never fails.
+
+        Nothing happens for one that has not entered or has left: its id may be another's by now.
+        """
+        with self.lock:
+            if self._parties.get(party.query_id) is not party:
+                return
+            del self._parties[party.query_id]
+            connection = self._connection
         if connection is not None:
             # A connection that is lost has freed the place.
             with suppress(EngineUnavailableError):

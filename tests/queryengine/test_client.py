@@ -585,6 +585,22 @@ def test_statements_with_the_same_id_do_not_meet(setup: Setup, engine: EngineCli
     setup.wait_until_idle()
 
 
+def test_who_never_entered_takes_no_place_of_another_with_the_same_id(setup: Setup, engine: EngineClient) -> None:
+    setup.engine.scripts["endless"] = endless
+    first = run(engine, "endless", query_id="same")
+    cancelled = CancelSource()
+    cancelled.cancel()
+
+    with pytest.raises(QueryCancelledError):
+        engine.run(Query(sql="SELECT 1", query_id="same"), cancelled)
+
+    assert [one.query_id for one in engine.active("")] == ["same"]
+    assert engine.cancel("same", ""), "it is still told what the broker says"
+    with pytest.raises(QueryCancelledError):
+        list(first)
+    setup.wait_until_idle()
+
+
 # What runs, for everybody.
 
 
