@@ -19,7 +19,7 @@ from wsgiref.types import WSGIEnvironment
 from django.core.handlers.wsgi import LimitedStream
 from django.core.servers import basehttp
 
-from runtime_site.connections import reset
+from runtime_site.connections import reset, reset_on_close
 from sqlapi.access_log import log_refused_request
 from sqlapi.problems import problem
 
@@ -138,6 +138,14 @@ class _ServerHandler(basehttp.ServerHandler):
         super().cleanup_headers()
         self.headers["Connection"] = "close"
         self.request_handler.close_connection = True
+        if "Content-Length" not in self.headers:
+            # Its end is that of the connection, which until then must not look like one.
+            reset_on_close(self._connection, wanted=True)
+
+    def finish_content(self) -> None:
+        """Take note that the answer is complete."""
+        super().finish_content()
+        reset_on_close(self._connection, wanted=False)
 
     def close(self) -> None:
         """Close the answer without reading what is left of the request."""
@@ -148,7 +156,11 @@ class _ServerHandler(basehttp.ServerHandler):
 
     def handle_error(self) -> None:
         """End a failed answer with a reset; nothing more can be said on this connection."""
-        reset(cast(socket.socket, self.request_handler.connection))
+        reset(self._connection)
+
+    @property
+    def _connection(self) -> socket.socket:
+        return cast(socket.socket, self.request_handler.connection)
 
 
 class RequestHandler(basehttp.WSGIRequestHandler):

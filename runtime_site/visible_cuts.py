@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from runtime_site.connections import reset
+from runtime_site.connections import reset, reset_on_close
 from sqlapi.body import CLOSE_CONNECTION
 from sqlapi.errors import AnswerCutError
 
@@ -32,24 +32,41 @@ class VisibleCuts:
                 response.force_close()
             return start_response(status, headers, exc_info)
 
-        return _Chunks(self._application(environ, start), environ)
+        return _Chunks(self._application(environ, start), response, environ["gunicorn.socket"])
 
 
 class _Chunks:
-    """The chunks of one answer; an `AnswerCutError` becomes a connection reset as gunicorn understands it."""
+    """
+    The chunks of one answer; an `AnswerCutError` becomes a connection reset as gunicorn understands it.
 
-    def __init__(self, chunks: Iterable[bytes], environ: dict[str, Any]) -> None:
+    HTTP/1.1 sees the missing last chunk. An answer that ends by closing, as those of HTTP/1.0 do, is told by a reset
+    only: until all of it was written the connection has no other end, not even when the process is killed.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], response: Any, connection: Any) -> None:
         self._chunks = chunks
-        self._environ = environ
+        self._response = response
+        self._connection = connection
 
     def __iter__(self) -> Iterator[bytes]:
+        must_reset = False
         try:
-            yield from self._chunks
-        except AnswerCutError as error:
-            # HTTP/1.1 sees the missing last chunk; HTTP/1.0 ends an answer by closing, so only a reset tells it.
-            if self._environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
-                reset(self._environ["gunicorn.socket"])
-            raise ConnectionResetError(errno.ECONNRESET, "the answer was cut") from error
+            for number, chunk in enumerate(self._chunks):
+                # Not sooner: what fails before the first byte is answered like any other refusal.
+                if number == 0 and not self._response.chunked and self._response.response_length is None:
+                    must_reset = True
+                    reset_on_close(self._connection, wanted=True)
+                yield chunk
+        except GeneratorExit:
+            raise  # Nobody asks for more: the connection is closed.
+        except BaseException as error:
+            if must_reset:
+                reset(self._connection)  # gunicorn might end it politely
+            if isinstance(error, AnswerCutError):
+                raise ConnectionResetError(errno.ECONNRESET, "the answer was cut") from error
+            raise
+        if must_reset:
+            reset_on_close(self._connection, wanted=False)
 
     def close(self) -> None:
         close = getattr(self._chunks, "close", None)

@@ -169,6 +169,27 @@ def test_a_complete_answer_that_ends_with_the_connection(server: WebTier) -> Non
         assert len(client.reply().body) == 3 * 65536
 
 
+def test_an_answer_that_ends_with_the_connection_is_reset_when_its_worker_dies(server: WebTier, tmp_path: Path) -> None:
+    with WebTier(tmp_path, tls_files=server.tls_files) as dying, dying.connection() as client:
+        client.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
+        assert client.connection.recv(1)
+        for worker in dying.workers():
+            os.kill(worker, signal.SIGKILL)
+
+        with pytest.raises((ConnectionResetError, ssl.SSLError)):
+            client.rest()
+
+
+def test_an_answer_that_is_complete_outlives_its_worker(tmp_path: Path) -> None:
+    with WebTier(tmp_path) as dying, dying.connection() as client:
+        client.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
+        wait_for(lambda: "closed" in dying.output(), "the end of the answer")
+        for worker in dying.workers():
+            os.kill(worker, signal.SIGKILL)
+
+        assert len(client.reply().body) == 3000
+
+
 def test_an_application_that_fails_is_500(server: WebTier) -> None:
     with server.connection() as client:
         answer = client.get("/fail")

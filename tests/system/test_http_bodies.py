@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -14,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.harness import K1, PATIENCE_S, Server, raw_request, status_of, wait_for
+from tests.system.harness import K1, MODES, PATIENCE_S, Mode, Server, raw_request, status_of, wait_for
+from tests.system.processes import family
 
 #: Runs for minutes when nothing stops it, and can be interrupted.
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
@@ -305,6 +308,23 @@ def test_an_answer_that_is_cut_never_looks_complete(cutting_server: Server) -> N
             assert reset or (is_chunked and not received.endswith(b"0\r\n\r\n"))
         else:
             assert status_of(received) == 504
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_that_ends_with_the_connection_is_reset_when_its_server_dies(tmp_path: Path, mode: Mode) -> None:
+    request = raw_request("POST", "/v1/sql", [("X-API-Key", K1), ("Accept", "text/csv")], b"FROM range(1000000000)")
+    with (
+        Server(tmp_path, mode=mode) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection,
+    ):
+        connection.sendall(request.replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        assert status_of(connection.recv(1000)) == 200
+        for pid, command in family(server.process.pid).items():
+            if mode != "serve" or "runweb" in command:
+                os.kill(pid, signal.SIGKILL)
+
+        with connection.makefile("rb") as rest, pytest.raises(ConnectionResetError):
+            rest.read()
 
 
 @pytest.fixture(scope="module", params=["serve", "runserver"])
