@@ -30,6 +30,10 @@ class WorkerState:
     deadline: float = 0.0
     query_id: str = ""
 
+    def runs(self, query_id: str) -> bool:
+        """Whether the worker is busy with the statement of this id, which may be longer than the record has room."""
+        return self.phase == "busy" and self.query_id == query_id[:32]
+
 
 def write_state(descriptor: int, state: WorkerState) -> None:
     """

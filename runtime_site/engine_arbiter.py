@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +40,8 @@ QUIET_S = 3.0
 STUCK_S = 5.0
 #: A worker that has not booted after so long is killed: a slow machine needs its time.
 BOOT_S = 60.0
+#: A process that was told to stop has so long for it; one that cannot does nothing else either.
+HALT_S = 0.1
 #: Before the end of the time to stop, statements are ended, so that their callers hear of it.
 STOP_MARGIN_S = 2.0
 #: How long statements that were told to end, and idle workers, have for it.
@@ -192,9 +195,10 @@ class EngineArbiter(Arbiter):
         any_idle = False
         for pid, worker in list(self.WORKERS.items()):
             state, pulse = self._look_at(pid, worker, now)
-            if _is_stuck(state, pulse, now):
-                logger.warning("engine worker is stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
-                self.kill_worker(pid, signal.SIGKILL)
+            if _is_stuck(state, pulse, now) and kill_if(
+                pid, worker.tmp.fileno(), lambda state, pulse=pulse: _is_stuck(state, pulse, now)
+            ):
+                logger.warning("engine worker was stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
             elif state.phase == "busy":
                 running.add(state.query_id)
                 alive += 1
@@ -218,12 +222,9 @@ class EngineArbiter(Arbiter):
     def _kill_runner(self, query_id: str) -> None:
         """Kill the worker that runs a statement whose client has given it up."""
         for pid, worker in list(self.WORKERS.items()):
-            state = read_state(worker.tmp.fileno())
-            if state.phase == "busy" and state.query_id == query_id[:32]:
-                logger.warning(
-                    "engine worker is killed for its client", extra={"fields": {"pid": pid, **_shown(state)}}
-                )
-                self.kill_worker(pid, signal.SIGKILL)
+            if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
+                fields = {"pid": pid, "query_id": query_id}
+                logger.warning("engine worker is killed for its client", extra={"fields": fields})
 
     def reap_workers(self) -> None:
         """Take note of workers that have ended. How they did never ends this process."""
@@ -299,6 +300,28 @@ class EngineArbiter(Arbiter):
         if self._broker is not None:
             self._broker.close()
             self._broker = None
+
+
+def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) -> bool:
+    """
+    Kill the worker *pid* if *condition* holds of the state in its *heartbeat* file; whether it was killed.
+
+    The worker is stopped before that is decided, so that its next statement is not hit.
+    """
+    if not condition(read_state(heartbeat)):
+        return False
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGSTOP)
+        until = time.monotonic() + HALT_S
+        while os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() >= until:
+                break
+            time.sleep(0.001)
+        if condition(read_state(heartbeat)):
+            os.kill(pid, signal.SIGKILL)
+            return True
+        os.kill(pid, signal.SIGCONT)
+    return False
 
 
 def _is_stuck(state: WorkerState, pulse: Pulse, now: float) -> bool:

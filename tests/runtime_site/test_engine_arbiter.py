@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from queryengine.errors import (
     QueryError,
     QueryTimeoutError,
 )
-from queryengine.worker_state import WorkerState
+from queryengine.worker_state import WorkerState, read_state, write_state
 from runtime_site.engine_arbiter import (
     BOOT_S,
     OVERDUE_S,
@@ -35,6 +35,7 @@ from runtime_site.engine_arbiter import (
     Pulse,
     Respawns,
     _is_stuck,
+    kill_if,
 )
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
 from tests.runtime_site.engine_process import EXIT_CODE_FILE, LONG_S, EngineProcess
@@ -303,6 +304,59 @@ def test_what_counts_as_stuck() -> None:
     assert not _is_stuck(WorkerState(phase="idle"), old, 0.0)
     assert _is_stuck(WorkerState(), old, 0.0)
     assert not _is_stuck(WorkerState(), quiet, 0.0)
+
+
+@contextmanager
+def worker_of_its_own(heartbeat: int, *states: WorkerState) -> Iterator[int]:
+    """A child process that goes from one of *states* to the next, over and over."""
+    pid = os.fork()
+    if not pid:
+        while True:
+            for state in states:
+                write_state(heartbeat, state)
+    try:
+        wait_until(lambda: read_state(heartbeat).phase != "booting", within_s=LONG_S)
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def heartbeat() -> Iterator[int]:
+    opened = os.memfd_create("heartbeat")
+    yield opened
+    os.close(opened)
+
+
+def test_a_worker_is_killed_in_the_state_it_was_judged_by(heartbeat: int) -> None:
+    hit, other = WorkerState(phase="busy", query_id="hit" * 20), WorkerState(phase="busy", query_id="other")
+    killed = spared = 0
+    for _ in range(20):
+        with worker_of_its_own(heartbeat, hit, other) as pid:
+            if not kill_if(pid, heartbeat, lambda state: state.runs("hit" * 20)):
+                spared += 1
+                before = read_state(heartbeat)
+                wait_until(lambda before=before: read_state(heartbeat) != before, within_s=LONG_S)  # type: ignore[misc]
+                continue
+            killed += 1
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+            assert read_state(heartbeat).runs("hit" * 20)
+
+    assert killed + spared == 20
+
+
+def test_a_worker_that_is_stopped_already_is_killed_and_one_that_is_gone_is_not(heartbeat: int) -> None:
+    with worker_of_its_own(heartbeat, WorkerState(phase="idle")) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+        assert kill_if(pid, heartbeat, lambda state: state.phase == "idle")
+
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        assert not kill_if(pid, heartbeat, lambda state: state.phase == "idle")
 
 
 # Several client processes.
