@@ -108,20 +108,27 @@ class GeventWebWorker(GeventWorker):
 
     def _accept(self, listener: Any) -> None:
         """Accept connections for ever, one at a time: what has come is served, or taken by another worker, between."""
-        server = listener.getsockname()
         while True:
             try:
-                client, address = listener.accept()
-            except OSError as error:
-                if error.errno != errno.ECONNABORTED:
-                    self._warn("no connection can be accepted: %s", error.strerror)
-                    gevent.sleep(_ROOM_PAUSE_S if self._make_room() else _ACCEPT_PAUSE_S)
-                continue
-            while self._pool.full():
-                self._make_room()
-                self._pool.wait_available(timeout=_LOOK_S)
-            self._pool.spawn(self._converse, server, client, address)
-            gevent.sleep(0)
+                self._accept_one(listener)
+            except Exception as error:  # noqa: BLE001 (a worker that accepts no more would look healthy)
+                self._warn("a connection could not be taken: %r", error, exc_info=error)
+                gevent.sleep(_ACCEPT_PAUSE_S)
+
+    def _accept_one(self, listener: Any) -> None:
+        """Wait for a connection, and have it served as soon as there is room for it."""
+        try:
+            client, address = listener.accept()
+        except OSError as error:
+            if error.errno != errno.ECONNABORTED:
+                self._warn("no connection can be accepted: %s", error.strerror)
+                gevent.sleep(_ROOM_PAUSE_S if self._make_room() else _ACCEPT_PAUSE_S)
+            return
+        while self._pool.full():
+            self._make_room()
+            self._pool.wait_available(timeout=_LOOK_S)
+        self._pool.spawn(self._converse, listener.getsockname(), client, address)
+        gevent.sleep(0)
 
     def _make_room(self) -> bool:
         """End the connection that has been idle longest, if one is: it had its time, and another client waits."""
@@ -132,11 +139,11 @@ class GeventWebWorker(GeventWorker):
         connection.stop_reading()
         return True
 
-    def _warn(self, message: str, *values: object) -> None:
+    def _warn(self, message: str, *values: object, exc_info: BaseException | None = None) -> None:
         now = time.monotonic()
         if now - self._warned > _WARNING_INTERVAL_S:
             self._warned = now
-            logger.warning(message, *values)
+            logger.warning(message, *values, exc_info=exc_info)
 
     def _converse(self, server: Any, client: Any, address: Any) -> None:
         """Answer the requests of one connection."""

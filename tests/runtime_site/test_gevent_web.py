@@ -362,6 +362,13 @@ def test_without_descriptors_nothing_spins(tmp_path: Path) -> None:
     assert "Traceback" not in server.output()
 
 
+def test_a_worker_that_stumbles_over_a_connection_takes_the_next(tmp_path: Path) -> None:
+    settings = {"workers": 1, "worker_class": "tests.runtime_site.web_server.StumblingWorker"}
+    with WebTier(tmp_path, settings=settings) as server, server.connection() as client:
+        assert client.get("/pid").status == 200
+        assert "a connection could not be taken: LookupError('nobody foresaw this')" in server.output()
+
+
 def test_a_stop_lets_requests_finish_and_nothing_idle_delay_it(server: WebTier, tmp_path: Path) -> None:
     with WebTier(tmp_path, tls_files=server.tls_files) as stopped, ExitStack() as stack:
         kept, silent, halfway, slow, pipelined = (stack.enter_context(stopped.connection()) for _ in range(5))

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 from gunicorn.app.base import BaseApplication
 
 from runtime_site import gunicorn_web, startup
+from runtime_site.gevent_web import GeventWebWorker
 from sqlapi import disconnects
 from sqlapi.body import CLOSE_CONNECTION, read_body
 from sqlapi.errors import AnswerCutError, SqlApiError
@@ -42,6 +43,34 @@ class WebServer(BaseApplication):  # type: ignore[misc]
         from django.core.wsgi import get_wsgi_application  # noqa: PLC0415 (as in production: in the worker)
 
         return get_wsgi_application()
+
+
+class _FailsOnce:
+    """A listening socket whose first connection fails in a way that no socket should."""
+
+    def __init__(self, listener: Any) -> None:
+        self._listener = listener
+        self._failed = False
+
+    def accept(self) -> Any:
+        accepted = self._listener.accept()
+        if not self._failed:
+            self._failed = True
+            raise LookupError("nobody foresaw this")
+        return accepted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+class StumblingWorker(GeventWebWorker):
+    """The worker of the web tier with such sockets."""
+
+    sockets: list[Any]
+
+    def run(self) -> None:
+        self.sockets = [_FailsOnce(listener) for listener in self.sockets]
+        super().run()
 
 
 def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
