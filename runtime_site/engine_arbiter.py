@@ -69,6 +69,10 @@ class Respawns:
         self._tokens -= 1
         return True
 
+    def give_back(self) -> None:
+        """Give one back: what it was taken for has come to a good end."""
+        self._tokens = min(float(self._burst), self._tokens + 1)
+
 
 class Pulse:
     """
@@ -240,9 +244,12 @@ class EngineArbiter(Arbiter):
                 continue
             self._pulses.pop(pid, None)
             code = os.waitstatus_to_exitcode(status)
+            state = read_state(worker.tmp.fileno())
+            if code == 0 and state.phase != "booting":
+                self._respawns.give_back()  # It has served until it was worn out, and is not one of many that fail.
             if code != 0 and self.LISTENERS:  # else this is the end of all
                 self._killed += 1
-                fields = {"pid": pid, "exit": code, **_shown(read_state(worker.tmp.fileno()))}
+                fields = {"pid": pid, "exit": code, **_shown(state)}
                 logger.warning("engine worker ended", extra={"fields": fields})
             worker.tmp.close()
 

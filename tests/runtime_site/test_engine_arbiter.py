@@ -254,6 +254,21 @@ def test_no_exit_code_of_a_worker_ends_the_engine(engine: EngineProcess, client:
     assert (client.status().workers_killed > 2) == (code != 0)
 
 
+def test_workers_that_leave_in_peace_are_replaced_at_once(engine: EngineProcess, client: EngineClient) -> None:
+    seen = set(engine.workers())
+    leaves = 6 * SPAWNS_AT_ONCE
+    for _ in range(leaves):
+        pid = min(engine.workers())
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda pid=pid: pid not in engine.workers(), within_s=LONG_S)  # type: ignore[misc]
+        engine.wait_until_whole(client)
+        seen |= engine.workers()
+
+    assert ask(client) == RIGHT
+    assert len(seen) == 2 + leaves
+    assert client.status().workers_killed == 0
+
+
 def test_what_the_system_refuses_is_done_later(
     engine: EngineProcess, client: EngineClient, make_runner: Callable[[EngineProcess], Runner]
 ) -> None:
@@ -277,6 +292,11 @@ def test_respawns_are_many_at_once_and_then_few() -> None:
 
     assert [respawns.take(0.0) for _ in range(5)] == [True] * 4 + [False]
     assert [respawns.take(SPAWN_INTERVAL_S * 1.1) for _ in range(2)] == [True, False]
+    assert [respawns.take(1000.0) for _ in range(5)] == [True] * 4 + [False]
+    respawns.give_back()
+    assert [respawns.take(1000.0) for _ in range(2)] == [True, False]
+    for _ in range(9):
+        respawns.give_back()
     assert [respawns.take(1000.0) for _ in range(5)] == [True] * 4 + [False]
 
 
