@@ -6,7 +6,8 @@ connection to `broker.sock` and speaks MESSAGE frames of `queryengine.frames`; w
 
 From a client: `{"do":"enter","id","key","sql","started"}` asks for a place, `{"do":"leave","id"}` gives it back or ends
 the wait (with `"kill":true` the worker that runs the statement is killed first), `{"do":"active","ask","key"}` lists
-the statements of a key, `{"do":"cancel","ask","key","id"}` stops one. To a client: `{"is":"admitted"|"busy"|"stopping",
+the statements of a key, `{"do":"cancel","ask","key","id"}` stops one; a statement that entered with `"inner":true` is
+the runtime's own, and no caller's to see or stop. To a client: `{"is":"admitted"|"busy"|"stopping",
 "id"}` about its own statements, `{"is":"cancel","id"}` when somebody stops one, `{"is":"active"|"cancelled","ask"}` as
 answers, and `{"is":"status","alive","killed","stopping"}` every second and on any change.
 """
@@ -53,7 +54,7 @@ _REFUSED_ACCEPT_S = 0.1
 class _Statement:
     """A statement that waits or has a place."""
 
-    __slots__ = ("client", "id", "key", "serial", "sql", "started", "ticket", "unseen", "waits_until")
+    __slots__ = ("client", "id", "is_inner", "key", "serial", "sql", "started", "ticket", "unseen", "waits_until")
 
     ticket: Ticket
 
@@ -61,6 +62,7 @@ class _Statement:
         self.client = client
         self.id = _text(fields, "id")
         self.key = _text(fields, "key")
+        self.is_inner = fields.get("inner") is True
         self.sql = _text(fields, "sql")[:ACTIVE_SQL_CHARACTERS]
         self.started = _text(fields, "started")
         self.serial = serial
@@ -341,7 +343,11 @@ class Broker:
 
     def _statements_of(self, key: str) -> list[_Statement]:
         everything = (client.statements.values() for client in self._clients)
-        return [statement for statement in itertools.chain.from_iterable(everything) if statement.key == key]
+        return [
+            statement
+            for statement in itertools.chain.from_iterable(everything)
+            if statement.key == key and not statement.is_inner
+        ]
 
     # Places and the queue.
 

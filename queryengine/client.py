@@ -408,7 +408,8 @@ class EngineClient:
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
         statement = self._statement("", None)
-        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, _entry(sql, ""), None)
+        entry = {**_entry(sql, ""), "inner": True}  # Callers without a key would see it, and could stop it.
+        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, entry, None)
         try:
             fields = statement.answer["statement"]
             return GatedStatement(

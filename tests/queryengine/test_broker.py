@@ -286,6 +286,15 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
     assert b.say(do="active", ask=8, key="nobody") == [{"is": "active", "ask": 8, "statements": []}]
 
 
+def test_a_statement_of_the_runtimes_own_is_nobodys_to_see_or_stop(bench: Bench) -> None:
+    client = bench.client()
+    client.say(do="enter", id="1", key="", sql="SELECT 1", started="now", inner=True)
+
+    assert client.say(do="active", ask=1, key="") == [{"is": "active", "ask": 1, "statements": []}]
+    assert client.say(do="cancel", ask=2, key="", id="1") == [{"is": "cancelled", "ask": 2, "found": False}]
+    assert not bench.broker.is_idle
+
+
 def test_cancel_reaches_the_process_that_runs_the_statement(bench: Bench) -> None:
     a, b = bench.client(), bench.client()
     a.enter("1", "k")

@@ -251,6 +251,18 @@ def test_admit_gives_what_the_gate_said(setup: Setup, engine: EngineClient) -> N
     setup.wait_until_idle()
 
 
+def test_what_admit_has_judged_is_not_listed(setup: Setup, engine: EngineClient) -> None:
+    setup.engine.scripts["SELECT 2"] = until_stopped
+    thread, _ = in_thread(lambda: engine.admit("SELECT 2", frozenset()))
+    wait_until(lambda: len(setup.engine.requests) == 1, within_s=LONG_S)
+
+    assert engine.active("") == ()
+    assert not engine.cancel(setup.engine.requests[0]["query_id"], "")
+
+    engine.close()
+    assert finished(thread)
+
+
 # Errors.
 
 
