@@ -47,6 +47,7 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+from queryengine.parameters import UNKNOWN_TYPE, check_values
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -277,6 +278,9 @@ class ClientResult:
             )
         except FrameError as error:
             raise ParameterError("The statement and its parameters are too long.") from error
+        except (TypeError, ValueError, RecursionError) as error:  # no JSON: only a value can be to blame
+            check_values(call.get("parameters"))
+            raise ParameterError(UNKNOWN_TYPE) from error
         with suppress(OSError):  # The worker has ended; what it said before comes first.
             sent = connection.send(frame)
             while sent < len(frame):

@@ -13,6 +13,12 @@ MAX_PARAMETERS = 10_000
 #: Levels of lists and mappings in one value; DuckDB converts them by recursion.
 MAX_DEPTH = 64
 
+#: The integers that the engine has types for.
+LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
+
+#: What is said of a value that no type of the engine's can hold.
+UNKNOWN_TYPE = "The value of a parameter is of a type that the engine does not take."
+
 #: The name shown for a value is cut here: it comes from the caller.
 _SHOWN_CHARACTERS = 40
 
@@ -24,7 +30,7 @@ def bind(taken: Collection[str], given: Parameters | None) -> list[Any] | dict[s
     *taken* are the names in the statement: "1", "2" for `?` and `$1`, else the word after `$`, in any case.
 
     Raises:
-        ParameterError: The count or a name differs, there are too many, or a value is nested too deep.
+        ParameterError: The count or a name differs, there are too many, or see `check_values`.
     """
     if not taken and not given:
         return None
@@ -32,6 +38,21 @@ def bind(taken: Collection[str], given: Parameters | None) -> list[Any] | dict[s
     if isinstance(given, Mapping):
         return _bind_mapping(names, given)
     return _bind_sequence(names, list(given or ()))
+
+
+def check_values(given: Parameters | None) -> None:
+    """
+    Check each value by itself.
+
+    Raises:
+        ParameterError: One is nested too deep, or holds an integer that is too large or text that is not Unicode.
+    """
+    if isinstance(given, Mapping):
+        named = [(str(name).casefold(), value) for name, value in given.items()]
+    else:
+        named = [(str(number), value) for number, value in enumerate(given or (), start=1)]
+    for name, value in named:
+        _check_value(f"${name[:_SHOWN_CHARACTERS]}", value)
 
 
 def _bind_sequence(names: dict[str, str], values: list[Any]) -> list[Any] | None:
@@ -46,8 +67,7 @@ def _bind_sequence(names: dict[str, str], values: list[Any]) -> list[Any] | None
         raise ParameterError(
             f"The statement takes {taken}, and {len(values)} {'is' if len(values) == 1 else 'are'} given."
         )
-    for name, value in enumerate(values, start=1):
-        _check_depth(f"${name}", value)
+    check_values(values)
     return values or None
 
 
@@ -60,8 +80,7 @@ def _bind_mapping(names: dict[str, str], values: Mapping[str, Any]) -> dict[str,
         raise ParameterError(f"The statement takes {_shown(missing)}, and no value is given for it.")
     if unknown := [name for name in values if str(name).casefold() not in names]:
         raise ParameterError(f"The statement has no parameter {_shown(map(str, unknown))}.")
-    for name, value in given.items():
-        _check_depth(f"${name}", value)
+    check_values(given)
     return given or None
 
 
@@ -70,13 +89,26 @@ def _check_count(count: int) -> None:
         raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, and {count:,} are given.")
 
 
-def _check_depth(name: str, value: Any) -> None:
+def _check_value(name: str, value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
+        for single in level:
+            _check_single(name, single)
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return
-    raise ParameterError(f"The value of {name[:_SHOWN_CHARACTERS]} is nested more than {MAX_DEPTH} levels deep.")
+    raise ParameterError(f"The value of {name} is nested more than {MAX_DEPTH} levels deep.")
+
+
+def _check_single(name: str, value: Any) -> None:
+    if isinstance(value, int):
+        if not LEAST_INTEGER <= value <= GREATEST_INTEGER:
+            raise ParameterError(f"The value of {name} holds an integer of more than 128 bits.")
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ParameterError(f"The value of {name} holds text that is not Unicode: a lone surrogate.") from None
 
 
 def _inside(value: Any) -> Iterable[Any]:

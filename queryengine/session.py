@@ -36,7 +36,7 @@ from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
 from queryengine.engine import GatedStatement, Parameters
 from queryengine.errors import EngineUnavailableError, ParameterError, SqlError, StatementNotAllowedError
-from queryengine.parameters import bind
+from queryengine.parameters import UNKNOWN_TYPE, bind
 from queryengine.values import arrow_projection
 from queryengine.views import GatedView
 from runtimeconf.model import QueryConfig, RuntimeConfig
@@ -202,7 +202,9 @@ class Reader:
         except (duckdb.Error, TypeError, ValueError) as exc:
             if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
                 raise
-            raise ParameterError(duckdb_errors.sentence(exc, self._session.state_dir)) from exc
+            sentence = duckdb_errors.sentence(exc, self._session.state_dir)
+            # Our language is nothing to the caller, nor are the names that it has for types.
+            raise ParameterError(UNKNOWN_TYPE if "python" in sentence.lower() else sentence) from exc
 
     def _look_ahead(self) -> None:
         """Take the first rows: enough to answer with, or all there are."""

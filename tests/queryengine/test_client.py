@@ -232,6 +232,30 @@ def test_a_statement_that_fits_no_frame_is_refused(
     setup.wait_until_idle()
 
 
+_CIRCLE: list[Any] = []
+_CIRCLE.append(_CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        pytest.param([object()], "of a type that the engine does not take", id="no JSON"),
+        pytest.param([{(1,): 2}], "of a type that the engine does not take", id="a name that is no JSON"),
+        pytest.param([1, 10**5000], r"\$2 holds an integer of more than 128 bits", id="a huge integer"),
+        pytest.param({"A": -(10**5000)}, r"\$a holds an integer of more than 128 bits", id="a huge integer by name"),
+        pytest.param([_CIRCLE], r"\$1 is nested more than 64", id="no end"),
+    ],
+)
+def test_values_that_cannot_be_sent_are_refused(
+    setup: Setup, engine: EngineClient, parameters: Any, complaint: str
+) -> None:
+    with pytest.raises(ParameterError, match=complaint):
+        run(engine, "SELECT 1", parameters=parameters)
+
+    assert setup.engine.requests == []
+    setup.wait_until_idle()
+
+
 def test_admit_gives_what_the_gate_said(setup: Setup, engine: EngineClient) -> None:
     fields = {"sql": "SELECT 1", "kind": "select", "relations": ["t"], "parameters": ["1"]}
     setup.engine.scripts["SELECT 1;"] = lambda peer: peer.send(encode_json(Kind.END, {"statement": fields}))

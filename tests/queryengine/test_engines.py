@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -445,6 +446,25 @@ def test_s29_a_value_is_data(engine: QueryEngine, value: object, expected: objec
 def test_s29_parameters_that_do_not_fit(engine: QueryEngine, sql: str, parameters: Parameters | None) -> None:
     with pytest.raises(ParameterError):
         ask(engine, sql, parameters)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        pytest.param(2**128, "The value of $1 holds an integer of more than 128 bits.", id="S29 over 128 bits"),
+        pytest.param(-(10**4200), "The value of $1 holds an integer of more than 128 bits.", id="S29 4,200 digits"),
+        pytest.param([10**5000], "The value of $1 holds an integer of more than 128 bits.", id="S29 5,000 digits"),
+        pytest.param("\ud800", "The value of $1 holds text that is not Unicode: a lone surrogate.", id="S29 surrogate"),
+        pytest.param(
+            object(), "The value of a parameter is of a type that the engine does not take.", id="S29 no type of SQL"
+        ),
+    ],
+)
+def test_s29_values_that_no_type_holds(engine: QueryEngine, value: Any, sentence: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        ask(engine, "SELECT ?", [value])
+
+    assert str(caught.value) == sentence
 
 
 def test_s29_ten_thousand_parameters(engine: QueryEngine) -> None:
