@@ -8,6 +8,7 @@ streamed; what goes wrong then breaks it off, visibly.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ logger = logging.getLogger("sqlapi.queries")
 
 #: An answer up to this size is computed whole before it is sent.
 READ_AHEAD_BYTES = 64 * 1024
+
+#: The outcome of a statement that the server broke off because it ended itself.
+SERVER_STOPPED = "server_stopped"
 
 
 class Answer:
@@ -61,6 +65,9 @@ class Answer:
                 raise ClientGoneError from error
             self._end(code_of(error))
             raise
+        except BaseException:
+            self._end(SERVER_STOPPED)
+            raise
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -77,6 +84,9 @@ class Answer:
             gone = self._watch.gone and isinstance(error, QueryCancelledError)
             self._end(ClientGoneError.code if gone else code_of(error))
             raise AnswerCutError from error
+        except BaseException:
+            self._end(SERVER_STOPPED)
+            raise
 
     def whole(self) -> bytes | None:
         """Return the answer if it is complete already, else None; it is then still to be iterated."""
@@ -84,7 +94,10 @@ class Answer:
 
     def close(self) -> None:
         """Stop the statement if it still runs, give its place back, and write its log line."""
-        self._end(ClientGoneError.code)
+        # While a server that ends unwinds what it does (`GreenletExit`, `SystemExit`), it is not the client who left.
+        error = sys.exception()
+        stops = error is not None and not isinstance(error, Exception)
+        self._end(SERVER_STOPPED if stops else ClientGoneError.code)
 
     def _read_ahead(self) -> None:
         size = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import socket
 import threading
 import time
@@ -17,6 +19,7 @@ import queryengine.state
 from queryengine.inprocess import InProcessEngine
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from sqlapi.answers import READ_AHEAD_BYTES
+from tests.datasets.support import wait_for
 from tests.sqlapi.harness import WITH_KEY, begin, call, environ_of, sql
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -142,6 +145,69 @@ def hold_open(statement: str) -> Any:
     _, pieces = begin(environ_of("POST", "/v1/sql", [WITH_KEY], statement.encode()))
     next(iter(pieces))
     return pieces
+
+
+class ServerEndsError(SystemExit):
+    """What ends a statement from outside, as gevent's `GreenletExit` does."""
+
+
+@pytest.fixture
+def ending() -> Iterator[None]:
+    """SIGALRM raises `ServerEndsError` in the test's own thread."""
+
+    def end(*_: object) -> None:
+        raise ServerEndsError
+
+    before = signal.signal(signal.SIGALRM, end)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("ending")
+def test_a_statement_that_the_server_ends_in_the_queue_has_an_honest_line(
+    config: RuntimeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def end_when_it_waits() -> None:
+        wait_for(lambda: b'"queued"' in call("GET", "/v1/sql/active", WITH_KEY).body, "the queue")
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    small = InProcessEngine(replace(config, query=QueryConfig(workers=1, max_queued=1, queue_timeout_s=PATIENCE_S)))
+    queryengine.state.set_engine(small)
+    try:
+        streaming = hold_open("SELECT * FROM range(10000000000)")
+        ender = threading.Thread(target=end_when_it_waits)
+        ender.start()
+        with pytest.raises(ServerEndsError):
+            sql("SELECT 1 AS a")
+        ender.join()
+        streaming.close()
+    finally:
+        small.close()
+
+    outcomes = [line["outcome"] for line in lines(caplog, "sqlapi.queries")]
+    assert outcomes == ["server_stopped", "client_closed_request"]
+
+
+@pytest.mark.usefixtures("ending")
+def test_an_answer_that_the_server_ends_has_an_honest_line(caplog: pytest.LogCaptureFixture) -> None:
+    for ends_while_rows_are_made in (False, True):
+        pieces = hold_open("SELECT * FROM range(10000000000)")
+        with pytest.raises(ServerEndsError):
+            end_and_close(pieces, ends_while_rows_are_made=ends_while_rows_are_made)
+
+    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["server_stopped"] * 2
+
+
+def end_and_close(pieces: Any, *, ends_while_rows_are_made: bool) -> None:
+    """Do as a server does that is ended while it makes the answer, or while the client takes it."""
+    try:
+        if ends_while_rows_are_made:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            for _ in pieces:
+                pass
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        pieces.close()
 
 
 def test_l17_a_client_that_closes_in_the_middle_frees_its_place(
