@@ -176,6 +176,7 @@ class BrokerLink:
         self._numbers = itertools.count()
         self._status = (0, 0, False)
         self._status_at = -math.inf
+        self._was_alive = False
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._run, "engine-broker"), (self._keep_time, "engine-clock"))
@@ -198,7 +199,9 @@ class BrokerLink:
     def status(self) -> EngineStatus:
         """What the broker said last; none alive when that is too long ago."""
         alive, killed, _ = self._status
-        return EngineStatus(workers_alive=alive if self.is_heard else 0, workers_killed=killed)
+        return EngineStatus(
+            workers_alive=alive if self.is_heard else 0, workers_killed=killed, is_starting=not self._was_alive
+        )
 
     def enter(self, party: Party, fields: Mapping[str, Any]) -> None:
         """
@@ -368,6 +371,7 @@ class BrokerLink:
             case "status":
                 self._status = (fields["alive"], fields["killed"], fields["stopping"])
                 self._status_at = time.monotonic()
+                self._was_alive |= fields["alive"] > 0
             case "active" | "cancelled":
                 with self.lock:
                     question = self._questions.pop(fields["ask"], None)

@@ -81,10 +81,15 @@ ACTIVE_SQL_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """How the engine is: `workers_alive` processes run now, `workers_killed` were lost or killed since the start."""
+    """
+    How the engine is: `workers_alive` processes run now, `workers_killed` were lost or killed since the start.
+
+    Until it first had a worker alive, as far as this process knows, it `is_starting`.
+    """
 
     workers_alive: int
     workers_killed: int
+    is_starting: bool = False
 
 
 class QueryResult(Protocol):

@@ -188,7 +188,7 @@ class StatusView(ApiView):
         ]
         rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
         if workers is not None:
-            rows[2] |= asdict(workers)
+            rows[2] |= {"workers_alive": workers.workers_alive, "workers_killed": workers.workers_killed}
         return _table(request, rows, ("name", "endpoint", "status"))
 
 
@@ -239,9 +239,12 @@ def _fingerprint(request: Request) -> str:
 def _engine_status() -> tuple[str, EngineStatus | None]:
     try:
         engine = get_engine()
-        return "Ready" if engine.is_alive() else "Error", engine.status()
     except EngineUnavailableError:
         return "Initializing", None
+    workers = engine.status()
+    if engine.is_alive():
+        return "Ready", workers
+    return "Initializing" if workers is not None and workers.is_starting else "Error", workers
 
 
 def _refresh_status() -> str:

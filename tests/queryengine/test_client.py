@@ -738,7 +738,25 @@ def test_without_an_engine_a_statement_fails_soon(make_setup: Callable[..., Setu
     with pytest.raises(EngineUnavailableError):
         engine.active("k")
     assert not engine.is_alive()
-    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0)
+    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0, is_starting=True)
+
+
+def test_an_engine_starts_until_it_first_has_a_worker(make_setup: Callable[..., Setup]) -> None:
+    setup = make_setup()
+    setup.engine.alive = 0
+    setup.engine.call(lambda: setup.engine.broker.report(alive=0, killed=3))
+    engine = EngineClient(setup.config)
+    setup.clients.append(engine)
+    wait_until(lambda: engine.status().workers_killed == 3, within_s=LONG_S)
+    assert engine.status().is_starting
+
+    setup.engine.alive = 1
+    wait_until(engine.is_alive, within_s=LONG_S)
+    assert not engine.status().is_starting
+    setup.engine.close()
+
+    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
 
 
 def test_without_a_worker_socket_a_statement_fails_and_gives_its_place_back(setup: Setup, engine: EngineClient) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow.ipc
@@ -17,9 +21,12 @@ import datasets.state
 import queryengine.state
 from datasets.control import DatasetState, RefreshRun
 from datasets.service import DatasetService
+from queryengine.client import EngineClient
 from queryengine.errors import QueryTimeoutError
 from queryengine.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
+from tests.queryengine.publishing import wait_until
+from tests.queryengine.scripted_engine import ScriptedEngine
 from tests.sqlapi.harness import K1, WITH_KEY, Answer, Header, call, sql
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -235,6 +242,30 @@ def test_status_while_it_starts() -> None:
         "engine": "Initializing",
         "refresh": "Error",
     }
+
+
+def test_status_of_an_engine_with_processes_of_its_own(config: RuntimeConfig) -> None:
+    with tempfile.TemporaryDirectory() as directory, closing(EngineClient(_in(config, directory))) as client:
+        queryengine.state.set_engine(client)
+        assert status_of_components()["engine"] == "Initializing"
+
+        with closing(ScriptedEngine(Path(directory), config.query)):
+            wait_until(client.is_alive, within_s=30)
+            row = call("GET", "/v1/status", WITH_KEY).json()[2]
+
+        assert row == {
+            "name": "engine",
+            "endpoint": "unix:engine.sock",
+            "status": "Ready",
+            "workers_alive": config.query.workers,
+            "workers_killed": 3,
+        }
+        wait_until(lambda: not client.is_alive(), within_s=30)
+        assert status_of_components()["engine"] == "Error"
+
+
+def _in(config: RuntimeConfig, directory: str) -> RuntimeConfig:
+    return replace(config, state_dir=Path(directory))
 
 
 def test_status_before_the_first_load() -> None:
