@@ -19,9 +19,9 @@ from typing import Any, Literal, NoReturn, get_args
 import authkeys.state
 import runtimeconf.state
 from authkeys import access
-from runtime_site.parent_death import die_with_parent
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+from runtimeconf.parent_death import die_with_parent
 
 PartName = Literal["refresh", "engine", "web"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -31,6 +31,9 @@ HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
 
 #: The exit code of a part that another try would not help (EX_CONFIG of sysexits.h).
 CANNOT_START = 78
+
+#: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
+PREDECESSOR_WAIT_S = 5.0
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -118,6 +118,14 @@ class _Part:
         return process.wait()
 
 
+def looks_s() -> Iterator[float]:
+    """Yield the seconds between each look whether the runtime is ready and the next: ever more, up to a limit."""
+    pause_s = _FIRST_LOOK_S
+    while True:
+        yield pause_s
+        pause_s = min(_LAST_LOOK_S, 1.1 * pause_s)
+
+
 class Supervisor:
     """
     Starts *parts* in their order and keeps them running until it is told to stop.
@@ -145,7 +153,7 @@ class Supervisor:
         self._is_ready = is_ready
         self._on_ready = on_ready
         self._was_ready = False
-        self._look_s = _FIRST_LOOK_S
+        self._looks_s = looks_s()
         self._stop_at: float | None = None
         self._code = 0
 
@@ -184,7 +192,6 @@ class Supervisor:
         if self._was_ready or self._stop_at is not None:
             return
         self._was_ready = self._is_ready()
-        self._look_s = min(_LAST_LOOK_S, 1.1 * self._look_s)
         if self._was_ready:
             try:
                 self._on_ready()
@@ -198,7 +205,7 @@ class Supervisor:
         if self._stop_at is not None:
             times = [self._stop_at, *(self._tell_by(number) for number in range(len(self._stop_order)))]
         elif not self._was_ready:
-            times.append(now + self._look_s)
+            times.append(now + next(self._looks_s))
         return max(0.0, min((at for at in times if at > now), default=now + 3600.0) - now)
 
     def _take(self, number: signal.Signals) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -10,8 +9,8 @@ from typing import Any, ClassVar, NoReturn
 from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
-import runtimeconf.state
 from runtime_site import parts, startup
+from runtime_site.management.config_option import add_config_option, use_config
 from runtimeconf.model import RuntimeConfig
 
 
@@ -23,12 +22,7 @@ class PartBase(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument(
-            "--config",
-            metavar="FILE",
-            type=Path,
-            help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
-        )
+        add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve what was handed over; without that, check the YAML and begin anew with nothing but what is needed."""
@@ -51,9 +45,7 @@ class PartBase(BaseCommand):
         raise NotImplementedError
 
     def _execute(self, file: Path | None) -> NoReturn:
-        if file is not None:
-            os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
-            runtimeconf.state.set_config(None)
+        use_config(file)
         config = startup.checked_config()
         startup.log_warnings(config)
         parts.execute(self.part, config, authkeys.state.get_access())

@@ -16,20 +16,13 @@ from gunicorn.arbiter import Arbiter
 
 import datasets.state
 import queryengine.state
-from runtime_site import gunicorn_web, parts
+from runtime_site import gunicorn_web, parts, supervisor
 from runtime_site.management.part import PartBase
 from runtime_site.ports import wait_until_bindable
 from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
 
-#: Seconds that a start waits for the port of a predecessor that is just ending.
-PREDECESSOR_WAIT_S = 5.0
-
-#: Seconds between two looks whether the runtime is ready: at first, and at last when it takes long.
-_FIRST_LOOK_S = 0.02
-_LAST_LOOK_S = 0.5
-
-#: gunicorn's codes for an address it cannot have and an application it cannot load.
+#: gunicorn's codes for an address it cannot have and an application it cannot load: no other try would help.
 _HOPELESS = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
 
 
@@ -41,16 +34,11 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers; it ends the process."""
-        wait_until_bindable(config.http.bind, time.monotonic() + PREDECESSOR_WAIT_S)
+        wait_until_bindable(config.http.bind, time.monotonic() + parts.PREDECESSOR_WAIT_S)
         try:
             _Arbiter(_Web(config, extra)).run()
         except SystemExit as error:
-            # gunicorn's codes for a port it cannot have and an application it cannot load: no other try would help.
-            sys.exit(
-                parts.CANNOT_START
-                if error.code in {1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR}
-                else error.code
-            )
+            sys.exit(parts.CANNOT_START if error.code in _HOPELESS else error.code)
 
 
 class _Web(BaseApplication):
@@ -84,10 +72,9 @@ class _Web(BaseApplication):
 
 
 def _tell_when_ready(descriptor: int) -> None:
-    pause_s = _FIRST_LOOK_S
+    pauses_s = supervisor.looks_s()
     while not is_ready():
-        time.sleep(pause_s)
-        pause_s = min(_LAST_LOOK_S, 1.1 * pause_s)
+        time.sleep(next(pauses_s))
     os.eventfd_write(descriptor, 1)
     os.close(descriptor)
 

@@ -13,18 +13,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
-import runtimeconf.state
 from datasets.errors import StateDirectoryError
 from datasets.lock import StateLock
 from runtime_site import parts, startup
+from runtime_site.management.config_option import add_config_option, use_config
 from runtime_site.ports import wait_until_bindable
 from runtime_site.supervisor import PartCommand, Supervisor
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
-
-#: Seconds that a start waits for the ports and the lock of a predecessor that is just ending.
-PREDECESSOR_WAIT_S = 5.0
 
 #: Statements end first, then the answers that they gave are sent, and last whoever may be loading data.
 STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "web", "refresh")
@@ -38,12 +35,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument(
-            "--config",
-            metavar="FILE",
-            type=Path,
-            help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
-        )
+        add_config_option(parser)
         parser.add_argument(
             "--ready-message",
             metavar="TEXT",
@@ -57,12 +49,10 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             # Until the supervisor takes them there is nothing to end in order.
             signal.signal(number, lambda *_: sys.exit(0))
-        if options["config"] is not None:
-            os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(options["config"])
-            runtimeconf.state.set_config(None)
+        use_config(options["config"])
         try:
             config = startup.checked_config()
-            deadline = time.monotonic() + PREDECESSOR_WAIT_S
+            deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
             wait_until_bindable(config.http.bind, deadline)
             _wait_for_state_dir(config, deadline)
             started = _Parts(config)
