@@ -24,9 +24,9 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from runtime_site.descriptors import raise_soft_limit
 from runtime_site.gevent_connections import ClientConnection
-from runtime_site.parent_death import die_with_parent
 from runtime_site.refusals import refuse
 from runtime_site.visible_cuts import VisibleCuts
+from runtimeconf.parent_death import die_with_parent
 from sqlapi.errors import RequestTimeoutError
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from queryengine import process_limits
 from queryengine.client import ENGINE_SOCKET
 from queryengine.worker import GRACE_S, StatementServer
 from queryengine.worker_state import WorkerState, write_state
-from runtime_site.parent_death import die_with_parent
 from runtimeconf.model import RuntimeConfig
+from runtimeconf.parent_death import die_with_parent
 
 logger = logging.getLogger(__name__)
 

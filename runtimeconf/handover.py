@@ -36,7 +36,7 @@ def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
         TypeError: *config* holds a secret, or *extra* what JSON cannot hold.
         OSError: The system has no room for it.
     """
-    text = json.dumps({"config": _plain(config), "extra": dict(extra)}, separators=(",", ":"))
+    text = json.dumps({"config": plain(config), "extra": dict(extra)}, separators=(",", ":"))
     descriptor = os.memfd_create("latchkey-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(text.encode("ascii"))
@@ -61,7 +61,7 @@ def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
     while block := os.pread(descriptor, _BLOCK_BYTES, len(text)):
         text += block
     fields = json.loads(text)
-    return _rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
+    return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
 
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:
@@ -70,30 +70,40 @@ def without_sources(config: RuntimeConfig) -> RuntimeConfig:
     return replace(config, datasets=datasets, auth=AuthConfig(enabled=config.auth.enabled))
 
 
-def _plain(value: Any) -> Any:
-    """Return *value*, a field of the configuration, in the types of JSON."""
+def plain(value: Any) -> Any:
+    """
+    Return *value*, of the configuration or a dataclass like those there, in the types of JSON.
+
+    Raises:
+        TypeError: It holds a secret.
+    """
     if isinstance(value, Secret):
         raise TypeError("A secret is not handed over.")
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def _rebuilt(hint: Any, value: Any) -> Any:
-    """Return the value of type *hint* that `_plain` made *value* of."""
+def rebuilt(hint: Any, value: Any) -> Any:
+    """
+    Return the value of type *hint* that `plain` made *value* of.
+
+    Raises:
+        TypeError: *hint* is of a kind that the configuration does not use.
+    """
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        return hint(**{name: _rebuilt(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+        return hint(**{name: rebuilt(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
         (hint,) = (argument for argument in arguments if argument is not types.NoneType)
-        return None if value is None else _rebuilt(hint, value)
+        return None if value is None else rebuilt(hint, value)
     if origin is tuple:
-        return tuple(_rebuilt(arguments[0], item) for item in value)
+        return tuple(rebuilt(arguments[0], item) for item in value)
     if hint is Path:
         return Path(value)
     if origin in {Literal, Mapping, None}:  # texts, and mappings of text to text

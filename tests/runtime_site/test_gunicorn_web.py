@@ -15,8 +15,8 @@ from gunicorn.config import Config
 
 from runtime_site.descriptors import MAX_CONNECTIONS, connection_limit
 from runtime_site.gunicorn_web import options, web_options
-from runtime_site.parent_death import die_with_parent
 from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
+from runtimeconf.parent_death import die_with_parent
 from tests.system.harness import REPOSITORY, wait_for
 from tests.system.processes import is_alive
 
@@ -85,7 +85,7 @@ def test_a_process_takes_the_descriptors_that_it_may_have() -> None:
 
 
 def test_a_process_whose_parent_has_ended_already_ends() -> None:
-    program = "from runtime_site.parent_death import die_with_parent; die_with_parent(1); print('lives on')"
+    program = "from runtimeconf.parent_death import die_with_parent; die_with_parent(1); print('lives on')"
 
     ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
@@ -97,7 +97,7 @@ def test_a_process_dies_with_its_parent() -> None:
     # The child prints its id once it is bound, the parent passes it on and waits.
     program = (
         "import os, subprocess, sys, time\n"
-        "from runtime_site.parent_death import die_with_parent\n"
+        "from runtimeconf.parent_death import die_with_parent\n"
         "if len(sys.argv) > 1:\n"
         "    die_with_parent(os.getppid())\n"
         "    print(os.getpid(), flush=True)\n"

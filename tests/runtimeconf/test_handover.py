@@ -161,4 +161,4 @@ def test_a_part_without_sources_has_no_secret_of_them() -> None:
 
 def test_a_type_nobody_thought_of_is_noticed() -> None:
     with pytest.raises(TypeError, match="cannot be handed over"):
-        handover._rebuilt(list[int], [1])
+        handover.rebuilt(list[int], [1])
