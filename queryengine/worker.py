@@ -158,11 +158,11 @@ class StatementServer:
             try:
                 self._answer(call, connection)
             except _ClientLostError:
-                logger.debug("the answer could not be sent")
+                logger.debug("the answer could not be sent", extra={"fields": call.named})
             finally:
                 self._disarm()
         if time.monotonic() - started > _SETTLE_AFTER_S:
-            self._settle()
+            self._settle(call)
 
     def be_idle(self) -> None:
         """Report that nothing runs."""
@@ -240,7 +240,7 @@ class StatementServer:
             self.worn_out = True  # Whatever missed its memory may not be what it was.
             last = _error_frame(ResourceLimitError(_TOO_LARGE))
         except Exception:
-            logger.exception("engine worker failed")
+            logger.exception("engine worker failed", extra={"fields": call.named})
             self.worn_out = True
             last = _error_frame(QueryError("The statement could not be run."))
         # The client is about to hang up, which is no news.
@@ -272,8 +272,8 @@ class StatementServer:
         allowance = int(MEMORY_PARTS * self._config.query.memory_limit_bytes) - LIBRARY_BYTES
         return max(allowance, LEAST_MEMORY_BYTES)
 
-    def _settle(self) -> None:
-        """Give back the memory that a statement has left behind, and find out whether this process is worn out."""
+    def _settle(self, call: _Call) -> None:
+        """Give back the memory that the statement of *call* has left, and find out whether this process is worn out."""
         if self._engine is None or self._memory.use().resident < self._base.resident + SLACK_BYTES:
             return
         process_limits.give_memory_back()
@@ -283,7 +283,7 @@ class StatementServer:
             use.resident > self._base.resident + cached + WORN_BYTES
             or use.data > self._base.data + cached + self._allowance // 2
         ):
-            fields = {"resident": use.resident, "data": use.data}
+            fields = {"resident": use.resident, "data": use.data, **call.named}
             logger.info("engine worker keeps too much memory and is replaced", extra={"fields": fields})
             self.worn_out = True
 
@@ -317,6 +317,11 @@ class _Call:
     relations: frozenset[str]
     deadline: float
 
+    @property
+    def named(self) -> dict[str, str]:
+        """How the log names the statement, and whose it is."""
+        return {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+
 
 def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
     """
@@ -335,6 +340,7 @@ def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
             encoding=encoding,
             parameters=fields.get("parameters"),
             query_id=str(fields["query_id"]),
+            fingerprint=str(fields.get("fingerprint", "")),
             timeout_s=left_s,
         )
         relations = frozenset(map(str, fields.get("relations", ())))

@@ -413,13 +413,14 @@ def test_a_worker_without_an_engine_says_so_until_it_can_have_one(state_dir: Pat
         assert engine.worker() == worker
 
 
-def test_a_worker_in_which_something_is_wrong_is_replaced(state_dir: Path) -> None:
+def test_a_worker_in_which_something_is_wrong_is_replaced(state_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with running(state_dir, constants={"_admitted": "not a function"}) as engine:
         worker = engine.worker()
 
-        answer = engine.ask("SELECT 1 AS a", call="admit", relations=[])
+        answer = engine.ask("SELECT 1 AS a", call="admit", relations=[], query_id="q1", fingerprint="f1")
 
         assert answer.error == {"code": "query_error", "message": "The statement could not be run."}
+        assert "engine worker failed query_id=q1 fingerprint=f1" in capfd.readouterr().err
         wait_until(lambda: worker not in engine.workers(), within_s=60)
         still_works(engine)
 

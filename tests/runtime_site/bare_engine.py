@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging.config
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from queryengine.client import ENGINE_SOCKET
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
+from runtime_site.logs import logging_config
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
 
 #: A statement that is told to stop has so long before its worker dies: a slow machine needs it.
@@ -41,6 +43,7 @@ class Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no ann
 
 
 def main(state_dir: str, query: str, constants: str) -> None:
+    logging.config.dictConfig(logging_config(os.environ))
     for name, value in json.loads(constants).items():
         setattr(queryengine.worker, name, value)
     config = RuntimeConfig(
