@@ -139,6 +139,8 @@ _ADVICE = re.compile(
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
 )
+#: Within an internal error: the statement found no memory where DuckDB does not expect that.
+_NO_MEMORY = re.compile(r"Memory allocation failure|std::bad_alloc|\bout of memory\b", re.IGNORECASE)
 
 #: Where the class and the kind say too little, the text decides.
 _BY_TEXT = (
@@ -176,7 +178,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     fault = fault_of(exc)
     if fault in _AT_FAULT:
         return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
-    if fault is Fault.RESOURCES:
+    if fault is Fault.RESOURCES or (fault is Fault.BROKEN and _NO_MEMORY.search(str(exc))):
         return ResourceLimitError(_used_up(str(exc), limits))
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: whoever else interrupts has left a reason
         return QueryTimeoutError(limits.timeout_s)

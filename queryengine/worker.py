@@ -54,6 +54,8 @@ MEMORY_PARTS = 1.25
 LIBRARY_BYTES = 8 * MIB
 #: What that allowance is at least: a second session, over the next generation, takes the stacks of its threads.
 LEAST_MEMORY_BYTES = 128 * MIB
+#: Seconds between two tries to open an engine when nobody asks for one.
+RETRY_S = 5.0
 #: A statement that took less time cannot have left much behind.
 _SETTLE_AFTER_S = 0.005
 #: So much private memory above that of an idle worker is given back after a statement; a worker that keeps more than
@@ -131,10 +133,12 @@ class StatementServer:
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
         self._engine: InProcessEngine | None = None
+        self._tried = 0.0
         self.worn_out = False
 
     def warm_up(self) -> None:
         """Open the engine, if that is possible now."""
+        self._tried = time.monotonic()
         with suppress(EngineUnavailableError):
             self._opened()
 
@@ -165,8 +169,11 @@ class StatementServer:
             self._settle(call)
 
     def be_idle(self) -> None:
-        """Report that nothing runs."""
-        self._report(WorkerState(phase="idle"))
+        """Report that nothing runs. Without an engine, another try is made to open one, every few seconds."""
+        now = time.monotonic()
+        if self._engine is None and now - self._tried >= RETRY_S:
+            self.warm_up()
+        self._report(WorkerState(phase="unfit" if self._engine is None else "idle"))
 
     def close(self) -> None:
         """Close the engine."""

@@ -12,15 +12,17 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["booting", "idle", "busy"]
+Phase = Literal["booting", "idle", "busy", "unfit"]
 
-_PHASES: tuple[Phase, ...] = ("booting", "idle", "busy")
+_PHASES: tuple[Phase, ...] = ("booting", "idle", "busy", "unfit")
 _RECORD = struct.Struct("!Bd32s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """
+    An "unfit" worker waits for a statement like an idle one, but has no engine to run it: it can only say so.
+
     `deadline` is the `time.monotonic()` at which a busy worker is killed by its own alarm, 0.0 for one that is not.
 
     `query_id` is cut to 32 ASCII characters.

@@ -206,9 +206,9 @@ class EngineArbiter(Arbiter):
             elif state.phase == "busy":
                 running.add(state.query_id)
                 alive += 1
-            elif state.phase == "idle" and pulse.quiet_s < QUIET_S:
+            elif state.phase in ("idle", "unfit") and pulse.quiet_s < QUIET_S:
                 any_idle = True
-                alive += 1
+                alive += state.phase == "idle"
         if self._broker is None:
             return
         self._broker.report(alive=alive, killed=self._killed)
@@ -334,7 +334,7 @@ def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) 
 def _is_stuck(state: WorkerState, pulse: Pulse, now: float) -> bool:
     if state.phase == "busy":
         return now >= state.deadline + OVERDUE_S
-    if state.phase == "idle":
+    if state.phase in ("idle", "unfit"):
         return pulse.quiet_s >= STUCK_S
     return pulse.age_s >= BOOT_S
 

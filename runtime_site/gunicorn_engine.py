@@ -100,7 +100,7 @@ class EngineWorker(SyncWorker):
 
     def wait(self, timeout: float) -> None:
         """Wait for a connection or a signal, and show at least every `HEARTBEAT_S` seconds that this process lives."""
-        self.notify()
+        self._server.be_idle()
         for descriptor, _ in self._poll.poll(min(timeout, HEARTBEAT_S)):
             if descriptor == self.PIPE[0]:
                 os.read(self.PIPE[0], 4096)

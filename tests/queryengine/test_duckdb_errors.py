@@ -109,6 +109,12 @@ def test_kinds_are_as_fault_of_looks_them_up() -> None:
             id="internal",
         ),
         pytest.param(
+            duckdb.InternalException("INTERNAL Error: Memory allocation failure"),
+            ResourceLimitError,
+            "The statement needs more memory than there is (1 GiB at most): ask for less at once.",
+            id="no memory within",
+        ),
+        pytest.param(
             duckdb.IOException("IO Error: /var/x"),
             EngineUnavailableError,
             "The data could not be read: try again.",

@@ -115,9 +115,9 @@ class Engine:
         return [int(pid) for pid in children.read_text().split()]
 
     def worker(self) -> int:
-        """Wait for the one worker to be idle; its process id."""
+        """Wait until the one worker waits for a statement; its process id."""
         until = time.monotonic() + 60
-        while not (workers := self.workers()) or state_of(workers[0]).phase != "idle":
+        while not (workers := self.workers()) or state_of(workers[0]).phase not in ("idle", "unfit"):
             assert time.monotonic() < until
             time.sleep(0.01)
         return workers[0]
