@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -200,7 +201,7 @@ class EngineArbiter(Arbiter):
         for pid, worker in list(self.WORKERS.items()):
             state, pulse = self._look_at(pid, worker, now)
             if _is_stuck(state, pulse, now) and kill_if(
-                pid, worker.tmp.fileno(), lambda state, pulse=pulse: _is_stuck(state, pulse, now)
+                pid, worker.tmp.fileno(), partial(_is_stuck, pulse=pulse, now=now)
             ):
                 logger.warning("engine worker was stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
             elif state.phase == "busy":
