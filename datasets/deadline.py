@@ -22,18 +22,30 @@ class Deadline:
     """
     The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
 
+    Of a load that has begun in another process, *left_s* is what is left of its limit.
+
     Long work in Python calls `check`; work inside the engine runs under `guard`.
     """
 
-    def __init__(self, limit_s: float, stop: threading.Event) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
+        self.limit_s = limit_s
         self._stop = stop
-        self._end = time.monotonic() + limit_s
+        self._end = time.monotonic() + (limit_s if left_s is None else left_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the time is up; below 0 when it is."""
+        return self._end - time.monotonic()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the runtime stops."""
+        return self._stop.is_set()
 
     @property
     def passed(self) -> bool:
         """Whether the load must end now."""
-        return self._stop.is_set() or time.monotonic() >= self._end
+        return self.stopped or self.left_s <= 0
 
     def check(self) -> None:
         """
@@ -42,10 +54,10 @@ class Deadline:
         Raises:
             SnapshotError: The time is up, or the runtime stops.
         """
-        if self._stop.is_set():
+        if self.stopped:
             raise SnapshotError(INTERRUPTED)
-        if time.monotonic() >= self._end:
-            raise SnapshotError(f"The load was stopped after {self._limit_s:g} s, the refresh_timeout of the dataset.")
+        if self.left_s <= 0:
+            raise SnapshotError(f"The load was stopped after {self.limit_s:g} s, the refresh_timeout of the dataset.")
 
     def sleep(self, seconds: float) -> None:
         """Wait for *seconds*, or until the runtime stops; then `check`."""

@@ -1,4 +1,4 @@
-"""One process at a time refreshes the data of a state directory."""
+"""One process at a time refreshes the data of a state directory; one runs its engine, one supervises."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from pathlib import Path
 from datasets.errors import StateDirectoryError
 
 LOCK_NAME = "lock"
+#: Of the supervisor, and of the engine's arbiter: there is one of each, too.
+SUPERVISOR_LOCK_NAME = "serve.lock"
+ENGINE_LOCK_NAME = "engine.lock"
 
 _POLL_S = 0.05
 
 
 class StateLock:
     """
-    The lock of *state_dir*. The system frees it when its holder ends, however it ends.
+    A lock of *state_dir*, by default that of who refreshes. The system frees it when its holder ends, however it ends.
 
     The lock file stays where it is and holds the holder's process id, for the message to the next one.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / LOCK_NAME
+    def __init__(self, state_dir: Path, name: str = LOCK_NAME) -> None:
+        self._path = state_dir / name
         self._descriptor: int | None = None
 
     @property

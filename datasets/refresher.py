@@ -24,7 +24,7 @@ from datasets.declarations import StatementJudge, admit_refresh_sql
 from datasets.errors import AccelerationDisabledError, DatasetError, SchemaChangedError, UnknownDatasetError
 from datasets.history import History
 from datasets.publication import Publication
-from datasets.snapshots import SnapshotBuilder, compare_columns, refresh_sql_of, utc_now
+from datasets.snapshots import Builder, SnapshotBuilder, compare_columns, refresh_sql_of, utc_now
 from queryengine.catalog import Snapshot
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
@@ -69,23 +69,27 @@ class Refresher:
     Args:
         config: The runtime's configuration.
         gate: Judges the `refresh_sql` of callers.
+        builder: What loads; None: this process itself, in the refresher's thread.
         now: The clock of intervals, in seconds from anywhere, that never steps back.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
     """
 
-    def __init__(self, config: RuntimeConfig, gate: StatementJudge, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        gate: StatementJudge,
+        *,
+        builder: Builder | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._state_dir: Path = config.state_dir
         self._gate = gate
         self._now = now
         self._publication = Publication(config.state_dir, config.datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
-        self._builder = SnapshotBuilder(
-            state_dir=config.state_dir,
-            memory_limit_bytes=config.query.memory_limit_bytes,
-            temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
-        )
+        self._builder = builder or SnapshotBuilder.of(config)
         # As in SQL, case does not count in the name of a dataset.
         self._entries = {dataset.name.lower(): _Entry(dataset) for dataset in config.datasets}
         self._queue: deque[_Turn] = deque()

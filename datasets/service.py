@@ -17,6 +17,7 @@ from datasets.declarations import StatementJudge
 from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError
 from datasets.lock import StateLock
 from datasets.refresher import Refresher
+from datasets.snapshots import Builder
 from queryengine.gate import Gate
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
@@ -38,12 +39,21 @@ class DatasetService:
         config: The runtime's configuration.
         exclusive: Whether this process must be the one that refreshes.
         judge: Judges the `refresh_sql` of callers; None: a gate of this process.
+        builder: What loads, when this process refreshes; None: this process itself.
     """
 
-    def __init__(self, config: RuntimeConfig, *, exclusive: bool, judge: StatementJudge | None = None) -> None:
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        *,
+        exclusive: bool,
+        judge: StatementJudge | None = None,
+        builder: Builder | None = None,
+    ) -> None:
         self._config = config
         self._exclusive = exclusive
         self._judge = judge
+        self._builder = builder
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
         self._stopping = threading.Event()
@@ -119,7 +129,7 @@ class DatasetService:
     def _hold(self) -> None:
         """Become the process that refreshes; the lock is ours."""
         try:
-            refresher = Refresher(self._config, self._judge or Gate())
+            refresher = Refresher(self._config, self._judge or Gate(), builder=self._builder)
             self._server = ControlServer(self._config.state_dir, refresher)
         except BaseException:
             self._lock.release()

@@ -1,9 +1,9 @@
 """
 Build one immutable DuckDB file per version of a dataset, and tell a good one from a damaged one.
 
-The loading engine is private to one build: it lives in this process, has its own memory limit and temporary
-directory, and can open nothing but the pinned files of the source and the file it writes. So a `refresh_sql`, gated
-before, cannot reach further than its dataset even if the gate let something through.
+The loading engine is private to one build: it has its own memory limit and temporary directory, and can open nothing
+but the pinned files of the source and the file it writes. So a `refresh_sql`, gated before, cannot reach further than
+its dataset even if the gate let something through.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import duckdb
 
@@ -27,7 +28,7 @@ from datasets.errors import SchemaChangedError, SnapshotError, SourceError
 from datasets.sources import Scan, source_of
 from datasets.sql import identifier, literal, literals
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path, sync_directory
-from runtimeconf.model import DatasetConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 #: Below the state directory: where a load spills. Nobody else writes there, so it is emptied at each start.
 TEMPORARY_DIRECTORY = "refresh_tmp"
@@ -37,6 +38,13 @@ _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 
 #: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
 _WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
+
+#: How the engine, or the allocator under it, says that the system gave no more memory.
+_NO_MEMORY = re.compile(r"Memory allocation failure|std::bad_alloc|\bout of memory\b", re.IGNORECASE)
+
+TOO_LARGE = (
+    "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
+)
 
 _HASH_BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -106,18 +114,14 @@ def compare_columns(served: Snapshot, new: Snapshot) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotBuilder:
-    """
-    Builds snapshots below *state_dir*.
+def new_file_name(dataset: DatasetConfig) -> str:
+    """Return the name of a file that no snapshot has yet."""
+    slug = re.sub(r"[^a-z0-9_]", "_", dataset.name.lower())[:40]
+    return f"{slug}-{secrets.token_hex(8)}.duckdb"
 
-    A load uses at most *memory_limit_bytes* of memory and *temp_directory_limit_bytes* of temporary space, and one
-    thread: what it takes from running statements is at most one core.
-    """
 
-    state_dir: Path
-    memory_limit_bytes: int
-    temp_directory_limit_bytes: int
+class Builder(Protocol):
+    """What loads a dataset."""
 
     def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
         """
@@ -132,8 +136,37 @@ class SnapshotBuilder:
             SourceError: The source cannot be read, or is not what it should be.
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
-        slug = re.sub(r"[^a-z0-9_]", "_", dataset.name.lower())[:40]
-        path = self.state_dir / SNAPSHOT_DIRECTORY / f"{slug}-{secrets.token_hex(8)}.duckdb"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotBuilder:
+    """
+    Builds snapshots below *state_dir*, in the thread that asks for one.
+
+    A load uses at most *memory_limit_bytes* of memory and *temp_directory_limit_bytes* of temporary space, and one
+    thread: what it takes from running statements is at most one core.
+    """
+
+    state_dir: Path
+    memory_limit_bytes: int
+    temp_directory_limit_bytes: int
+
+    @classmethod
+    def of(cls, config: RuntimeConfig) -> SnapshotBuilder:
+        """Return the builder that *config* asks for."""
+        return cls(
+            state_dir=config.state_dir,
+            memory_limit_bytes=config.query.memory_limit_bytes,
+            temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
+        )
+
+    def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+        """As `Builder.build`."""
+        return self.build_file(new_file_name(dataset), dataset, refresh_sql, deadline)
+
+    def build_file(self, file: str, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+        """As `Builder.build`, into a *file* of the directory of snapshots that is not there yet."""
+        path = self.state_dir / SNAPSHOT_DIRECTORY / file
         try:
             columns, rows = self._load(dataset, refresh_sql, path, deadline)
             path.chmod(0o600)
@@ -155,6 +188,9 @@ class SnapshotBuilder:
         except OSError as exc:
             remove(path)
             raise SnapshotError(f"The snapshot of {dataset.name} cannot be written: {exc.strerror}.") from exc
+        except MemoryError as exc:
+            remove(path)
+            raise SnapshotError(TOO_LARGE) from exc
         except BaseException:
             remove(path)
             raise
@@ -227,12 +263,11 @@ class SnapshotBuilder:
         except duckdb.InterruptException:
             raise
         except duckdb.OutOfMemoryException as exc:
-            raise SnapshotError(
-                "The load needs more memory than query.memory_limit, or more temporary space than "
-                "query.temp_directory_limit."
-            ) from exc
+            raise SnapshotError(TOO_LARGE) from exc
         except duckdb.Error as exc:
             text = str(exc)
+            if isinstance(exc, duckdb.FatalException | duckdb.InternalException) and _NO_MEMORY.search(text):
+                raise SnapshotError(TOO_LARGE) from exc
             if str(self.state_dir) in text or isinstance(exc, duckdb.FatalException | duckdb.InternalException):
                 reason = _WRITE_FAILURES.search(text)
                 raise SnapshotError(

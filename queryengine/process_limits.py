@@ -1,5 +1,5 @@
 """
-What an engine worker takes from itself before it serves anybody, and how it gives memory back.
+What an engine worker, or a loader, takes from itself before it serves anybody, and how it gives memory back.
 
 Linux only. Limits that a statement runs into end in an error of DuckDB or of the encoders, or in the end of the
 process; the process that started it goes on.
@@ -16,6 +16,7 @@ import ctypes
 import logging
 import os
 import resource
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import _duckdb
-import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -63,22 +63,25 @@ def close_descriptors(keep: Iterable[int]) -> None:
     os.close(null)
 
 
-def confine(*, file_bytes: int) -> None:
+def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
     """
     Limit what this process may do, but for memory and CPU.
 
-    It gains no privileges, leaves no core file, writes no file of more than *file_bytes*, and is nicer than others.
+    It gains no privileges, leaves no core file, writes no file of more than *file_bytes* (None: of any size), and is
+    nicer than others by *niceness*. If it is to use pyarrow, that has to be imported before.
 
     Raises:
         OSError: A limit cannot be set.
     """
     _set_no_new_privileges()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    file_bytes = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    os.nice(NICENESS)
-    pa.set_memory_pool(pa.system_memory_pool())
+    if file_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        file_bytes = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    os.nice(niceness)
+    if (pa := _pyarrow()) is not None:
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ def give_memory_back() -> None:
     purge = _duckdb_control()
     if purge is not None:
         purge(_PURGE, None, None, None, 0)
-    pa.default_memory_pool().release_unused()
+    if (pa := _pyarrow()) is not None:
+        pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -131,6 +135,11 @@ def lift_cpu_limit() -> None:
 def _set_soft(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _pyarrow() -> Any:
+    """Return pyarrow; None in a process that has not imported it, such as a loader, which would start later by it."""
+    return sys.modules.get("pyarrow")
 
 
 def _is_open(descriptor: int) -> bool:

@@ -38,7 +38,7 @@ def start(tmp_path: Path, gate: Gate) -> Iterator[Callable[..., Refresher]]:
     def start_one(*datasets: DatasetConfig, now: Callable[[], float] = time.monotonic) -> Refresher:
         stop_all()
         (tmp_path / "state").mkdir(exist_ok=True)
-        refresher = Refresher(configure(tmp_path, *datasets), gate, now)
+        refresher = Refresher(configure(tmp_path, *datasets), gate, now=now)
         started.append(refresher)
         refresher.start()
         return refresher

@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from datasets.loader import LoaderProcess
 from datasets.service import DatasetService
+from datasets.snapshots import SnapshotBuilder
 from queryengine.client import EngineClient
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
@@ -35,7 +37,10 @@ class Command(PartBase):
             signal.signal(number, lambda *_: sys.exit(0))
         # No text of a caller is parsed in this process: it has the data's sources, and must outlive every statement.
         engine = EngineClient(config)
-        service = DatasetService(config, exclusive=True, judge=engine)
+        # Nor is one run here: what loads is a process that may be killed. It starts while the data is verified.
+        loader = LoaderProcess(SnapshotBuilder.of(config))
+        loader.start()
+        service = DatasetService(config, exclusive=True, judge=engine, builder=loader)
         service.start()
         if "verified" in extra:
             os.eventfd_write(extra["verified"], 1)
@@ -46,6 +51,7 @@ class Command(PartBase):
         while not stop.wait(_LOOK_S):
             pass
         service.stop(config.shutdown_timeout_s)
+        loader.close()
         engine.close()
 
 

@@ -1,0 +1,82 @@
+"""
+The program of the process that loads: `python -m datasets.loader_process DESCRIPTOR PARENT`.
+
+It reads requests of `datasets.loader` from its connection, builds one snapshot after the other, and ends with its
+connection. Its parent decides about its life: it takes no other signals than those that cannot be ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import Any
+
+from datasets.deadline import Deadline
+from datasets.errors import SnapshotError, SourceError
+from datasets.snapshots import TOO_LARGE, SnapshotBuilder
+from queryengine import process_limits
+from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
+from runtimeconf import handover
+from runtimeconf.model import MIB, DatasetConfig
+from runtimeconf.parent_death import die_with_parent
+
+#: How much loads give way to answering callers, in the system's unit; more than statements do.
+NICENESS = 10
+
+#: What a load may use beyond what the process uses idle, in parts of `memory_limit`, as for a statement: DuckDB keeps
+#: its buffers below that limit, the rest is for what it does not count.
+MEMORY_PARTS = 1.25
+LEAST_MEMORY_BYTES = 128 * MIB
+
+#: A process that keeps so much more than it used idle is replaced.
+_WORN_BYTES = 64 * MIB
+
+_RECEIVE_BYTES = 64 * 1024
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serve the connection *descriptor* of the process *parent* until it is closed."""
+    die_with_parent(parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Snapshots may be of any size.
+    is_nice = os.getpriority(os.PRIO_PROCESS, 0)
+    process_limits.confine(file_bytes=None, niceness=max(0, NICENESS - is_nice))
+    memory = process_limits.Memory()
+    base = memory.use().resident
+    decoder = FrameDecoder()
+    with socket.socket(fileno=descriptor) as connection:
+        while data := connection.recv(_RECEIVE_BYTES):
+            for _, payload in decoder.feed(data):
+                request = decode_json(payload)
+                allowance = int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"])
+                memory.limit(max(allowance, LEAST_MEMORY_BYTES))
+                answer = _loaded(request)
+                process_limits.give_memory_back()
+                answer["worn_out"] = answer.get("error") == "fault" or memory.use().resident > base + _WORN_BYTES
+                connection.sendall(encode_json(Kind.END, answer))
+
+
+def _loaded(request: dict[str, Any]) -> dict[str, Any]:
+    """Build what *request* asks for, and return the answer."""
+    try:
+        builder: SnapshotBuilder = handover.rebuilt(SnapshotBuilder, request["builder"])
+        dataset: DatasetConfig = handover.rebuilt(DatasetConfig, request["dataset"])
+        # Stopping is the business of the parent, which does not wait for this process then.
+        deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
+        snapshot = builder.build_file(request["file"], dataset, request["refresh_sql"], deadline)
+        return {"snapshot": handover.plain(snapshot)}
+    except (SourceError, SnapshotError) as exc:
+        return {"error": exc.code, "message": str(exc)}
+    except MemoryError:
+        return {"error": SnapshotError.code, "message": TOO_LARGE}
+    except Exception:  # noqa: BLE001 (it is the parent that logs)
+        return {"error": "fault", "message": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

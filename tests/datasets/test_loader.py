@@ -1,0 +1,329 @@
+"""Loads in a process of their own, which are to be as those of this process, but for their end."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from datasets import loader
+from datasets.deadline import INTERRUPTED, Deadline
+from datasets.errors import DatasetError, SnapshotError
+from datasets.loader import LoaderFaultError, LoaderProcess
+from datasets.loader_process import NICENESS
+from datasets.snapshots import verify
+from tests.datasets.support import MIB, builder, deadline, declare, files_below, rows, wait_for
+from tests.datasets.test_sources import put
+
+#: One call of a function, which no interrupt stops; and a statement that listens to one.
+DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000000), d"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LoaderProcess]:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
+    made = LoaderProcess(builder(tmp_path))
+    yield made
+    made.close()
+    assert children() == set()
+    assert [name for name in files_below(tmp_path) if "refresh_tmp" in name] == []
+
+
+def children() -> set[int]:
+    """Return the ids of this process's loaders, of those too that have ended and were not waited for."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"loader_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(int(child))
+    return found
+
+
+def the_child() -> int:
+    (child,) = wait_for(children, "the loader process")
+    return child
+
+
+def status(pid: int, name: str) -> str:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return line.partition(":")[2].strip()
+
+
+def peak_bytes(pid: int) -> int:
+    return int(status(pid, "VmHWM").split()[0]) * 1024
+
+
+def is_building(directory: Path) -> bool:
+    return any(directory.glob("state/snapshots/*.duckdb"))
+
+
+def busy(pid: int) -> bool:
+    """Say whether a process has used half a second of CPU, which a start does not."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) > 0.5 * os.sysconf("SC_CLK_TCK")
+
+
+def parquet(directory: Path) -> None:
+    rows_of_it = "SELECT i AS a, 'text ' || i AS b FROM range(5000) t(i)"
+    duckdb.execute(f"COPY ({rows_of_it}) TO '{directory / 's.parquet'}'")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "json"])
+@pytest.mark.parametrize("sql", [None, "SELECT a + 1 AS n FROM d WHERE a > 1"])
+def test_a_snapshot_is_that_of_a_load_in_this_process(
+    process: LoaderProcess, tmp_path: Path, kind: str, sql: str | None
+) -> None:
+    text = "a,b\n" + "".join(f"{i},text {i}\n" for i in range(5000))
+    (tmp_path / "s.csv").write_text(text)
+    (tmp_path / "s.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "s.json").write_text("".join(f'{{"a": {i}, "b": "text {i}"}}\n' for i in range(5000)))
+    parquet(tmp_path)
+    dataset = declare(tmp_path, f"s.{kind}")
+
+    made = process.build(dataset, sql, deadline())
+    here = builder(tmp_path).build(dataset, sql, deadline())
+
+    verify(tmp_path / "state", made)
+    assert replace(made, file="", sha256="", created_at="") == replace(here, file="", sha256="", created_at="")
+    assert rows(tmp_path, made) == rows(tmp_path, here)
+    assert files_below(tmp_path) == sorted([f"snapshots/{made.file}", f"snapshots/{here.file}"])
+
+
+@pytest.mark.parametrize(
+    ("file", "sql"),
+    [
+        pytest.param("absent.csv", None, id="absent"),
+        pytest.param("b.csv", None, id="damaged"),
+        pytest.param("a.csv", "SELECT nope FROM d", id="binder"),
+        pytest.param("a.csv", "SELECT b::INTEGER AS n FROM d", id="conversion"),
+        pytest.param("a.csv", "SELECT * FROM read_text('/etc/passwd')", id="forbidden"),
+        pytest.param("a.csv", "SELECT repeat('x', 900000) || i AS x FROM range(9000) t(i) ORDER BY x", id="memory"),
+    ],
+)
+def test_an_error_keeps_its_class_and_its_sentence(
+    process: LoaderProcess, tmp_path: Path, file: str, sql: str | None
+) -> None:
+    put(tmp_path, "b.csv", "a,b\n1,2\n1\n")
+    dataset = declare(tmp_path, file)
+    with pytest.raises(DatasetError) as here:
+        builder(tmp_path).build(dataset, sql, deadline())
+
+    with pytest.raises(here.type, match=f"^{re.escape(str(here.value))}$") as there:
+        process.build(dataset, sql, deadline())
+
+    assert there.type is here.type
+    assert files_below(tmp_path) == []
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+def test_what_nobody_foresaw_is_for_the_log_and_costs_the_process(process: LoaderProcess, tmp_path: Path) -> None:
+    with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*datasets/snapshots\.py.*RuntimeError: std::bad_cast"):
+        process.build(declare(tmp_path, "a.csv"), "SELECT '\ud800' AS n FROM d", deadline())
+
+    assert children() == set()
+    assert files_below(tmp_path) == []
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+def test_the_process_is_confined_and_serves_one_load_after_the_other(process: LoaderProcess, tmp_path: Path) -> None:
+    process.start()
+    child = the_child()
+
+    assert [process.build(declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(3)] == [2, 2, 2]
+
+    assert children() == {child}
+    assert status(child, "NoNewPrivs") == "1"
+    limits = Path(f"/proc/{child}/limits").read_text()
+    assert re.search(r"Max core file size +0 +0 ", limits)
+    assert re.search(r"Max file size +unlimited", limits)
+    data = re.search(r"Max data size +(\d+)", limits)
+    assert data is not None
+    assert int(data[1]) < 1.25 * 256 * MIB + 300 * MIB
+    assert os.getpriority(os.PRIO_PROCESS, child) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderProcess, tmp_path: Path) -> None:
+    process.build(declare(tmp_path, "a.csv"), None, deadline())
+    child = the_child()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(child, number)
+
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert children() == {child}
+
+
+def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
+    process: LoaderProcess, tmp_path: Path
+) -> None:
+    process.start()
+    first = the_child()
+    began = time.monotonic()
+
+    with pytest.raises(SnapshotError, match=r"^The load was stopped after 2 s, the refresh_timeout of the dataset\.$"):
+        process.build(declare(tmp_path, "a.csv"), DEAF, deadline(2))
+
+    assert 2 + loader.GRACE_S <= time.monotonic() - began < 30
+    assert children() == set()
+    assert files_below(tmp_path) == []
+    assert not (tmp_path / "state/refresh_tmp").exists()
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert the_child() != first
+
+
+def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path: Path) -> None:
+    process.build(declare(tmp_path, "a.csv"), None, deadline())
+    child = the_child()
+
+    with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.5 s"):
+        process.build(declare(tmp_path, "a.csv"), ENDLESS, deadline(0.5))
+
+    # On a machine that is too busy to obey within the grace it may be another one.
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert len(children() | {child}) <= 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a, repeat('a', 3000000000) AS x FROM d",
+        "SELECT len(string_split(repeat('a,', 40000000), ',')) AS x FROM d",
+        "SELECT length(string_agg(repeat('a', 1000000), '')) AS x FROM range(100000), d",
+        "SELECT list_sort(list_reverse(range(40000000)))[1] AS x FROM d",
+    ],
+)
+def test_a_load_that_takes_memory_without_end_fails(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
+    process.build(declare(tmp_path, "a.csv"), None, deadline())
+    child = the_child()
+    base = peak_bytes(child)
+    peak, ended = [base], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            try:
+                peak.append(peak_bytes(child))
+            except (OSError, ValueError):
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with pytest.raises(SnapshotError, match=r"query\.memory_limit|not enough memory"):
+            process.build(declare(tmp_path, "a.csv"), sql, deadline())
+    finally:
+        ended.set()
+        watcher.join()
+
+    assert max(peak) < base + 1.25 * 256 * MIB + 64 * MIB
+    assert len(files_below(tmp_path)) == 1
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+@pytest.mark.parametrize("after", ["begin", "some"])
+def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path, after: str) -> None:
+    if after == "some":
+        process.build(declare(tmp_path, "a.csv"), None, deadline())
+    before = files_below(tmp_path)
+
+    def kill() -> None:
+        child = the_child()
+        wait_for(lambda: busy(child), "the load")
+        os.kill(child, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pytest.raises(SnapshotError, match=r"^The load of d ended with its process \(signal SIGKILL\)"):
+            process.build(declare(tmp_path, "a.csv"), DEAF, deadline())
+    finally:
+        killer.join()
+
+    assert files_below(tmp_path) == before
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+def test_a_process_that_died_idle_costs_nothing(process: LoaderProcess, tmp_path: Path) -> None:
+    process.start()
+    child = the_child()
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: "Z" in status(child, "State"), "its end")
+
+    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+@pytest.mark.parametrize("sql", [DEAF, ENDLESS])
+def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
+    stop = threading.Event()
+
+    def end() -> None:
+        child = the_child()
+        wait_for(lambda: busy(child), "the load")
+        stop.set()
+
+    stopper = threading.Thread(target=end)
+    stopper.start()
+    try:
+        with pytest.raises(SnapshotError, match=f"^{INTERRUPTED}$"):
+            process.build(declare(tmp_path, "a.csv"), sql, Deadline(600, stop))
+    finally:
+        stopper.join()
+
+    assert children() == set()
+    assert files_below(tmp_path) == []
+
+
+def test_a_process_that_cannot_be_started_is_said(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+
+    process.start()
+    with pytest.raises(SnapshotError, match=r"^The process that loads data cannot be started: No such file"):
+        process.build(declare(tmp_path, "a.csv"), None, deadline())
+
+
+def test_a_program_that_does_not_run_is_said(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    with pytest.raises(SnapshotError, match=r"ended with its process \(exit code 1\)"):
+        process.build(declare(tmp_path, "a.csv"), None, deadline())
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "a\n1\n")
+    script = f"""
+import os, signal, threading, time
+from pathlib import Path
+from datasets.loader import LoaderProcess
+from tests.datasets.support import builder, deadline, declare
+from tests.datasets.test_loader import DEAF, busy, the_child
+directory = Path("{tmp_path}")
+process = LoaderProcess(builder(directory))
+process.start()
+child = the_child()
+print(child, flush=True)
+load = threading.Thread(target=process.build, args=(declare(directory, "a.csv"), DEAF, deadline(600)))
+load.start()
+while not busy(child):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    child = Path(f"/proc/{done.stdout.strip()}/cmdline")
+    wait_for(lambda: not child.exists() or b"loader_process" not in child.read_bytes(), "the end of the loader")
