@@ -22,11 +22,15 @@ from typing import Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.errors import HaltServer
 
 import runtimeconf.state
+from datasets.errors import StateDirectoryError
+from datasets.lock import ENGINE_LOCK_NAME, StateLock
 from queryengine.broker import BROKER_SOCKET, Broker
 from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
+from runtime_site.parts import PREDECESSOR_WAIT_S
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -51,6 +55,8 @@ LAST_END_S = 0.25
 #: Seconds between two new workers, once as many as `SPAWNS_AT_ONCE` times their number were made in a row.
 SPAWN_INTERVAL_S = 0.5
 SPAWNS_AT_ONCE = 2
+#: The exit code of an engine that nobody can reach.
+SOCKETS_GONE = 1
 
 
 class Respawns:
@@ -107,6 +113,7 @@ class EngineArbiter(Arbiter):
     def __init__(self, app: EngineApplication) -> None:
         self._config = app.config
         self._several_keys = app.several_keys
+        self._lock = StateLock(self._config.state_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
         self._killed = 0
         self._broker: Broker | None = None
@@ -119,7 +126,17 @@ class EngineArbiter(Arbiter):
     # The loop.
 
     def start(self) -> None:
-        """Bind both sockets."""
+        """
+        Bind both sockets.
+
+        Raises:
+            StateDirectoryError: Another engine has them.
+        """
+        if not self._lock.acquire(PREDECESSOR_WAIT_S):
+            raise StateDirectoryError(
+                f"The engine of this state directory is {self._lock.holder()}: stop that runtime first, or set another "
+                "state_dir."
+            )
         super().start()
         broker = Broker(
             self._config.state_dir / BROKER_SOCKET,
@@ -215,9 +232,22 @@ class EngineArbiter(Arbiter):
         self._broker.report(alive=alive, killed=self._killed)
         if now - self._looked_for_ended_at >= 1.0:
             self._looked_for_ended_at = now
+            self._see_that_sockets_are_there()
             self._broker.look(running, any_idle=any_idle)
         if self._drain_until is not None:
             self._drain(self._broker, self._drain_until)
+
+    def _see_that_sockets_are_there(self) -> None:
+        """
+        End this process when nobody can reach it any more: whoever started it starts another.
+
+        Raises:
+            HaltServer: A socket's file is gone, as after a clean-up of temporary files.
+        """
+        paths = [*(listener.getsockname() for listener in self.LISTENERS), self._config.state_dir / BROKER_SOCKET]
+        if self._drain_until is None and not all(Path(path).exists() for path in paths):
+            logger.error("the engine's sockets are gone from the state directory: it ends")
+            raise HaltServer("the sockets are gone", SOCKETS_GONE)
 
     def _look_at(self, pid: int, worker: Any, now: float) -> tuple[WorkerState, Pulse]:
         pulse = self._pulses.setdefault(pid, Pulse(now))

@@ -70,6 +70,12 @@ class GeventWebWorker(GeventWorker):
         self._warned = 0.0
         super().init_process()
 
+    def init_signals(self) -> None:
+        """Take what gunicorn takes, but let signals that mean nothing here end nothing."""
+        super().init_signals()
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+
     def load_wsgi(self) -> None:
         """Load the application and wrap it in what needs the response object and the socket."""
         super().load_wsgi()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ CANNOT_START = 78
 
 #: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
+
+#: What an operator may send to all processes alike, and what must end none of them.
+_MEANINGLESS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 
@@ -95,10 +99,18 @@ def receive() -> None:
         die_with_parent(extra["supervisor"])
         # The supervisor takes its signals one by one; a part is to get its own as they come.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in _MEANINGLESS:
+        signal.signal(number, signal.SIG_IGN)
+    leave_no_core()
     runtimeconf.state.set_config(config)
     who = access.from_handover(config, extra.pop("access")) if "access" in extra else access.nobody(config)
     authkeys.state.set_access(who)
     _received = config, extra
+
+
+def leave_no_core() -> None:
+    """Have neither this process nor those it starts leave their memory, keys of callers in it, on the disk."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:

@@ -35,7 +35,7 @@ _LAST_LOOK_S = 0.5
 _LAST_TELL_S = 0.75
 _LAST_TELL_SHARE = 0.15
 
-_STOP = (signal.SIGTERM, signal.SIGINT)
+_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _NOTHING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
 _TAKEN = frozenset({*_STOP, *_NOTHING, signal.SIGHUP, signal.SIGCHLD})
 

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
 from datasets.errors import StateDirectoryError
-from datasets.lock import StateLock
+from datasets.lock import SUPERVISOR_LOCK_NAME, StateLock
 from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
 from runtime_site.ports import wait_until_bindable
@@ -53,8 +53,8 @@ class Command(BaseCommand):
         try:
             config = startup.checked_config()
             deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
+            lock = _take_state_dir(config, deadline)
             wait_until_bindable(config.http.bind, deadline)
-            _wait_for_state_dir(config, deadline)
             started = _Parts(config)
         except startup.StartError as error:
             self.stderr.write(str(error))
@@ -72,7 +72,10 @@ class Command(BaseCommand):
             is_ready=started.are_ready,
             on_ready=say_ready,
         )
-        sys.exit(supervisor.run())
+        parts.leave_no_core()
+        code = supervisor.run()
+        lock.release()
+        sys.exit(code)
 
     def _announce(self, config: RuntimeConfig) -> None:
         scheme = "https" if config.tls.enabled else "http"
@@ -97,20 +100,24 @@ class Command(BaseCommand):
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _wait_for_state_dir(config: RuntimeConfig, deadline: float) -> None:
+def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
     """
-    Return as soon as no other runtime holds the state directory; the process that will hold it takes the lock itself.
+    Wait until no other runtime uses the state directory, and return the lock by which others see that this one does.
+
+    The part that loads data takes the lock of the data itself.
 
     Raises:
-        StateDirectoryError: Another runtime holds it still at *deadline*, a `time.monotonic()` value.
+        StateDirectoryError: Another runtime has it still at *deadline*, a `time.monotonic()` value.
     """
-    lock = StateLock(config.state_dir)
-    if not lock.acquire(max(0.0, deadline - time.monotonic())):
-        raise StateDirectoryError(
-            f"The state directory {config.state_dir} is in use by {lock.holder()}: stop that runtime first, or set "
-            "another state_dir."
-        )
-    lock.release()
+    ours, data = StateLock(config.state_dir, SUPERVISOR_LOCK_NAME), StateLock(config.state_dir)
+    for lock in (ours, data):
+        if not lock.acquire(max(0.0, deadline - time.monotonic())):
+            raise StateDirectoryError(
+                f"The state directory {config.state_dir} is in use by {lock.holder()}: stop that runtime first, or "
+                "set another state_dir."
+            )
+    data.release()
+    return ours
 
 
 class _Parts:
