@@ -235,7 +235,9 @@ def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
     left = {str(path.relative_to(tmp_path / ".runtime")) for path in (tmp_path / ".runtime").rglob("*")}
     assert {re.sub(r"orders-\w+", "orders-1", name) for name in left} <= {
         "key-salt",
+        "engine.lock",
         "lock",
+        "serve.lock",
         "manifest.json",
         "refreshes.json",
         "snapshots",
