@@ -89,6 +89,19 @@ def test_a_confined_process_has_its_limits() -> None:
     )
 
 
+def test_a_process_without_pyarrow_does_not_get_it_here_and_may_write_what_it_likes() -> None:
+    printed(
+        """
+        import os, resource, sys
+        from queryengine import process_limits
+        process_limits.confine(file_bytes=None, niceness=0)
+        process_limits.give_memory_back()
+        assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+        assert "pyarrow" not in sys.modules
+        """
+    )
+
+
 def test_a_file_that_grows_too_large_is_an_error(tmp_path: Path) -> None:
     finished = run(
         f"""

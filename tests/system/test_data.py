@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from tests.system.harness import K1, MODES, Server, example_config, free_port, wait_for, write_orders
+from tests.system.processes import cpu_s, family, is_alive
 
 REFRESH = "/v1/datasets/orders/acceleration/refresh"
 CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
 OLD = [{"n": 1000, "s": 499500}]
 NEW = [{"n": 1000, "s": 1000499500}]
+
+#: A `refresh_sql` that looks at no interrupt.
+DEAF = "SELECT levenshtein(repeat('a', 200000) || id, repeat('b', 200000)) AS x FROM orders"
 
 
 @pytest.fixture(params=MODES)
@@ -235,6 +239,77 @@ def test_p10_one_dataset_that_cannot_load_does_not_stop_the_others(tmp_path: Pat
         wait_for(lambda: server.sql(CHECKSUM).status_code == 200, "the other dataset")
         assert server.sql("SELECT * FROM absent").status_code == 503
         assert server.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def refreshed(server: Server, name: str, sql: str | None = None) -> str:
+    """Ask for a refresh and return its id."""
+    path = f"/v1/datasets/{name}/acceleration/refresh"
+    answer = post(server, path, json={} if sql is None else {"refresh_sql": sql})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["refresh"]["id"])
+
+
+def ended(server: Server, name: str, run: str) -> dict[str, Any]:
+    """Return a refresh from the list when it has ended."""
+
+    def find() -> dict[str, Any] | None:
+        answer = server.get(f"/v1/datasets/{name}/acceleration/refresh", headers={"X-API-Key": K1})
+        assert answer.status_code == 200, answer.text
+        (found,) = (row for row in answer.json() if row["id"] == run)
+        return None if found["status"] in {"queued", "running"} else found
+
+    return wait_for(find, f"the refresh of {name}")
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        pytest.param(
+            DEAF,
+            "The load was stopped after 2 s, the refresh_timeout of the dataset.",
+            id="time",
+        ),
+        pytest.param(
+            "SELECT id, repeat('a', 3000000000) AS x FROM orders", "The load needs more memory than", id="memory"
+        ),
+    ],
+)
+def test_a_refresh_sql_that_cannot_be_stopped_costs_its_refresh_only(tmp_path: Path, sql: str, error: str) -> None:
+    port = free_port()
+    acceleration = {"enabled": True, "refresh_timeout": "2s"}
+    names = ("orders", "other")
+    datasets = [{"from": "file:orders.parquet", "name": name, "acceleration": acceleration} for name in names]
+
+    with Server(tmp_path, port=port, config=example_config(port, datasets=datasets)) as server:
+        bad = refreshed(server, "orders", sql)
+        good = refreshed(server, "other")
+
+        failed = ended(server, "orders", bad)
+        assert failed["status"] == "failed"
+        assert failed["error"].startswith(error)
+        assert ended(server, "other", good)["status"] == "succeeded"
+        assert server.rows(CHECKSUM) == OLD
+        assert ended(server, "orders", refreshed(server, "orders"))["status"] == "succeeded"
+        assert len(list((tmp_path / ".runtime/snapshots").iterdir())) == len(names)
+
+
+def test_a_stop_does_not_wait_for_a_load_that_cannot_be_stopped(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        refreshed(
+            server, "orders", "SELECT levenshtein(repeat('a', 200000) || id, repeat('b', 200000)) AS x FROM orders"
+        )
+        loader = next(pid for pid, command in family(server.process.pid).items() if "loader_process" in command)
+        used = cpu_s(loader)
+        wait_for(lambda: cpu_s(loader) > used + 0.5, "the load")
+        began = time.monotonic()
+
+        assert server.stop() == 0
+
+        # The least that would be waited for otherwise is refresh_timeout, ten minutes, or shutdown_timeout.
+        assert time.monotonic() - began < 25
+        assert not is_alive(loader)
+        assert "did not end in time" not in server.output()
+        assert len(list((tmp_path / ".runtime/snapshots").iterdir())) == 1
 
 
 def test_p01_health_answers_before_the_data_is_there(tmp_path: Path) -> None:
