@@ -177,6 +177,9 @@ class Admission:
         interruption.attach(woken.set)
         try:
             woken.wait(self._queue_timeout_s)
+        except BaseException:  # The server ends the thread that waits, by SystemExit for example.
+            self._leave(ticket)
+            raise
         finally:
             interruption.detach()
         with self._lock:

@@ -230,3 +230,20 @@ def test_a_full_queue_makes_room_for_a_key_that_waits_less(
         admission.enter("b", Interruption())
     drain(holder, [*flood[:2], other])
     assert order == ["flood0", "b", "flood1"]
+
+
+def test_a_waiter_that_the_server_ends_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = Admission(workers=1, max_queued=1, queue_timeout_s=60)
+    place = admission.enter("one", Interruption())
+
+    def end(_event: threading.Event, _timeout: float | None = None) -> bool:
+        raise SystemExit(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", end)
+        with pytest.raises(SystemExit):
+            admission.enter("two", Interruption())
+
+    assert admission.waiting == 0
+    place.leave()
+    admission.enter("three", Interruption()).leave()
