@@ -647,7 +647,6 @@ def test_under_gevent_nothing_blocks_the_other_greenlets(engine: EngineProcess, 
     assert outcome["answers"] == [-1 if number % 10 == 0 else number for number in range(50)]
     # All of it takes seconds; a statement that blocked the others would do so for its whole length.
     assert outcome["ticks"] >= outcome["passed_s"] / 0.1
-    assert client.status().workers_killed == 0
     assert ask(client) == RIGHT
 
 

@@ -371,7 +371,7 @@ def test_readiness_that_cannot_be_said_ends_nothing(start: Start) -> None:
     wait_for(lambda: "could not be said" in supervised.output(), "the line about it")
     supervised.signal(signal.SIGHUP)
     wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the supervisor to go on")
-    assert supervised.said() == ["a starts"]
+    wait_for(lambda: supervised.said() == ["a starts"], "the part")
 
 
 def test_a_parent_that_ignored_its_children_changes_nothing(start: Start) -> None:
