@@ -382,7 +382,7 @@ def test_a_worker_that_is_stopped_already_is_killed_and_one_that_is_gone_is_not(
 # Several client processes.
 
 _RUNNER = """
-import sys, threading, json
+import json, os, sys, threading
 from pathlib import Path
 from queryengine.client import EngineClient
 from queryengine.engine import Query
@@ -394,7 +394,7 @@ def run(sql, query_id, key):
         answer = b"".join(client.run(Query(sql=sql, query_id=query_id, fingerprint=key))).decode()
     except Exception as error:
         answer = type(error).__name__
-    print(json.dumps([query_id, answer]), flush=True)
+    os.write(1, (json.dumps([query_id, answer]) + "\\n").encode())  # whole lines, from any thread
 for line in sys.stdin:
     threading.Thread(target=run, args=json.loads(line), daemon=True).start()
 """
