@@ -7,8 +7,11 @@ asks it over the control socket. Both are a `DatasetControl`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from datasets.errors import DatasetError
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
@@ -74,3 +77,20 @@ class DatasetRegistry(DatasetControl, Protocol):
 
     def is_loaded(self) -> bool:
         """Say whether every dataset was loaded at least once; once true, it stays so while the process lives."""
+
+
+class LoadedOnce:
+    """Whether every dataset that *datasets* lists was loaded at least once. Once true, it is not asked for again."""
+
+    def __init__(self, datasets: Callable[[], tuple[DatasetState, ...]]) -> None:
+        self._datasets = datasets
+        self._was = False
+
+    def look(self) -> bool:
+        """Ask, unless the answer is known; False when nobody answers for the datasets."""
+        if not self._was:
+            try:
+                self._was = all(state.loaded_once for state in self._datasets())
+            except DatasetError:
+                return False
+        return self._was

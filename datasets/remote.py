@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from datasets.control import LoadedOnce
 from datasets.control_socket import ControlClient
-from datasets.errors import DatasetError
 from runtimeconf.model import RuntimeConfig
 
 
@@ -13,13 +13,8 @@ class RemoteDatasets(ControlClient):
     def __init__(self, config: RuntimeConfig) -> None:
         # A statement waits for an engine worker like any other, and is judged under the same time limit.
         super().__init__(config.state_dir, judging_s=config.query.queue_timeout_s + config.query.timeout_s)
-        self._was_loaded = False
+        self._loaded_once = LoadedOnce(self.datasets)
 
     def is_loaded(self) -> bool:
         """As `DatasetRegistry.is_loaded`."""
-        if not self._was_loaded:
-            try:
-                self._was_loaded = all(state.loaded_once for state in self.datasets())
-            except DatasetError:
-                return False
-        return self._was_loaded
+        return self._loaded_once.look()

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 
-from datasets.control import DatasetControl, DatasetState, RefreshRun
+from datasets.control import DatasetControl, DatasetState, LoadedOnce, RefreshRun
 from datasets.control_socket import ControlClient, ControlServer
 from datasets.declarations import StatementJudge
 from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError
@@ -60,7 +60,7 @@ class DatasetService:
         self._refresher: Refresher | None = None
         self._server: ControlServer | None = None
         self._follower: threading.Thread | None = None
-        self._was_loaded = False
+        self._loaded_once = LoadedOnce(self.datasets)
 
     def start(self) -> None:
         """
@@ -102,12 +102,7 @@ class DatasetService:
 
     def is_loaded(self) -> bool:
         """Say whether every dataset was loaded at least once; once true, it stays so while this process lives."""
-        if not self._was_loaded:
-            try:
-                self._was_loaded = all(state.loaded_once for state in self.datasets())
-            except DatasetError:
-                return False
-        return self._was_loaded
+        return self._loaded_once.look()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""

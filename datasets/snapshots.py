@@ -28,6 +28,7 @@ from datasets.errors import SchemaChangedError, SnapshotError, SourceError
 from datasets.sources import Scan, source_of
 from datasets.sql import identifier, literal, literals
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path, sync_directory
+from queryengine.errors import WANT_OF_MEMORY
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 #: Below the state directory: where a load spills. Nobody else writes there, so it is emptied at each start.
@@ -39,8 +40,6 @@ _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 #: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
 _WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
 
-#: How the engine, or the allocator under it, says that the system gave no more memory.
-_NO_MEMORY = re.compile(r"Memory allocation failure|std::bad_alloc|\bout of memory\b", re.IGNORECASE)
 
 TOO_LARGE = (
     "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
@@ -266,7 +265,7 @@ class SnapshotBuilder:
             raise SnapshotError(TOO_LARGE) from exc
         except duckdb.Error as exc:
             text = str(exc)
-            if isinstance(exc, duckdb.FatalException | duckdb.InternalException) and _NO_MEMORY.search(text):
+            if isinstance(exc, duckdb.FatalException | duckdb.InternalException) and WANT_OF_MEMORY.search(text):
                 raise SnapshotError(TOO_LARGE) from exc
             if str(self.state_dir) in text or isinstance(exc, duckdb.FatalException | duckdb.InternalException):
                 reason = _WRITE_FAILURES.search(text)

@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from queryengine.errors import (
+    WANT_OF_MEMORY,
     EngineUnavailableError,
     QueryError,
     QueryTimeoutError,
@@ -139,9 +140,6 @@ _ADVICE = re.compile(
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
 )
-#: Within an internal error: the statement found no memory where DuckDB does not expect that.
-_NO_MEMORY = re.compile(r"Memory allocation failure|std::bad_alloc|\bout of memory\b", re.IGNORECASE)
-
 #: Where the class and the kind say too little, the text decides.
 _BY_TEXT = (
     (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
@@ -178,7 +176,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     fault = fault_of(exc)
     if fault in _AT_FAULT:
         return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
-    if fault is Fault.RESOURCES or (fault is Fault.BROKEN and _NO_MEMORY.search(str(exc))):
+    if fault is Fault.RESOURCES or (fault is Fault.BROKEN and WANT_OF_MEMORY.search(str(exc))):
         return ResourceLimitError(_used_up(str(exc), limits))
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: whoever else interrupts has left a reason
         return QueryTimeoutError(limits.timeout_s)

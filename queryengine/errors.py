@@ -22,6 +22,11 @@ What can happen to a statement.
 
 from __future__ import annotations
 
+import re
+
+#: What an internal error of DuckDB says when something found no memory where DuckDB does not expect that.
+WANT_OF_MEMORY = re.compile(r"Memory allocation failure|std::bad_alloc|\bout of memory\b", re.IGNORECASE)
+
 
 class QueryError(Exception):
     """Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version."""
