@@ -27,7 +27,13 @@ run: install  ## Run the example and print a query to paste.
 	@exec $(BIN)/python manage.py serve --config examples/runtime.yaml \
 	  --ready-message "$$($(BIN)/python examples/prepare.py --print-query)"
 
-test: $(VENV)/test.stamp  ## Run every test.
+# The JavaScript client that tests run, pinned by hash in the lock file. Node itself is a Python package of test.in.
+$(VENV)/node.stamp: tests/clients/node/package-lock.json $(VENV)/test.stamp
+	@mkdir -p $(VENV)/node && cp tests/clients/node/package.json tests/clients/node/package-lock.json $(VENV)/node
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix $(VENV)/node --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+test: $(VENV)/test.stamp $(VENV)/node.stamp  ## Run every test.
 	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
 
 check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
