@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -25,9 +26,12 @@ from queryengine.cancellation import Reason
 from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
     ActiveQuery,
+    ArrowParameters,
     CancelToken,
+    Description,
     EngineStatus,
     GatedStatement,
+    Parameters,
     Query,
     QueryTimings,
 )
@@ -402,12 +406,33 @@ class EngineClient:
             "call": "run",
             "sql": query.sql,
             "encoding": query.encoding,
-            "parameters": query.parameters,
             "fingerprint": query.fingerprint,
+            **_values(query.parameters),
         }
         result = self._statement(query.query_id, query.timeout_s)
         result.start(call, _entry(query.sql, query.fingerprint), cancel)
         return result
+
+    def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
+        """As `QueryEngine.describe`."""
+        call = {
+            "call": "describe",
+            "sql": query.sql,
+            "fingerprint": query.fingerprint,
+            **_values(query.parameters),
+        }
+        statement = self._statement(query.query_id, query.timeout_s)
+        statement.start(call, _entry(query.sql, query.fingerprint), cancel)
+        try:
+            fields = statement.answer["description"]
+            schema = fields["schema"]
+            return Description(
+                schema=None if schema is None else b64decode(schema), parameters=tuple(fields["parameters"])
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineUnavailableError("The engine's answer cannot be read.") from error
+        finally:
+            statement.close()
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
@@ -456,6 +481,13 @@ class EngineClient:
         return ClientResult(
             self._link, self._path, query_id, limit_s=whole_s if limit_s is None else limit_s, shown_limit_s=whole_s
         )
+
+
+def _values(parameters: Parameters | None) -> dict[str, Any]:
+    """Return the fields of a request that hold *parameters*."""
+    if isinstance(parameters, ArrowParameters):
+        return {"arrow_parameters": b64encode(parameters.stream).decode("ascii")}
+    return {"parameters": parameters}
 
 
 def _entry(sql: str, key: str) -> dict[str, str]:

@@ -13,8 +13,18 @@ from typing import Any, Literal, Protocol
 
 Encoding = Literal["json", "csv", "arrow", "vnd"]
 
+
+@dataclass(frozen=True, slots=True)
+class ArrowParameters:
+    """The values of a statement's parameters as an Arrow IPC stream of one row, which nobody has looked into yet."""
+
+    stream: bytes
+
+
 #: Values of `$1`, `?` (a sequence) or `$name` (a mapping), as JSON gives them.
-Parameters = Sequence[Any] | Mapping[str, Any]
+JsonParameters = Sequence[Any] | Mapping[str, Any]
+
+Parameters = JsonParameters | ArrowParameters
 
 
 StatementKind = Literal["select", "explain", "pivot"]
@@ -112,6 +122,20 @@ class QueryResult(Protocol):
         """Stop the statement if it still runs and give its place back. More than one call is harmless."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """
+    What a statement is, found out without running it.
+
+    `schema` is that of its answer in Arrow, as an encapsulated IPC message; None when it depends on the values of
+    parameters that were not given. `parameters` are the names of those it takes in their order, "1" and "2" for `?`
+    and `$1`.
+    """
+
+    schema: bytes | None
+    parameters: tuple[str, ...]
+
+
 class CancelToken(Protocol):
     """Lets another thread stop a statement: before `run` returns, and after, until its result is closed."""
 
@@ -131,6 +155,16 @@ class QueryEngine(Protocol):
 
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.
+        """
+
+    def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
+        """
+        Gate and bind one statement without running it. It waits for a place, and counts, as any other of its key.
+
+        A statement with parameters may come without values. A PIVOT that finds its columns in the data reads it.
+
+        Raises:
+            QueryError: As `run`, for whatever can be known before a statement runs.
         """
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:

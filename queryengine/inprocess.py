@@ -25,10 +25,21 @@ from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Column, Manifest
 from queryengine.encoders import encode
-from queryengine.engine import ActiveQuery, CancelToken, EngineStatus, GatedStatement, Query, QueryTimings
+from queryengine.encoders.arrow import answer_schema
+from queryengine.encoders.plan import renderers
+from queryengine.engine import (
+    ActiveQuery,
+    CancelToken,
+    Description,
+    EngineStatus,
+    GatedStatement,
+    Query,
+    QueryTimings,
+)
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, ResourceLimitError
 from queryengine.gate import Gate
 from queryengine.generations import Generations
+from queryengine.parameters import ordered
 from queryengine.scratch import ScratchDirectory
 from queryengine.session import EngineInstance
 from queryengine.views import gate_views
@@ -227,34 +238,31 @@ class InProcessEngine:
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.
         """
-        if self._closed:
-            raise _stopping()
         timings = QueryTimings()
         interruption = Interruption()
         with ExitStack() as held:
-            self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
-            held.callback(self._watchdog.forget, interruption)
-            if cancel is not None:
-                held.callback(cancel.subscribe(partial(interruption.stop, QueryCancelledError)))
-            active = self._active.enter(query, partial(interruption.stop, QueryCancelledError))
-            held.callback(active.leave)
+            statement, session = self._enter(query, cancel, timings, interruption, held)
             began = time.perf_counter()
-            statement = self._gate.admit(query.sql, self._relations)
-            timings.parse_ms = _ms_since(began)
-            began = time.perf_counter()
-            held.callback(self._admission.enter(query.fingerprint, interruption).leave)
-            timings.queued_ms = _ms_since(began)
-            active.run()
-            began = time.perf_counter()
-            lease = self._generations.lease()
-            held.callback(lease.release)
-            reader = lease.session.run(statement, query.parameters, interruption)
+            reader = session.run(statement, query.parameters, interruption)
             timings.run_ms = _ms_since(began)
             held.callback(reader.close)
             chunks = encode(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
+
+    def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
+        """As `QueryEngine.describe`."""
+        interruption = Interruption()
+        with ExitStack() as held:
+            statement, session = self._enter(query, cancel, QueryTimings(), interruption, held)
+            found = session.describe(statement, query.parameters, interruption)
+        schema = None
+        if found is not None:
+            columns, of_batches = found
+            renderers(columns, of_batches)  # Refuses what the answer would be refused for.
+            schema = answer_schema(columns, of_batches).serialize().to_pybytes()
+        return Description(schema=schema, parameters=ordered(statement.parameters))
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
@@ -293,6 +301,34 @@ class InProcessEngine:
         self._watchdog.close()
         self._scratch.close()
         self._gate.close()
+
+    def _enter(
+        self,
+        query: Query,
+        cancel: CancelToken | None,
+        timings: QueryTimings,
+        interruption: Interruption,
+        held: ExitStack,
+    ) -> tuple[GatedStatement, EngineInstance]:
+        """Gate a statement and wait for its place; *held* gets what is to be given back when it has ended."""
+        if self._closed:
+            raise _stopping()
+        self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
+        held.callback(self._watchdog.forget, interruption)
+        if cancel is not None:
+            held.callback(cancel.subscribe(partial(interruption.stop, QueryCancelledError)))
+        active = self._active.enter(query, partial(interruption.stop, QueryCancelledError))
+        held.callback(active.leave)
+        began = time.perf_counter()
+        statement = self._gate.admit(query.sql, self._relations)
+        timings.parse_ms = _ms_since(began)
+        began = time.perf_counter()
+        held.callback(self._admission.enter(query.fingerprint, interruption).leave)
+        timings.queued_ms = _ms_since(began)
+        active.run()
+        lease = self._generations.lease()
+        held.callback(lease.release)
+        return statement, lease.session
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from queryengine.engine import Parameters
+from queryengine.engine import JsonParameters
 from queryengine.errors import ParameterError
 
 MAX_PARAMETERS = 10_000
@@ -23,7 +23,7 @@ UNKNOWN_TYPE = "The value of a parameter is of a type that the engine does not t
 _SHOWN_CHARACTERS = 40
 
 
-def bind(taken: Collection[str], given: Parameters | None) -> list[Any] | dict[str, Any] | None:
+def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | dict[str, Any] | None:
     """
     Return *given* as DuckDB takes it, None when the statement has no parameters.
 
@@ -40,7 +40,19 @@ def bind(taken: Collection[str], given: Parameters | None) -> list[Any] | dict[s
     return _bind_sequence(names, list(given or ()))
 
 
-def check_values(given: Parameters | None) -> None:
+def ordered(taken: Collection[str]) -> tuple[str, ...]:
+    """Return the names of a statement's parameters: numbers by their value, others by the alphabet."""
+    return tuple(sorted(taken, key=lambda name: (int(name) if name.isdecimal() else 0, name)))
+
+
+def nulls(taken: Collection[str]) -> list[Any] | dict[str, Any]:
+    """Return NULL for each of the parameters *taken*."""
+    if all(name.isdecimal() for name in taken):
+        return [None] * max(map(int, taken))
+    return dict.fromkeys(taken)
+
+
+def check_values(given: JsonParameters | None) -> None:
     """
     Check each value by itself.
 

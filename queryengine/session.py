@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,18 @@ import duckdb
 import pyarrow as pa
 
 from queryengine import duckdb_errors
+from queryengine.arrow_parameters import from_arrow
 from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
-from queryengine.engine import GatedStatement, Parameters
-from queryengine.errors import EngineUnavailableError, ParameterError, SqlError, StatementNotAllowedError
-from queryengine.parameters import UNKNOWN_TYPE, bind
+from queryengine.engine import ArrowParameters, GatedStatement, Parameters
+from queryengine.errors import (
+    EngineUnavailableError,
+    ParameterError,
+    SqlError,
+    StatementError,
+    StatementNotAllowedError,
+)
+from queryengine.parameters import UNKNOWN_TYPE, bind, nulls
 from queryengine.values import arrow_projection
 from queryengine.views import GatedView
 from runtimeconf.model import QueryConfig, RuntimeConfig
@@ -59,6 +67,10 @@ _IDLE_CURSORS = 8
 
 #: The longest text that shares a cursor, in characters: DuckDB holds the interpreter while it parses it.
 _SHARED_CHARACTERS = 1000
+
+
+#: How the gate writes an EXPLAIN that would run its statement.
+_NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
 
 
 class SnapshotGoneError(Exception):
@@ -118,24 +130,47 @@ class Reader:
             QueryError: See `EngineInstance.run`.
         """
         try:
-            if self._begun_s is None:
-                self._begun_s = time.monotonic()
-                self._cursor.execute("USE runtime")
-                self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-            relation = self._relation(statement.sql, parameters)
-            types = [str(type_) for type_ in relation.types]
-            self.columns = tuple(
-                Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True)
-            )
-            if projection := _projection(self.columns):
-                relation = relation.project(projection)
-                self._lines_before = _LINES_BEFORE_PROJECTED
+            self._begin()
+            relation = self._projected(statement.sql, parameters)
             self._interruption.check()
             self._batches = relation.to_arrow_reader(_VECTOR_ROWS)
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         self.schema = self._batches.schema
         self._look_ahead()
+
+    def describe(
+        self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None, *, unbound: bool
+    ) -> pa.Schema | None:
+        """
+        Set `columns` and return the schema that the batches of *statement* would have.
+
+        *unbound* says that *parameters* only stand for values to come: None when the schema depends on them.
+
+        Raises:
+            QueryError: See `EngineInstance.describe`.
+        """
+        sql = _NOT_ANALYZED.sub("EXPLAIN ", statement.sql) if statement.kind == "explain" else statement.sql
+        try:
+            self._begin()
+            if unbound and statement.kind == "select":
+                # It knows that values are missing, and complains only of what no value could mend.
+                self._lines_before = _LINES_BEFORE_PROJECTED
+                self._cursor.execute(f"PREPARE described AS\n\n{sql}")
+                self._cursor.execute("DEALLOCATE described")
+                self._lines_before = 0
+            self._interruption.check()
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(exc) from exc
+        try:
+            try:
+                return self._projected(sql, parameters).limit(0).to_arrow_table().schema
+            except duckdb_errors.ENGINE_ERRORS as exc:
+                raise self._failure(exc) from exc
+        except StatementError:
+            if unbound:
+                return None
+            raise
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """
@@ -186,6 +221,22 @@ class Reader:
                 return
             self._cursor.execute("ROLLBACK")
         self._cursor.close()
+
+    def _begin(self) -> None:
+        if self._begun_s is None:
+            self._begun_s = time.monotonic()
+            self._cursor.execute("USE runtime")
+            self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+
+    def _projected(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
+        """Bind *sql*, set `columns`, and return it as Arrow can hold it."""
+        relation = self._relation(sql, parameters)
+        types = [str(type_) for type_ in relation.types]
+        self.columns = tuple(Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True))
+        if projection := _projection(self.columns):
+            relation = relation.project(projection)
+            self._lines_before = _LINES_BEFORE_PROJECTED
+        return relation
 
     def _relation(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
         self._interruption.check()
@@ -305,7 +356,7 @@ class EngineInstance:
             QueryTimeoutError: DuckDB's own clock ran out.
             QueryError: *interruption* was stopped; its reason.
         """
-        values = bind(statement.parameters, parameters)
+        values = _values(statement, parameters)
         self._require(statement.relations)
         shared = (
             statement.plain
@@ -320,6 +371,25 @@ class EngineInstance:
             reader.close()
             raise
         return reader
+
+    def describe(
+        self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption
+    ) -> tuple[tuple[Column, ...], pa.Schema] | None:
+        """
+        Return the columns and the schema that the reader of `run` would have; None when they depend on values to come.
+
+        Without *parameters*, a statement that takes some is described as far as that goes.
+
+        Raises:
+            QueryError: As `run`.
+        """
+        unbound = bool(statement.parameters) and parameters is None
+        values = nulls(statement.parameters) if unbound else _values(statement, parameters)
+        self._require(statement.relations)
+        cursor, _ = self._take(shared=False)
+        with closing(Reader(self, cursor, interruption)) as reader:
+            schema = reader.describe(statement, values, unbound=unbound)
+            return None if schema is None else (reader.columns, schema)
 
     def keep(self, cursor: duckdb.DuckDBPyConnection, begun_s: float) -> bool:
         """Take back *cursor*, whose transaction began at *begun_s*, for another query; False when it is not wanted."""
@@ -443,6 +513,14 @@ def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
         "autoload_known_extensions": False,
         "allow_community_extensions": False,
     }
+
+
+def _values(statement: GatedStatement, parameters: Parameters | None) -> list[Any] | dict[str, Any] | None:
+    """Return *parameters* as DuckDB takes them for *statement*; raises ParameterError."""
+    if isinstance(parameters, ArrowParameters):
+        named = not all(name.isdecimal() for name in statement.parameters)
+        return bind(statement.parameters, from_arrow(parameters.stream, named=named))
+    return bind(statement.parameters, parameters)
 
 
 def _projection(columns: Sequence[Column]) -> str | None:

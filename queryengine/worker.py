@@ -15,15 +15,16 @@ import signal
 import socket
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from queryengine import process_limits
 from queryengine.cancellation import CancelSource
 from queryengine.encoders import CONTENT_TYPES
-from queryengine.engine import Query
+from queryengine.engine import ArrowParameters, Parameters, Query
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 from queryengine.inprocess import InProcessEngine
@@ -63,6 +64,8 @@ _SETTLE_AFTER_S = 0.005
 SLACK_BYTES = 16 * MIB
 WORN_BYTES = 64 * MIB
 
+
+_CallKind = Literal["run", "describe", "admit"]
 
 _TOO_LARGE = "The statement needs more memory than there is."
 
@@ -238,7 +241,7 @@ class StatementServer:
         try:
             self._arm(call, connection, cancel)
             engine = self._opened()
-            last = _admitted(engine, call) if call.kind == "admit" else _run(engine, call, cancel, sender)
+            last = _done(engine, call, cancel, sender)
         except QueryError as exc:
             last = _error_frame(exc)
         except _ClientLostError:
@@ -319,7 +322,7 @@ class _Sender:
 class _Call:
     """A request, checked; `relations` are those of "admit", `deadline` is on the monotonic clock."""
 
-    kind: Literal["run", "admit"]
+    kind: _CallKind
     query: Query
     relations: frozenset[str]
     deadline: float
@@ -339,13 +342,13 @@ def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
     """
     try:
         kind, encoding = fields["call"], fields.get("encoding", "json")
-        if kind not in ("run", "admit") or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
+        if kind not in get_args(_CallKind) or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
             raise FrameError("a request is not well-formed")
         left_s = min(float(fields["timeout_s"]), limit_s)
         query = Query(
             sql=fields["sql"],
             encoding=encoding,
-            parameters=fields.get("parameters"),
+            parameters=_parameters(fields),
             query_id=str(fields["query_id"]),
             fingerprint=str(fields.get("fingerprint", "")),
             timeout_s=left_s,
@@ -354,6 +357,25 @@ def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
     except (KeyError, TypeError, ValueError):
         raise FrameError("a request is not well-formed") from None
     return _Call(kind=kind, query=query, relations=relations, deadline=time.monotonic() + left_s)
+
+
+def _parameters(fields: dict[str, Any]) -> Parameters | None:
+    """Return the values of a request's parameters; raises ValueError."""
+    if "arrow_parameters" in fields:
+        return ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
+    given: Parameters | None = fields.get("parameters")
+    return given
+
+
+def _done(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Sender) -> bytes:
+    """Do what *call* asks for, and return the last frames of the answer."""
+    match call.kind:
+        case "admit":
+            return _admitted(engine, call)
+        case "describe":
+            return _described(engine, call, cancel)
+        case "run":
+            return _run(engine, call, cancel, sender)
 
 
 def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Sender) -> bytes:
@@ -382,6 +404,12 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
         "encode_ms": round(timings.encode_ms, 3),
     }
     return b"".join([*frames, *encode_data(b"".join(chunks)), encode_json(Kind.END, fields)])
+
+
+def _described(engine: InProcessEngine, call: _Call, cancel: CancelSource) -> bytes:
+    description = engine.describe(call.query, cancel)
+    schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
+    return encode_json(Kind.END, {"description": {"schema": schema, "parameters": description.parameters}})
 
 
 def _admitted(engine: InProcessEngine, call: _Call) -> bytes:

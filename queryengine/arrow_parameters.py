@@ -1,0 +1,91 @@
+"""
+Parameters that came as an Arrow record batch, as values that DuckDB takes.
+
+The bytes come from a caller, so they are read where statements run: in a process that may be killed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from queryengine.errors import ParameterError
+
+#: How clients mark a name or a position: `$id`, `:id`, `@id`.
+_MARKS = "$:@"
+_POSITION = re.compile(r"[$?]([1-9]\d{0,4})")
+
+_UNREADABLE = "The parameters are not one Arrow record batch that can be read."
+
+#: Types with more digits than Python's have, by the type of the engine that has them all.
+_NANOSECONDS: Mapping[Callable[[pa.DataType], bool], str] = MappingProxyType(
+    {pa.types.is_timestamp: "TIMESTAMP_NS", pa.types.is_time64: "TIME_NS"}
+)
+
+
+def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:
+    """
+    Return the values of the one row of *stream*, an Arrow IPC stream.
+
+    They are in their order, or by the names of their columns when the statement has *named* its parameters. Columns
+    that are all called `$1`, `$2` and so on give their positions so.
+
+    Raises:
+        ParameterError: *stream* cannot be read, has not one row, or holds a type or name that is not taken.
+    """
+    try:
+        batch = _one_row(stream)
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as exc:
+        raise ParameterError(_UNREADABLE) from exc
+    names = batch.schema.names
+    values = [_value(name, column) for name, column in zip(names, batch.columns, strict=True)]
+    if named:
+        by_name = {name.lstrip(_MARKS): value for name, value in zip(names, values, strict=True)}
+        if len(by_name) != len(values):
+            raise ParameterError("A parameter is given twice.")
+        return by_name
+    positions = [found and int(found[1]) for found in map(_POSITION.fullmatch, names)]
+    if positions and set(positions) == set(range(1, len(values) + 1)):
+        return [value for _, value in sorted(zip(positions, values, strict=True), key=lambda pair: pair[0] or 0)]
+    return values
+
+
+def _one_row(stream: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(stream) as reader:
+        found = None
+        for batch in reader:
+            if not batch.num_rows:
+                continue
+            if batch.num_rows > 1 or found is not None:
+                raise ParameterError("One row of parameters is taken at a time: send one execution for each row.")
+            # Offsets and lengths are the sender's word so far.
+            batch.validate(full=True)
+            found = batch
+    if found is None:
+        raise ParameterError("There is no row of parameters.")
+    return found
+
+
+def _value(name: str, column: pa.Array) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    try:
+        for is_type, target in _NANOSECONDS.items():
+            if is_type(column.type) and column.type.unit == "ns":
+                return _of_nanoseconds(column, target)
+        return column[0].as_py()
+    except (pa.ArrowException, ValueError, OverflowError, NotImplementedError, TypeError) as exc:
+        raise ParameterError(f"The value of ${name[:40]}, of the type {column.type}, is not taken.") from exc
+
+
+def _of_nanoseconds(column: pa.Array, target: str) -> Any:
+    zone = getattr(column.type, "tz", None)
+    # Without its zone a moment is written in UTC.
+    text = column.cast(pa.timestamp("ns")) if zone else column
+    written = text.cast(pa.string())[0].as_py()
+    return written if written is None else duckdb.Value(written, duckdb.type(target))
