@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-ROOMS := runtimeconf authkeys queryengine datasets sqlapi runtimeclient runtime_site
+ROOMS := runtimeconf authkeys queryengine datasets sqlapi flightapi runtimeclient runtime_site
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
 .DEFAULT_GOAL := help

@@ -1,0 +1,1 @@
+"""The Arrow Flight SQL endpoint: protocol, commands (pure), metadata answers, and a thin server."""
