@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import logging
 
-from rest_framework.request import Request
-
 logger = logging.getLogger(__name__)
 
 MISSING = "missing_key"
 UNKNOWN = "unknown_key"
 
 
-def log_failure(request: Request, reason: str) -> None:
-    """Write the line of a request that is about to be refused with 401."""
-    match = request._request.resolver_match  # noqa: SLF001 (DRF has no public name for Django's request)
-    logger.warning(
-        "authentication failed",
-        extra={
-            "fields": {
-                "peer": request.META.get("REMOTE_ADDR", ""),
-                "method": request.method,
-                "route": match.url_name if match else None,
-                "status": 401,
-                "reason": reason,
-                "request_id": request.META.get("runtime.request_id", ""),
-            }
-        },
-    )
+def log_failure(  # noqa: PLR0913 (one for each field of the line)
+    reason: str, *, peer: str, method: str | None, route: str | None, status: int | str, request_id: str
+) -> None:
+    """
+    Write the line of a request that is about to be refused.
+
+    Args:
+        reason: Why, as a stable word.
+        peer: The caller's address.
+        method: The HTTP method or the known RPC; None for an unknown one.
+        route: The name of the route, None when there is none.
+        status: The HTTP or gRPC status of the refusal.
+        request_id: As the answer has it.
+    """
+    fields = {
+        "peer": peer,
+        "method": method,
+        "route": route,
+        "status": status,
+        "reason": reason,
+        "request_id": request_id,
+    }
+    logger.warning("authentication failed", extra={"fields": fields})

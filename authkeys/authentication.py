@@ -6,7 +6,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from authkeys import audit
+from authkeys import audit, http_audit
 from authkeys.access import Access
 from authkeys.credentials import Absent, Credential, Malformed, Reason
 from authkeys.keys import ApiKey
@@ -42,11 +42,11 @@ class ApiKeyAuthentication(BaseAuthentication):
         if isinstance(credential, Absent):
             return None
         if isinstance(credential, Malformed):
-            audit.log_failure(request, credential.reason.value)
+            http_audit.log_failure(request, credential.reason.value)
             raise AuthenticationFailed(_SENTENCES[credential.reason], code="invalid_key")
         key = access.key_set.find(credential.text)
         if key is None:
-            audit.log_failure(request, audit.UNKNOWN)
+            http_audit.log_failure(request, audit.UNKNOWN)
             raise AuthenticationFailed("The API key is not valid.", code="invalid_key")
         return Principal.of(key), key
 

@@ -7,7 +7,9 @@ holds a comma, so a comma always means two values, and two values are refused wh
 
 from __future__ import annotations
 
+import base64
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 #: White space that may stand around a header value (RFC 9110, 5.6.3).
@@ -19,6 +21,8 @@ class Reason(enum.Enum):
 
     REPEATED = "repeated_header"
     SCHEME = "unknown_scheme"
+    CONFLICTING = "conflicting_credentials"
+    ENCODING = "malformed_credential"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,50 @@ def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bo
     if key:
         return Malformed(Reason.REPEATED) if "," in key else Presented(key)
     return from_authorization(authorization) if bearer else Absent()
+
+
+def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token: Sequence[str]) -> Credential:
+    """
+    Decide what a gRPC call presents.
+
+    Args:
+        authorization: The values of this metadata: one at most, of the scheme Bearer.
+        x_api_key: The same. It authenticates nobody, and beside another key it is refused: no proxy in between may have
+            decided by it.
+        token: The values of `auth-token-bin`, which old Flight clients send instead after a handshake.
+    """
+    if len(authorization) > 1 or len(token) > 1:
+        return Malformed(Reason.REPEATED)
+    credential = from_authorization("".join(authorization))
+    if isinstance(credential, Absent) and "".join(token):
+        credential = Presented("".join(token))
+    elif isinstance(credential, Presented) and token and token[0] != credential.text:
+        return Malformed(Reason.CONFLICTING)
+    if isinstance(credential, Presented) and any(text.strip(_OWS) not in ("", credential.text) for text in x_api_key):
+        return Malformed(Reason.CONFLICTING)
+    return credential
+
+
+def from_handshake(authorization: Sequence[str]) -> Credential:
+    """
+    Decide what `authorization` of a Flight handshake presents: also Basic (RFC 7617), whose password is the key.
+
+    The user may be anything, and the padding of Base64 may be missing, as some clients leave it out.
+    """
+    if len(authorization) != 1:
+        return Malformed(Reason.REPEATED) if authorization else Absent()
+    scheme, _, encoded = authorization[0].strip(_OWS).partition(" ")
+    if scheme.lower() != "basic":
+        return from_authorization(authorization[0])
+    encoded = encoded.strip(_OWS).rstrip("=")
+    try:
+        plain = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
+    except ValueError:
+        return Malformed(Reason.ENCODING)
+    _, separator, password = plain.partition(":")
+    if not separator:
+        return Malformed(Reason.ENCODING)
+    return Presented(password) if password else Absent()
 
 
 def from_authorization(authorization: str | None) -> Credential:

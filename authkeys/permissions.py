@@ -8,7 +8,7 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from authkeys import audit
+from authkeys import audit, http_audit
 from authkeys.principal import Principal
 from authkeys.state import get_access
 
@@ -28,7 +28,7 @@ class HasPrincipal(BasePermission):
         """
         if isinstance(request.user, Principal):
             return True
-        audit.log_failure(request, audit.MISSING)
+        http_audit.log_failure(request, audit.MISSING)
         headers = "X-API-Key: <key>"
         if get_access().takes_bearer:
             headers += " or Authorization: Bearer <key>"

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Query, QueryEngine, QueryResult
 from queryengine.errors import QueryCancelledError
+from queryengine.query_log import QueryRecord
 from sqlapi import disconnects
 from sqlapi.disconnects import HasFileno, Watch
 from sqlapi.error_table import code_of
@@ -47,9 +46,7 @@ class Answer:
     """
 
     def __init__(self, engine: QueryEngine, query: Query, request_id: str, connection: HasFileno | None) -> None:
-        self._query = query
-        self._request_id = request_id
-        self._began = time.monotonic()
+        self._record = QueryRecord(logger, "http", query, request_id)
         self._ahead: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""
@@ -115,22 +112,6 @@ class Answer:
             return
         self._outcome = outcome
         self._watch.stop()
-        fields: dict[str, Any] = {
-            "query_id": self._query.query_id,
-            "request_id": self._request_id,
-            "fingerprint": self._query.fingerprint,
-            "outcome": outcome,
-            "duration_ms": round((time.monotonic() - self._began) * 1000, 1),
-        }
         if self._result is not None:
             self._result.close()
-            timings = self._result.timings
-            fields |= {
-                "rows": timings.rows,
-                "bytes": timings.bytes,
-                "queued_ms": round(timings.queued_ms, 1),
-                "parse_ms": round(timings.parse_ms, 1),
-                "run_ms": round(timings.run_ms, 1),
-                "encode_ms": round(timings.encode_ms, 1),
-            }
-        logger.info("query", extra={"fields": fields})
+        self._record.write(outcome, None if self._result is None else self._result.timings)

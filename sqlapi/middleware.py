@@ -10,13 +10,14 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from authkeys.state import get_access
+from queryengine.ids import accepted_id, new_id
 from runtimeconf.state import get_config
 from sqlapi import access_log
 from sqlapi.body import close_if_unread
 from sqlapi.handlers import respond
 from sqlapi.hosts import check_host, check_same_site
 from sqlapi.problems import COMMON_HEADERS
-from sqlapi.request_ids import QUERY_ID, REQUEST_ID, accepted_id, new_id
+from sqlapi.request_ids import QUERY_ID, REQUEST_ID
 from sqlapi.routes import is_open, route_name
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]

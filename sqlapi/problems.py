@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 
-from sqlapi.request_ids import new_id
+from queryengine.ids import new_id
 
 CONTENT_TYPE = "application/problem+json"
 

@@ -22,6 +22,7 @@ from datasets.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasets.state import get_datasets
 from queryengine.engine import EngineStatus, Query
 from queryengine.errors import EngineUnavailableError
+from queryengine.ids import new_id
 from queryengine.state import get_engine
 from runtimeconf.state import get_config
 from sqlapi import negotiation
@@ -37,7 +38,7 @@ from sqlapi.errors import (
 )
 from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.readiness import is_ready
-from sqlapi.request_ids import QUERY_ID, REQUEST_ID, new_id
+from sqlapi.request_ids import QUERY_ID, REQUEST_ID
 from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqlapi.request_ids import accepted_id, new_id
+from queryengine.ids import accepted_id, new_id
 
 
 def test_new_ids_differ_and_are_well_formed() -> None:
