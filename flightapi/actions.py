@@ -7,10 +7,27 @@ the session actions) are bare messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
-from flightapi.commands import Plan
+from flightapi.commands import (
+    CATALOG,
+    NO_SUBSTRAIT,
+    NO_TRANSACTIONS,
+    SCHEMA,
+    Plan,
+    checked_handle,
+    plan_ticket_bytes,
+    refuse_transaction,
+    unwrap,
+)
+from flightapi.errors import MalformedMessageError, UnsupportedError
+from flightapi.protocol import messages
+from flightapi.protocol.messages import pack, parse
+
+#: The most options that one SetSessionOptions may name.
+MAX_OPTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,32 @@ ActionPlan = CreatePrepared | ClosePrepared | Cancel | CloseSession | GetSession
 
 CancelStatus = Literal["cancelled", "cancelling", "not_cancellable"]
 
+#: What ListActions names, with a sentence on each.
+_DESCRIPTIONS: Final = {
+    "CreatePreparedStatement": "Prepare a statement. Takes ActionCreatePreparedStatementRequest.",
+    "ClosePreparedStatement": "Close a prepared statement. Takes ActionClosePreparedStatementRequest.",
+    "CancelFlightInfo": "Stop a running statement. Takes CancelFlightInfoRequest.",
+    "CancelQuery": "Stop a running statement, the older form. Takes ActionCancelQueryRequest.",
+    "CloseSession": "End the session. Takes CloseSessionRequest.",
+    "GetSessionOptions": "Tell the catalog and schema. Takes GetSessionOptionsRequest.",
+    "SetSessionOptions": "Options cannot be changed. Takes SetSessionOptionsRequest.",
+}
+
+#: Actions of the format that are not here, and why.
+_ABSENT: Final = {
+    "BeginTransaction": NO_TRANSACTIONS,
+    "EndTransaction": NO_TRANSACTIONS,
+    "BeginSavepoint": NO_TRANSACTIONS,
+    "EndSavepoint": NO_TRANSACTIONS,
+    "CreatePreparedSubstraitPlan": NO_SUBSTRAIT,
+    "RenewFlightEndpoint": "Endpoints of this runtime do not expire, so there is nothing to renew.",
+}
+
+#: The options of each session, which nobody can change. ADBC asks for them by these names.
+_OPTIONS: Final = {"catalog": CATALOG, "schema": SCHEMA}
+
+_CANCEL_NUMBERS: Final[Mapping[CancelStatus, int]] = {"cancelled": 1, "cancelling": 2, "not_cancellable": 3}
+
 
 def plan_action(data: bytes) -> ActionPlan:
     """
@@ -68,14 +111,23 @@ def plan_action(data: bytes) -> ActionPlan:
     Raises:
         MalformedMessageError: It is no Action, or its body is not the message of its type.
         UnknownTicketError: The FlightInfo to cancel has a ticket that is not ours.
-        UnsupportedError: The type is unknown, or one that the runtime does not have.
+        UnsupportedError: The type is unknown, or one that the runtime does not have, or names a transaction.
+        FlightApiError: The ticket of the FlightInfo to cancel, as `commands.plan_ticket` says.
     """
-    raise NotImplementedError
+    action = parse(messages.Action, data)
+    if action.type in _ABSENT:
+        raise UnsupportedError(_ABSENT[action.type])
+    if action.type not in _READERS:
+        raise UnsupportedError(f"The runtime does not have the action {action.type[:100]!r}.")
+    return _READERS[action.type](action.body)
 
 
 def action_types() -> tuple[bytes, ...]:
     """Return what ListActions answers: serialised ActionTypes."""
-    raise NotImplementedError
+    return tuple(
+        bytes(messages.ActionType(type=name, description=description).SerializeToString())
+        for name, description in _DESCRIPTIONS.items()
+    )
 
 
 def prepared_result(handle: bytes, dataset_schema: bytes, parameter_schema: bytes) -> bytes:
@@ -87,14 +139,104 @@ def prepared_result(handle: bytes, dataset_schema: bytes, parameter_schema: byte
         dataset_schema: As `protocol.schemas.encapsulated` gives it.
         parameter_schema: The same of `protocol.schemas.parameter_schema`; b"" when the statement takes none.
     """
-    raise NotImplementedError
+    return _result(
+        pack(
+            messages.ActionCreatePreparedStatementResult(
+                prepared_statement_handle=handle,
+                dataset_schema=dataset_schema,
+                parameter_schema=parameter_schema,
+                is_update=False,  # JDBC chooses by it whether to ask for rows.
+            )
+        )
+    )
 
 
 def cancel_result(plan: Cancel, status: CancelStatus) -> bytes:
     """Return the serialised Result of a cancellation, in the form in which it was asked for."""
-    raise NotImplementedError
+    number = _CANCEL_NUMBERS[status]
+    if plan.action == "CancelQuery":
+        return _result(pack(messages.ActionCancelQueryResult(result=number)))
+    return _result(messages.CancelFlightInfoResult(status=number).SerializeToString())
 
 
 def session_result(plan: CloseSession | GetSessionOptions | SetSessionOptions) -> bytes:
     """Return the serialised Result of an action on the session."""
-    raise NotImplementedError
+    match plan:
+        case CloseSession():
+            closed = messages.CloseSessionResult.Status.Value("CLOSED")
+            answer = messages.CloseSessionResult(status=closed)
+        case GetSessionOptions():
+            answer = messages.GetSessionOptionsResult()
+            for name, value in _OPTIONS.items():
+                answer.session_options[name].string_value = value
+        case SetSessionOptions(errors=errors):
+            answer = messages.SetSessionOptionsResult()
+            for name, number in errors:
+                answer.errors[name].value = number
+    return _result(answer.SerializeToString())
+
+
+def _result(body: bytes) -> bytes:
+    return bytes(messages.Result(body=body).SerializeToString())
+
+
+def _create_prepared(body: bytes) -> CreatePrepared:
+    request = unwrap(messages.ActionCreatePreparedStatementRequest, body)
+    refuse_transaction(request)
+    return CreatePrepared(request.query)
+
+
+def _close_prepared(body: bytes) -> ClosePrepared:
+    request = unwrap(messages.ActionClosePreparedStatementRequest, body)
+    return ClosePrepared(checked_handle(request.prepared_statement_handle))
+
+
+def _cancel_flight_info(body: bytes) -> Cancel:
+    return Cancel(_target(parse(messages.CancelFlightInfoRequest, body).info), "CancelFlightInfo")
+
+
+def _cancel_query(body: bytes) -> Cancel:
+    request = unwrap(messages.ActionCancelQueryRequest, body)
+    return Cancel(_target(parse(messages.FlightInfo, request.info)), "CancelQuery")
+
+
+def _target(info: Any) -> Plan:
+    """Return the plan of the ticket in a FlightInfo that the runtime gave out: it has one endpoint."""
+    if len(info.endpoint) != 1:
+        raise MalformedMessageError("The FlightInfo to cancel has not the one endpoint that it was given.")
+    return plan_ticket_bytes(info.endpoint[0].ticket.ticket)
+
+
+def _close_session(body: bytes) -> CloseSession:
+    parse(messages.CloseSessionRequest, body)
+    return CloseSession()
+
+
+def _get_session_options(body: bytes) -> GetSessionOptions:
+    parse(messages.GetSessionOptionsRequest, body)
+    return GetSessionOptions()
+
+
+def _set_session_options(body: bytes) -> SetSessionOptions:
+    options = parse(messages.SetSessionOptionsRequest, body).session_options
+    if len(options) > MAX_OPTIONS:
+        raise MalformedMessageError(f"A call sets more than {MAX_OPTIONS:,} options.")
+    kinds = messages.SetSessionOptionsResult.ErrorValue
+    errors = []
+    for name in sorted(options):
+        if name not in _OPTIONS:
+            errors.append((name, kinds.Value("INVALID_NAME")))
+        elif options[name].string_value != _OPTIONS[name]:
+            errors.append((name, kinds.Value("INVALID_VALUE")))
+    return SetSessionOptions(tuple(errors))
+
+
+_READERS: Final[Mapping[str, Callable[[bytes], ActionPlan]]] = {
+    "CreatePreparedStatement": _create_prepared,
+    "ClosePreparedStatement": _close_prepared,
+    "CancelFlightInfo": _cancel_flight_info,
+    "CancelQuery": _cancel_query,
+    "CloseSession": _close_session,
+    "GetSessionOptions": _get_session_options,
+    "SetSessionOptions": _set_session_options,
+}

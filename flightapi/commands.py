@@ -1,14 +1,15 @@
 """
 What a Flight SQL caller asks for: bytes in, a plan out. Pure: nothing here runs, waits or remembers.
 
-A descriptor, a ticket and an action say the same few things in several forms (Arrow Flight SQL, `FlightSql.proto`). Each
-form becomes one small plan, so that whoever acts on plans knows no protobuf. A descriptor command or ticket that is no
-Any is the text of a statement; a path names a dataset or view.
+A descriptor, a ticket and an upload say the same few things in several forms (Arrow Flight SQL, `FlightSql.proto`).
+Each form becomes one small plan, so that whoever acts on plans knows no protobuf. A descriptor command or ticket that
+is no Any is the text of a statement; a path names a dataset or view.
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -22,16 +23,38 @@ from flightapi.errors import (
     UnsupportedError,
 )
 from flightapi.protocol import messages
-from flightapi.protocol.messages import pack, parse
+from flightapi.protocol.messages import TYPE_URL_PREFIX, full_name, pack, parse
+
+#: Where all datasets and views are.
+CATALOG = "runtime"
+SCHEMA = "main"
 
 #: Bytes of the id of a ticket.
 TICKET_ID_BYTES = 16
 
-#: The longest handle of a prepared statement that is looked up.
+#: The longest handle of a prepared statement, and name or pattern of a metadata command, that is looked at.
 MAX_HANDLE_BYTES = 1024
-
-#: Names and patterns in metadata commands longer than this match nothing and are refused.
 MAX_NAME_CHARACTERS = 10_000
+
+#: The most numbers of GetSqlInfo and types of GetTables that one command may ask for.
+MAX_ITEMS = 10_000
+
+#: A path names a dataset or view, its schema and its catalog at most.
+MAX_PATH_PARTS = 3
+
+#: A ticket: version, kind, id, checksum, and then the text of the statement or the handle. The checksum tells a ticket
+#: that was cut or changed by accident. It keeps no secret: a ticket allows nothing that its statement does not.
+_TICKET: Final = struct.Struct("!BB16s8s")
+_TICKET_VERSION: Final = 1
+_TEXT, _HANDLE = 1, 2
+
+#: What an Any of Flight SQL begins with: field 1, a length of one byte, the prefix of the type URL.
+_ANY_BEGINS: Final = b"\n"
+_CUT_BEGINS: Final = b"type.goog"
+_FLIGHT_NAMES: Final = "arrow.flight.protocol."
+
+NO_TRANSACTIONS = "The runtime has no transactions: each statement reads the newest data by itself."
+NO_SUBSTRAIT = "The runtime runs SQL, not Substrait plans."
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +150,13 @@ def plan_descriptor(data: bytes) -> Plan:
         ReadOnlyError: The command writes.
         UnsupportedError: The command is one that the runtime does not have.
     """
-    return _plan_descriptor(parse(messages.FlightDescriptor, data))
+    descriptor = parse(messages.FlightDescriptor, data)
+    kinds = messages.FlightDescriptor.DescriptorType
+    if descriptor.type == kinds.Value("CMD"):
+        return _plan_command(descriptor.cmd)
+    if descriptor.type == kinds.Value("PATH"):
+        return _plan_path(tuple(descriptor.path))
+    raise MalformedMessageError("The descriptor is neither a command nor a path.")
 
 
 def plan_ticket(data: bytes) -> Plan:
@@ -138,7 +167,15 @@ def plan_ticket(data: bytes) -> Plan:
         UnknownTicketError: It looks like a ticket of this runtime, and is not, or is not whole.
         FlightApiError: As `plan_descriptor`.
     """
-    return _plan_ticket(parse(messages.Ticket, data).ticket)
+    return plan_ticket_bytes(parse(messages.Ticket, data).ticket)
+
+
+def plan_ticket_bytes(content: bytes) -> Plan:
+    """Return what the bytes inside a Ticket ask for; otherwise as `plan_ticket`."""
+    wrapped = _command_in(content)
+    if wrapped is not None and _message_name(wrapped) == full_name(messages.TicketStatementQuery):
+        return _open_ticket(parse(messages.TicketStatementQuery, wrapped.value).statement_handle)
+    return _plan_text(content) if wrapped is None else _plan_wrapped(wrapped)
 
 
 def plan_put(data: bytes) -> BindParameters:
@@ -146,14 +183,23 @@ def plan_put(data: bytes) -> BindParameters:
     Return what the first FlightData of a DoPut, serialised, asks for: binding parameters is all that there is.
 
     Raises:
-        MalformedMessageError: It is no FlightData or has no descriptor.
+        MalformedMessageError: It is no FlightData, has no descriptor, or no command in it.
         ReadOnlyError: It would write: an update, an ingestion, an upload to a path.
         UnsupportedError: The command is one that the runtime does not have.
     """
     first = parse(messages.FlightData, data)
     if not first.HasField("flight_descriptor"):
         raise MalformedMessageError("The first message of DoPut has no descriptor.")
-    raise NotImplementedError
+    descriptor = first.flight_descriptor
+    if descriptor.type == messages.FlightDescriptor.DescriptorType.Value("PATH"):
+        raise ReadOnlyError("An upload")
+    wrapped = _command_in(descriptor.cmd)
+    if wrapped is None:
+        raise MalformedMessageError("The descriptor of DoPut holds no Flight SQL command.")
+    plan = _plan_wrapped(wrapped)
+    if not isinstance(plan, PreparedExecution):
+        raise UnsupportedError(f"{_shown(_message_name(wrapped))} is no command for DoPut.")
+    return BindParameters(plan.handle)
 
 
 def ticket(plan: Plan, ticket_id: bytes) -> bytes:
@@ -164,20 +210,37 @@ def ticket(plan: Plan, ticket_id: bytes) -> bytes:
         plan: What DoGet is to do. A metadata command is its own ticket.
         ticket_id: `TICKET_ID_BYTES` new random bytes, by which the statement can be cancelled.
     """
-    raise NotImplementedError
+    match plan:
+        case Statement(sql=sql):
+            handle = _close_ticket(_TEXT, ticket_id, sql.encode())
+        case PreparedExecution(handle=prepared):
+            handle = _close_ticket(_HANDLE, ticket_id, prepared)
+        case _:
+            return pack(_metadata_message(plan))
+    return pack(messages.TicketStatementQuery(statement_handle=handle))
 
 
 def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes, *, total_records: int = -1) -> bytes:
     """
-    Return the serialised FlightInfo of one endpoint, without a location: "where you are".
+    Return the serialised FlightInfo of one endpoint, without a location, which means this server.
 
     Args:
         descriptor: The serialised FlightDescriptor as the caller sent it, which the answer repeats.
         schema: As `protocol.schemas.encapsulated` gives it; b"" when it is not known.
         ticket_bytes: As `ticket` gives it.
         total_records: -1 when it is not known.
+
+    Raises:
+        MalformedMessageError: *descriptor* is no FlightDescriptor.
     """
-    raise NotImplementedError
+    info = messages.FlightInfo(
+        schema=schema,
+        flight_descriptor=parse(messages.FlightDescriptor, descriptor),
+        total_records=total_records,
+        total_bytes=-1,
+    )
+    info.endpoint.add().ticket.ticket = ticket_bytes
+    return bytes(info.SerializeToString())
 
 
 def schema_result(schema: bytes) -> bytes:
@@ -189,3 +252,225 @@ def bind_result(handle: bytes) -> bytes:
     """Return the serialised PutResult after binding; the caller uses *handle* from then on."""
     result = messages.DoPutPreparedStatementResult(prepared_statement_handle=handle)
     return bytes(messages.PutResult(app_metadata=result.SerializeToString()).SerializeToString())
+
+
+def checked_handle(handle: bytes) -> bytes:
+    """
+    Return *handle*, by which a caller names a prepared statement.
+
+    Raises:
+        UnknownPreparedStatementError: It is longer than any that is given out.
+    """
+    if len(handle) > MAX_HANDLE_BYTES:
+        raise UnknownPreparedStatementError
+    return handle
+
+
+def refuse_transaction(message: Any) -> None:
+    """
+    Check that a command or action names no transaction; an empty id is none.
+
+    Raises:
+        UnsupportedError: It names one.
+    """
+    if message.transaction_id:
+        raise UnsupportedError(NO_TRANSACTIONS)
+
+
+def unwrap(kind: Any, data: bytes) -> Any:
+    """
+    Return the message of class *kind* that *data* holds inside an Any.
+
+    Raises:
+        MalformedMessageError: *data* is no such Any.
+    """
+    wrapped = parse(messages.AnyMessage, data)
+    if _message_name(wrapped) != full_name(kind):
+        raise MalformedMessageError(f"The bytes are no {kind.DESCRIPTOR.name} message in an Any.")
+    return parse(kind, wrapped.value)
+
+
+def _plan_command(content: bytes) -> Plan:
+    wrapped = _command_in(content)
+    return _plan_text(content) if wrapped is None else _plan_wrapped(wrapped)
+
+
+def _plan_text(content: bytes) -> Statement:
+    try:
+        return Statement(content.decode())
+    except UnicodeDecodeError:
+        raise InvalidSqlTextError from None
+
+
+def _plan_path(parts: tuple[str, ...]) -> Statement:
+    """Read the dataset or view that a path names; whether there is such a one is for the engine to say."""
+    if not 1 <= len(parts) <= MAX_PATH_PARTS or not all(1 <= len(part) <= MAX_NAME_CHARACTERS for part in parts):
+        raise MalformedMessageError("A path is the name of a dataset or view, after its catalog and schema if given.")
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+    return Statement(f"SELECT * FROM {quoted}")  # noqa: S608 - each part is a quoted name
+
+
+def _command_in(content: bytes) -> Any | None:
+    """
+    Return the Any that *content* is, None for anything else.
+
+    Text that happens to be a message is no Any: the type URL decides.
+
+    Raises:
+        MalformedMessageError: It begins as a Flight SQL command and is not whole.
+    """
+    try:
+        wrapped = parse(messages.AnyMessage, content)
+    except MalformedMessageError:
+        if content.startswith(_ANY_BEGINS) and content[2:].startswith(_CUT_BEGINS):
+            raise MalformedMessageError("The command is not whole.") from None
+        return None
+    if wrapped.type_url.startswith(TYPE_URL_PREFIX) or _message_name(wrapped).startswith(_FLIGHT_NAMES):
+        return wrapped
+    return None
+
+
+def _message_name(wrapped: Any) -> str:
+    """Return the full name of the message in an Any: what stands after the last slash of its type URL."""
+    return str(wrapped.type_url.rpartition("/")[2])
+
+
+def _plan_wrapped(wrapped: Any) -> Plan:
+    name = _message_name(wrapped)
+    if name in _REFUSED:
+        refusal, reason = _REFUSED[name]
+        raise refusal(reason)
+    if name not in _READERS:
+        raise UnsupportedError(f"The runtime does not have the command {_shown(name)}.")
+    kind, read = _READERS[name]
+    return read(parse(kind, wrapped.value))
+
+
+def _shown(name: str) -> str:
+    """Return what a caller wrote, short and in one line."""
+    return repr(name[:100])
+
+
+def _statement(message: Any) -> Statement:
+    refuse_transaction(message)
+    return Statement(message.query)
+
+
+def _prepared(message: Any) -> PreparedExecution:
+    return PreparedExecution(checked_handle(message.prepared_statement_handle))
+
+
+def _optional(message: Any, field: str) -> str | None:
+    """Return a name or pattern, None when it is not given: given and empty is something else."""
+    value = str(getattr(message, field))
+    if len(value) > MAX_NAME_CHARACTERS:
+        raise MalformedMessageError(f"A name or pattern has more than {MAX_NAME_CHARACTERS:,} characters.")
+    return value if message.HasField(field) else None
+
+
+def _items(values: Any) -> tuple[Any, ...]:
+    if len(values) > MAX_ITEMS:
+        raise MalformedMessageError(f"A command asks for more than {MAX_ITEMS:,} items.")
+    return tuple(dict.fromkeys(values))
+
+
+def _db_schemas(message: Any) -> GetDbSchemas:
+    return GetDbSchemas(_optional(message, "catalog"), _optional(message, "db_schema_filter_pattern"))
+
+
+def _tables(message: Any) -> GetTables:
+    return GetTables(
+        catalog=_optional(message, "catalog"),
+        schema_pattern=_optional(message, "db_schema_filter_pattern"),
+        table_pattern=_optional(message, "table_name_filter_pattern"),
+        table_types=_items(message.table_types),
+        include_schema=message.include_schema,
+    )
+
+
+def _xdbc_type_info(message: Any) -> GetXdbcTypeInfo:
+    return GetXdbcTypeInfo(message.data_type if message.HasField("data_type") else None)
+
+
+def _by_name(readers: Mapping[Any, Callable[[Any], Plan]]) -> dict[str, tuple[Any, Callable[[Any], Plan]]]:
+    return {full_name(kind): (kind, read) for kind, read in readers.items()}
+
+
+#: How each command that is taken becomes a plan.
+_READERS: Final = _by_name(
+    {
+        messages.CommandStatementQuery: _statement,
+        messages.CommandPreparedStatementQuery: _prepared,
+        messages.CommandGetCatalogs: lambda _: GetCatalogs(),
+        messages.CommandGetDbSchemas: _db_schemas,
+        messages.CommandGetTables: _tables,
+        messages.CommandGetTableTypes: lambda _: GetTableTypes(),
+        messages.CommandGetSqlInfo: lambda message: GetSqlInfo(_items(message.info)),
+        messages.CommandGetXdbcTypeInfo: _xdbc_type_info,
+        messages.CommandGetPrimaryKeys: lambda _: GetKeys("primary"),
+        messages.CommandGetExportedKeys: lambda _: GetKeys("exported"),
+        messages.CommandGetImportedKeys: lambda _: GetKeys("imported"),
+        messages.CommandGetCrossReference: lambda _: GetKeys("cross"),
+    }
+)
+
+#: Commands that are known and never run.
+_REFUSED: Final[Mapping[str, tuple[type[ReadOnlyError | UnsupportedError], str]]] = {
+    full_name(messages.CommandStatementUpdate): (ReadOnlyError, "An update"),
+    full_name(messages.CommandPreparedStatementUpdate): (ReadOnlyError, "An update"),
+    full_name(messages.CommandStatementIngest): (ReadOnlyError, "An ingestion"),
+    full_name(messages.CommandStatementSubstraitPlan): (UnsupportedError, NO_SUBSTRAIT),
+}
+
+_KEY_COMMANDS: Final = {
+    "primary": messages.CommandGetPrimaryKeys,
+    "exported": messages.CommandGetExportedKeys,
+    "imported": messages.CommandGetImportedKeys,
+    "cross": messages.CommandGetCrossReference,
+}
+
+
+def _metadata_message(plan: Metadata) -> Any:
+    """Return the command that says *plan*."""
+    match plan:
+        case GetDbSchemas():
+            return messages.CommandGetDbSchemas(catalog=plan.catalog, db_schema_filter_pattern=plan.schema_pattern)
+        case GetTables():
+            return messages.CommandGetTables(
+                catalog=plan.catalog,
+                db_schema_filter_pattern=plan.schema_pattern,
+                table_name_filter_pattern=plan.table_pattern,
+                table_types=plan.table_types,
+                include_schema=plan.include_schema,
+            )
+        case GetSqlInfo():
+            return messages.CommandGetSqlInfo(info=plan.ids)
+        case GetXdbcTypeInfo():
+            return messages.CommandGetXdbcTypeInfo(data_type=plan.data_type)
+        case GetKeys():
+            return _KEY_COMMANDS[plan.kind]()
+    return messages.CommandGetCatalogs() if isinstance(plan, GetCatalogs) else messages.CommandGetTableTypes()
+
+
+def _close_ticket(kind: int, ticket_id: bytes, content: bytes) -> bytes:
+    checksum = _checksum(kind, ticket_id, content)
+    return _TICKET.pack(_TICKET_VERSION, kind, ticket_id, checksum) + content
+
+
+def _open_ticket(handle: bytes) -> Statement | PreparedExecution:
+    if len(handle) < _TICKET.size:
+        raise UnknownTicketError
+    version, kind, ticket_id, checksum = _TICKET.unpack_from(handle)
+    content = handle[_TICKET.size :]
+    if version != _TICKET_VERSION or checksum != _checksum(kind, ticket_id, content):
+        raise UnknownTicketError
+    if kind == _HANDLE:
+        return PreparedExecution(checked_handle(content), ticket_id)
+    try:
+        return Statement(content.decode(), ticket_id)
+    except UnicodeDecodeError:
+        raise UnknownTicketError from None
+
+
+def _checksum(kind: int, ticket_id: bytes, content: bytes) -> bytes:
+    return hashlib.blake2b(bytes((kind,)) + ticket_id + content, digest_size=8).digest()

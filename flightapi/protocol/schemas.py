@@ -1,4 +1,4 @@
-"""Arrow schemas as Flight sends them: one encapsulated IPC message (Arrow columnar format, "Encapsulated message format")."""
+"""Arrow schemas as Flight sends them: one encapsulated message (Arrow columnar format, "IPC Streaming Format")."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable
 import pyarrow as pa
 
 from flightapi.errors import AnswerCutError
+from flightapi.protocol.framing import first_head
+from flightapi.protocol.ipc import CONTINUATION, PREFIX
 
 
 def encapsulated(schema: pa.Schema) -> bytes:
@@ -26,7 +28,11 @@ def schema_of_stream(chunks: Iterable[bytes]) -> pa.Schema:
     Raises:
         AnswerCutError: The stream ends before, or begins with something else.
     """
-    raise NotImplementedError
+    head = first_head(chunks)
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(PREFIX.pack(CONTINUATION, len(head)) + head))
+    except (pa.ArrowException, OSError, ValueError):
+        raise AnswerCutError from None
 
 
 def parameter_schema(names: Collection[str]) -> pa.Schema | None:
@@ -38,4 +44,8 @@ def parameter_schema(names: Collection[str]) -> pa.Schema | None:
     Args:
         names: "1" and "2" for `?` and `$1`, else the words after `$`, as `GatedStatement.parameters`.
     """
-    raise NotImplementedError
+    if not names:
+        return None
+    numbered = all(name.isdecimal() for name in names)
+    ordered = sorted(names, key=int) if numbered else sorted(names)
+    return pa.schema([pa.field(f"${name}" if numbered else name, pa.null()) for name in ordered])

@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
+from flightapi.errors import UploadError, UploadTooLargeError
+from flightapi.protocol import messages
+from flightapi.protocol.ipc import (
+    ALIGNMENT,
+    CONTINUATION,
+    END_OF_STREAM,
+    PREFIX,
+    Head,
+    IpcError,
+    Kind,
+    read_head,
+    weigh,
+)
 from queryengine.engine import Parameters
+from queryengine.parameters import MAX_DEPTH, MAX_PARAMETERS
+
+#: The most messages of one upload: a schema, a dictionary for each column, a record batch, and some that are empty.
+MAX_MESSAGES: Final = MAX_PARAMETERS + 100
+
+#: What the heads of an upload may weigh together (`ipc.weigh`): ten thousand columns with long names.
+MAX_HEADS_WEIGHT: Final = 4 * 1024 * 1024
+
+#: The most values in one upload, those inside of lists included. Names of this length count as one more.
+MAX_VALUES: Final = 1_000_000
+_NAME_CHARACTERS: Final = 32
+
+_UNSOUND = "The parameters are no sound Arrow stream."
+_TOO_MANY_ROWS = "The parameters have more than one row: a statement runs once for each call."
+
+_PLAIN: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    pa.types.is_null,
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+)
+_LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+#: What stands before a parameter's name in the notations that people use.
+_NAME_MARKS: Final = "$:@"
 
 
 def read_row(upload: Iterable[bytes], max_bytes: int) -> pa.Table:
@@ -22,20 +71,32 @@ def read_row(upload: Iterable[bytes], max_bytes: int) -> pa.Table:
 
     Raises:
         UploadTooLargeError: There are more bytes.
-        UploadError: They are no Arrow stream, or of an unsound one, or of types that no parameter has, or more than
-            one row.
+        UploadError: They are no Arrow stream, or an unsound one, or of types that no parameter has, or more than one
+            row.
         MalformedMessageError: One is no FlightData.
     """
-    raise NotImplementedError
+    try:
+        stream = b"".join(_stream(_bounded(upload, max_bytes)))
+    except IpcError:
+        raise UploadError(_UNSOUND) from None
+    row = _decoded(stream)
+    if row.num_rows > 1:
+        raise UploadError(_TOO_MANY_ROWS)
+    for field in row.schema:
+        if not _is_parameter(field.type):
+            raise UploadError(f"The parameter {field.name[:100]!r} is of a type that parameters do not have.")
+    _check_sizes([chunk for column in row.columns for chunk in column.chunks], len(stream))
+    return row
 
 
 def parameters(row: pa.Table, taken: Collection[str]) -> Parameters | None:
     """
     Return the values of *row* for a statement that takes the parameters *taken*; None for no row.
 
-    Values are Python's own: int, float, str, bytes, Decimal, date, time, datetime, timedelta, list, dict. For numbered
-    parameters: in the order of the columns' names when these are 1 to n, with or without `$`, else of the columns.
-    For named ones: by the columns' names, with or without a leading `$`, `:` or `@`.
+    Values are Python's own: None, bool, int, float, str, bytes, Decimal, date, time, datetime (in UTC when it has a
+    zone), timedelta, UUID, list, dict. For numbered parameters: in the order of the columns' names when these are 1 to
+    n, with or without `$`, else of the columns. For named ones: by the columns' names, with or without a leading `$`,
+    `:` or `@`.
 
     Args:
         row: As `read_row` gives it.
@@ -44,4 +105,183 @@ def parameters(row: pa.Table, taken: Collection[str]) -> Parameters | None:
     Raises:
         UploadError: Two columns have the same name, or a value has no equal in Python.
     """
-    raise NotImplementedError
+    if row.num_rows == 0:
+        return None
+    values = [_value(name, column) for name, column in zip(row.column_names, row.columns, strict=True)]
+    names = [name[1:] if name[:1] and name[0] in _NAME_MARKS else name for name in row.column_names]
+    if taken and not all(name.isdecimal() for name in taken):
+        if len(set(names)) != len(names):
+            raise UploadError("Two parameters have the same name.")
+        return dict(zip(names, values, strict=True))
+    places = {name: place for place, name in enumerate(names)}
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    return [values[places[number]] for number in numbers] if places.keys() == set(numbers) else values
+
+
+def _bounded(upload: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Pass on messages, and stop before there are too many, or too many bytes in them."""
+    left = max_bytes
+    for number, message in enumerate(upload, start=1):
+        left -= len(message)
+        if left < 0:
+            raise UploadTooLargeError(max_bytes)
+        if number > MAX_MESSAGES:
+            raise UploadError("The parameters come in too many messages.")
+        yield message
+
+
+def _stream(upload: Iterable[bytes]) -> Iterator[bytes]:
+    """Give the Arrow stream that *upload* holds; what would make much out of little is refused here."""
+    budget = MAX_HEADS_WEIGHT
+    rows = 0
+    is_begun = False
+    for message in upload:
+        data = messages.parse(messages.FlightData, message)
+        if not data.data_header:
+            if data.data_body:
+                raise IpcError
+            continue  # Flight allows messages that hold application metadata only.
+        head = read_head(data.data_header)
+        budget = weigh(head, budget)
+        if (head.kind is Kind.SCHEMA) is is_begun:
+            raise UploadError("The parameters need one schema, and that first.")
+        is_begun = True
+        rows += _checked_rows(head)
+        if rows > 1:
+            raise UploadError(_TOO_MANY_ROWS)
+        if len(data.data_body) < head.body_bytes:
+            raise IpcError
+        yield from _encapsulated(data.data_header, data.data_body[: head.body_bytes])
+    if not is_begun:
+        raise UploadError("The parameters have no schema.")
+    yield END_OF_STREAM
+
+
+def _checked_rows(head: Head) -> int:
+    """Return the rows of a record batch, 0 of anything else."""
+    if head.kind is Kind.SCHEMA:
+        return 0
+    if head.is_compressed:
+        raise UploadError("The parameters are compressed: send them as they are.")
+    if head.kind is not Kind.RECORD_BATCH:
+        return 0
+    if head.rows < 0:
+        raise IpcError
+    return head.rows
+
+
+def _encapsulated(head: bytes, body: bytes) -> Iterator[bytes]:
+    """Give one message of a stream, padded: its parts in FlightData need not be."""
+    padding = -len(head) % ALIGNMENT
+    yield PREFIX.pack(CONTINUATION, len(head) + padding)
+    yield head
+    yield bytes(padding)
+    yield body
+
+
+def _decoded(stream: bytes) -> pa.Table:
+    """Return the rows of *stream*: batches without any left out."""
+    options = pa.ipc.IpcReadOptions(use_threads=False, ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as reader:
+            row = pa.Table.from_batches([batch for batch in reader if batch.num_rows], schema=reader.schema)
+        row.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, TypeError, ArithmeticError, LookupError):
+        raise UploadError(_UNSOUND) from None
+    return row
+
+
+def _is_parameter(kind: pa.DataType) -> bool:
+    """
+    Whether a whole column may be of *kind*.
+
+    A dictionary, a view or a union holds values that many places may refer to. With one row there is one place.
+    """
+    if pa.types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if pa.types.is_union(kind):  # flightsql-dbapi sends each value so.
+        return all(_is_nested(kind.field(number).type, 1) for number in range(kind.num_fields))
+    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or _is_nested(kind, 0)
+
+
+def _is_nested(kind: pa.DataType, depth: int) -> bool:
+    if depth > MAX_DEPTH:
+        return False
+    if pa.types.is_struct(kind):
+        return all(_is_nested(kind.field(number).type, depth + 1) for number in range(kind.num_fields))
+    if any(is_list(kind) for is_list in _LISTS):
+        return _is_nested(kind.value_type, depth + 1)
+    return _is_plain(kind)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return isinstance(kind, pa.UuidType | pa.JsonType)
+    return any(is_kind(kind) for is_kind in _PLAIN)
+
+
+def _check_sizes(columns: Sequence[pa.Array], stream_bytes: int) -> None:
+    """
+    Check that the columns hold no more than was sent.
+
+    Buffers may lie over each other in a body, and values of no bytes may be many.
+    """
+    if sum(map(_buffer_bytes, columns)) > stream_bytes:
+        raise UploadError(_UNSOUND)
+    if sum(map(_values, columns)) > MAX_VALUES:
+        raise UploadError(f"The parameters hold more than {MAX_VALUES:,} values.")
+
+
+def _buffer_bytes(array: pa.Array) -> int:
+    own = sum(buffer.size for buffer in array.buffers() if buffer is not None)
+    return own + (_buffer_bytes(array.dictionary) if pa.types.is_dictionary(array.type) else 0)
+
+
+def _values(array: pa.Array) -> int:
+    """Return how many values an array holds on all its levels; the names in a struct come again with each value."""
+    kind = array.type
+    if any(is_list(kind) for is_list in _LISTS):
+        return len(array) + _values(array.values)
+    if pa.types.is_struct(kind) or pa.types.is_union(kind):
+        places = range(kind.num_fields)
+        names = sum(len(kind.field(place).name) for place in places)
+        each = 1 + names // _NAME_CHARACTERS
+        return len(array) * each + sum(_values(array.field(place)) for place in places)
+    return len(array)
+
+
+def _value(name: str, column: pa.ChunkedArray) -> Any:
+    """Return the one value of a column in Python, whole."""
+    try:
+        array = column.chunk(0)
+        if pa.types.is_union(array.type):
+            inner = array[0].value
+            array = pa.nulls(1) if inner is None else pa.array([inner], type=inner.type)
+        return array.cast(_exact(array.type)).to_pylist()[0]
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError, LookupError):
+        raise UploadError(f"The value of the parameter {name[:100]!r} is out of range.") from None
+
+
+def _exact(kind: pa.DataType) -> pa.DataType:
+    """Return the type like *kind* whose values Python has: no finer than microseconds, and no zone but UTC."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_exact_field(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_exact_field(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_exact_field(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_exact_field(kind.value_field), kind.list_size)
+    return _exact_time(kind)
+
+
+def _exact_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_exact(field.type))
+
+
+def _exact_time(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="+00:00" if kind.tz else None)  # UTC, and no zone to look up
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    return pa.duration("us") if pa.types.is_duration(kind) else kind
