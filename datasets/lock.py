@@ -15,6 +15,8 @@ LOCK_NAME = "lock"
 #: Of the supervisor, and of the engine's arbiter: there is one of each, too.
 SUPERVISOR_LOCK_NAME = "serve.lock"
 ENGINE_LOCK_NAME = "engine.lock"
+#: Of who serves Flight SQL, from the moment it does until it is told to stop.
+FLIGHT_LOCK_NAME = "flight.lock"
 
 _POLL_S = 0.05
 
@@ -63,6 +65,20 @@ class StateLock:
         except (OSError, ValueError):
             pid = ""
         return f"process {pid}" if pid.isdigit() else "another process"
+
+    def is_taken(self) -> bool:
+        """Say whether anybody has the lock now. Nobody is kept from taking it but for the moment of the look."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as exc:
+            return exc.errno == errno.EWOULDBLOCK
+        finally:
+            os.close(descriptor)
+        return False
 
     def _try(self) -> bool:
         try:

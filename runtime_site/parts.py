@@ -3,7 +3,8 @@ The parts of the runtime as processes: what each is given when it is executed, a
 
 A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its
 own. So it neither reads the YAML again nor knows more than it needs: the keys never leave the process that read them,
-their digests go to web only, and what leads to the sources of data to refresh only.
+their digests go to web and flight only, and what leads to the sources of data to refresh
+only.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.parent_death import die_with_parent
 
-PartName = Literal["refresh", "engine", "web"]
+PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
+
+#: The parts that authenticate callers: they get the digests of the keys.
+_ANSWER_CALLERS = frozenset({"web", "flight"})
 
 #: Names the descriptor of the handover in the environment of a part.
 HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
@@ -78,7 +82,7 @@ def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra
         OSError: The system has no room for it.
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
-    if name == "web":
+    if name in _ANSWER_CALLERS:
         extra["access"] = access.handover(who)
     return handover.write(config if name == "refresh" else handover.without_sources(config), extra)
 

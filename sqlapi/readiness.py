@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from datasets.errors import DatasetsUnavailableError
+from datasets.lock import FLIGHT_LOCK_NAME, StateLock
 from datasets.state import get_datasets
 from queryengine.errors import EngineUnavailableError
 from queryengine.state import get_engine
+from runtimeconf.state import get_config
 
 
 def is_ready() -> bool:
-    """Say whether the engine takes statements and every dataset was loaded at least once."""
+    """Say whether the engine takes statements, every dataset was loaded at least once, and Flight SQL takes calls."""
     try:
-        return get_engine().is_alive() and get_datasets().is_loaded()
+        return get_engine().is_alive() and get_datasets().is_loaded() and flight_status() in {"Ready", "Disabled"}
     except (EngineUnavailableError, DatasetsUnavailableError):
         return False
+
+
+def flight_status() -> Literal["Ready", "Disabled", "Error"]:
+    """
+    Say how the endpoint of Flight SQL is, which is a process of its own: it holds a lock for as long as it takes calls.
+
+    A runtime in one process has none.
+
+    Raises:
+        EngineUnavailableError: This process has no engine yet.
+    """
+    config = get_config()
+    if not config.flight.enabled or get_engine().status() is None:
+        return "Disabled"
+    return "Ready" if StateLock(config.state_dir, FLIGHT_LOCK_NAME).is_taken() else "Error"

@@ -37,7 +37,7 @@ from sqlapi.errors import (
     RouteNotFoundError,
 )
 from sqlapi.json_text import decode_utf8, parse_object
-from sqlapi.readiness import is_ready
+from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID
 from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
@@ -182,7 +182,7 @@ class StatusView(ApiView):
         status, workers = _engine_status()
         parts = [
             ("http", str(get_config().http.bind), "Ready"),
-            ("flight", "N/A", "Disabled"),
+            _flight(),
             # The engine has processes of its own exactly where the refresher has one too.
             ("engine", "unix:engine.sock" if workers else "in-process", status),
             ("refresh", "unix:control.sock" if workers else "in-process", _refresh_status()),
@@ -246,6 +246,14 @@ def _engine_status() -> tuple[str, EngineStatus | None]:
     if engine.is_alive():
         return "Ready", workers
     return "Initializing" if workers is not None and workers.is_starting else "Error", workers
+
+
+def _flight() -> tuple[str, str, str]:
+    try:
+        status: str = flight_status()
+    except EngineUnavailableError:
+        status = "Initializing"
+    return "flight", "N/A" if status == "Disabled" else str(get_config().flight.bind), status
 
 
 def _refresh_status() -> str:

@@ -1,4 +1,4 @@
-"""What the commands `runrefresh`, `runengine` and `runweb` share: a part started by `serve`, or by hand."""
+"""What the commands of the parts share (`runrefresh`, `runengine`, ...): each is started by `serve`, or by hand."""
 
 from __future__ import annotations
 

@@ -71,6 +71,7 @@ def example_config(port: int, **changes: Any) -> dict[str, Any]:
         "runtime": {
             "auth": {"api-key": {"enabled": True, "keys": [K1, K2]}},
             "http": {"bind": f"127.0.0.1:{port}"},
+            "flight": {"bind": f"127.0.0.1:{free_port()}"},
         },
         "datasets": [
             {"from": "file:orders.parquet", "name": "orders", "acceleration": {"enabled": True, "refresh_mode": "full"}}

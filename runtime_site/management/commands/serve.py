@@ -24,7 +24,7 @@ from runtimeconf.model import RuntimeConfig
 logger = logging.getLogger(__name__)
 
 #: Statements end first, then the answers that they gave are sent, and last whoever may be loading data.
-STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "web", "refresh")
+STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "flight", "web", "refresh")
 
 
 class Command(BaseCommand):
@@ -55,6 +55,8 @@ class Command(BaseCommand):
             deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
             wait_until_bindable(config.http.bind, deadline)
+            if config.flight.enabled:
+                wait_until_bindable(config.flight.bind, deadline)
             started = _Parts(config)
         except startup.StartError as error:
             self.stderr.write(str(error))
@@ -67,7 +69,7 @@ class Command(BaseCommand):
 
         supervisor = Supervisor(
             started.commands,
-            stop_order=STOP_ORDER,
+            stop_order=[name for name in STOP_ORDER if name in started.names],
             shutdown_timeout_s=config.shutdown_timeout_s,
             is_ready=started.are_ready,
             on_ready=say_ready,
@@ -82,6 +84,9 @@ class Command(BaseCommand):
         names = ", ".join(dataset.name for dataset in config.datasets) or "none"
         self._say(
             f"HTTP      {scheme}://{config.http.bind}",
+            f"Flight    {'grpc+tls' if config.tls.enabled else 'grpc'}://{config.flight.bind}"
+            if config.flight.enabled
+            else "Flight    off",
             f"Keys      {startup.describe_keys()}",
             f"Datasets  {names}",
         )
@@ -137,7 +142,13 @@ class _Parts:
             self._command("refresh", verified=self._verified),
             self._command("engine", verified=self._verified),
             self._command("web", ready=self._ready),
+            *([self._command("flight")] if config.flight.enabled else []),
         )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the parts that this configuration has."""
+        return frozenset(command.name for command in self.commands)
 
     def are_ready(self) -> bool:
         """Say whether every worker of web has found the runtime ready."""

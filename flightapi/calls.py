@@ -1,0 +1,170 @@
+"""
+One RPC as the service sees it: who calls, what comes, when it ends, and how errors leave.
+
+gRPC waits without end for the next message of a client. Here each wait has a limit, kept by one clock for all calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import grpc
+
+from authkeys.principal import Principal
+from flightapi.error_table import refusal_of
+from flightapi.errors import MalformedMessageError
+from queryengine.ids import accepted_id, new_id
+
+logger = logging.getLogger(__name__)
+
+#: The metadata that ends every call, and that of an error's stable code.
+REQUEST_ID = "x-request-id"
+ERROR_CODE = "x-error-code"
+
+#: Seconds that a call waits for the next message of its client.
+IDLE_S = 30.0
+#: The same for a handshake, which may come from anybody.
+HANDSHAKE_IDLE_S = 10.0
+
+_TICK_S = 1.0
+
+
+class IdleClock:
+    """Ends calls whose client sends nothing. One thread, until `close`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flight-idle-clock", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def limit(self, seconds: float, end: Callable[[], None]) -> Iterator[None]:
+        """Call *end* when the block has not been left in *seconds*, give or take a tick."""
+        wait = object()
+        with self._lock:
+            self._waits[wait] = (time.monotonic() + seconds, end)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waits.pop(wait, None)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_TICK_S):
+            now = time.monotonic()
+            with self._lock:
+                due = [wait for wait, (deadline, _) in self._waits.items() if deadline <= now]
+                ends = [self._waits.pop(wait)[1] for wait in due]
+            for end in ends:
+                end()
+
+
+class Call:
+    """An accepted RPC. `request_id` is the caller's own when that is well-formed."""
+
+    def __init__(
+        self, principal: Principal, requests: Iterator[bytes], context: Any, clock: IdleClock, idle_s: float
+    ) -> None:
+        self.principal = principal
+        self.request_id = request_id_of(context)
+        self.context = context
+        self._requests = requests
+        self._clock = clock
+        self._idle_s = idle_s
+        context.set_trailing_metadata(((REQUEST_ID, self.request_id),))
+
+    def messages(self) -> Iterator[bytes]:
+        """
+        Give each message of the client, serialised, until it has sent its last.
+
+        Raises:
+            grpc.RpcError: The call ended: the client left, or sent nothing for too long.
+        """
+        while True:
+            with self._clock.limit(self._idle_s, self.context.cancel):
+                message = next(self._requests, None)
+            if message is None:
+                return
+            yield message
+
+    def message(self) -> bytes:
+        """
+        Return the one message of the client.
+
+        Raises:
+            MalformedMessageError: There is none.
+            grpc.RpcError: As `messages`.
+        """
+        for message in self.messages():
+            return message
+        raise MalformedMessageError("The call has no message.")
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call *callback* when the RPC has ended in any way, once, or now when it has already. It must not block."""
+        if not self.context.add_callback(callback):
+            callback()
+
+
+def request_id_of(context: Any) -> str:
+    """Return the caller's request id if it is well-formed, else a new one."""
+    given = [value for key, value in context.invocation_metadata() or () if key == REQUEST_ID]
+    accepted = accepted_id(given[0]) if len(given) == 1 else None
+    return accepted or new_id()
+
+
+def abort(call: Call, error: Exception) -> NoReturn:
+    """
+    End the RPC with what the table says of *error*.
+
+    Raises:
+        Exception: What gRPC ends calls with.
+    """
+    refusal = refusal_of(error)
+    if refusal.is_internal:
+        logger.error("a call failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
+    call.context.set_trailing_metadata(((REQUEST_ID, call.request_id), (ERROR_CODE, refusal.code)))
+    call.context.abort(refusal.status, refusal.message)
+    raise AssertionError  # abort raises
+
+
+def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
+    """Return the handler of an RPC with one answer: *act* makes it, *begin* the call of what gRPC gives."""
+
+    def behave(requests: Iterator[bytes], context: Any) -> bytes:
+        call = begin(requests, context)
+        try:
+            return act(call)
+        except grpc.RpcError:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is, gRPC would show it to the caller)
+            abort(call, error)
+
+    # The messages of a unary request are few, but a client may send none: only of a stream can the wait be limited.
+    return grpc.stream_unary_rpc_method_handler(behave)
+
+
+def many_answers(act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
+    """As `one_answer`, for an RPC with any number of answers."""
+
+    def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        call = begin(requests, context)
+        try:
+            yield from act(call)
+        except grpc.RpcError:
+            raise
+        except Exception as error:  # noqa: BLE001 (as above)
+            abort(call, error)
+
+    return grpc.stream_stream_rpc_method_handler(behave)

@@ -1,0 +1,113 @@
+"""
+The one table from what can go wrong, in any room, to the gRPC status of the answer.
+
+A test proves that every error class that can reach this edge has its own row. Some clients send a call again by
+themselves when the status is UNKNOWN, INTERNAL or UNAVAILABLE, so none of these stands for a caller's fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote_from_bytes
+
+from grpc import StatusCode
+
+from authkeys import errors as auth
+from datasets import errors as data
+from flightapi import errors as flight
+from queryengine import errors as query
+from runtimeconf import errors as conf
+
+#: What an error that is the runtime's own fault says; its sentence is for the log.
+HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
+INTERNAL_CODE = "internal_error"
+
+#: A longer message is cut: it travels in the metadata that ends a call, which clients limit to 8 or 16 KiB in all.
+MAX_MESSAGE_BYTES = 3000
+#: The same as it travels: gRPC writes what is not printable ASCII as %XX ("gRPC over HTTP2", Status-Message).
+MAX_ENCODED_BYTES = 4500
+
+_CUT = "..."
+
+#: The status of each class. A subclass without a row has that of its base.
+STATUSES: Mapping[type[Exception], StatusCode] = {
+    query.QueryError: StatusCode.INTERNAL,
+    query.StatementError: StatusCode.INVALID_ARGUMENT,
+    query.EmptyStatementError: StatusCode.INVALID_ARGUMENT,
+    query.SqlSyntaxError: StatusCode.INVALID_ARGUMENT,
+    query.SqlError: StatusCode.INVALID_ARGUMENT,
+    query.ParameterError: StatusCode.INVALID_ARGUMENT,
+    query.StatementNotAllowedError: StatusCode.PERMISSION_DENIED,
+    query.QueryTimeoutError: StatusCode.DEADLINE_EXCEEDED,
+    query.QueryCancelledError: StatusCode.CANCELLED,
+    query.ResourceLimitError: StatusCode.RESOURCE_EXHAUSTED,
+    query.EngineBusyError: StatusCode.RESOURCE_EXHAUSTED,
+    query.EngineUnavailableError: StatusCode.UNAVAILABLE,
+    # The statement may be what ended it: a client that sends it again by itself would end the next one.
+    query.EngineWorkerDiedError: StatusCode.ABORTED,
+    flight.FlightApiError: StatusCode.INTERNAL,
+    flight.InvalidRequestError: StatusCode.INVALID_ARGUMENT,
+    flight.MalformedMessageError: StatusCode.INVALID_ARGUMENT,
+    flight.InvalidSqlTextError: StatusCode.INVALID_ARGUMENT,
+    flight.UploadError: StatusCode.INVALID_ARGUMENT,
+    flight.UploadTooLargeError: StatusCode.RESOURCE_EXHAUSTED,
+    flight.NotFoundError: StatusCode.NOT_FOUND,
+    flight.UnknownTicketError: StatusCode.NOT_FOUND,
+    flight.UnknownPreparedStatementError: StatusCode.NOT_FOUND,
+    flight.ReadOnlyError: StatusCode.PERMISSION_DENIED,
+    flight.UnsupportedError: StatusCode.UNIMPLEMENTED,
+    flight.AnswerCutError: StatusCode.INTERNAL,
+    data.DatasetError: StatusCode.INTERNAL,
+    data.DatasetsUnavailableError: StatusCode.UNAVAILABLE,
+    auth.AuthKeysError: StatusCode.INTERNAL,
+    auth.AccessNotBuiltError: StatusCode.UNAVAILABLE,
+    conf.RuntimeConfError: StatusCode.INTERNAL,
+}
+
+#: Errors of the runtime's own making, whose sentences may name what no caller wrote.
+_HIDDEN = (data.DatasetError, auth.SaltError, conf.RuntimeConfError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What an error is for a caller. `is_internal` says that the log is to hold more."""
+
+    status: StatusCode
+    code: str
+    message: str
+    is_internal: bool = False
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """Return what *error* is for a caller; anything not in the table is an internal error and says nothing."""
+    for kind in type(error).__mro__:
+        status = STATUSES.get(kind)
+        if status is not None:
+            hidden = isinstance(error, _HIDDEN)
+            message = HIDDEN_DETAIL if hidden else shortened(str(error))
+            return Refusal(status=status, code=code_of(error), message=message, is_internal=hidden)
+    return Refusal(status=StatusCode.INTERNAL, code=INTERNAL_CODE, message=HIDDEN_DETAIL, is_internal=True)
+
+
+def code_of(error: BaseException) -> str:
+    """Return the stable code of *error*."""
+    return str(getattr(error, "code", INTERNAL_CODE)) if isinstance(error, tuple(STATUSES)) else INTERNAL_CODE
+
+
+def shortened(message: str) -> str:
+    """Return *message*, or as much of its beginning as fits into `MAX_MESSAGE_BYTES` and `MAX_ENCODED_BYTES`."""
+    plain = message.encode("utf-8", "replace")
+    if len(plain) <= MAX_MESSAGE_BYTES and _encoded_bytes(plain) <= MAX_ENCODED_BYTES:
+        return plain.decode()
+    size = encoded = 0
+    for end, character in enumerate(plain[:MAX_MESSAGE_BYTES].decode(errors="ignore")):
+        one = character.encode()
+        size, encoded = size + len(one), encoded + _encoded_bytes(one)
+        if size > MAX_MESSAGE_BYTES - len(_CUT) or encoded > MAX_ENCODED_BYTES - len(_CUT):
+            return plain.decode()[:end] + _CUT
+    return plain[: MAX_MESSAGE_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
+
+
+def _encoded_bytes(text: bytes) -> int:
+    return len(quote_from_bytes(text, safe="!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~ "))

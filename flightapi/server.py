@@ -1,0 +1,141 @@
+"""
+The gRPC server of the Flight SQL endpoint: its limits, its port, its start and its end.
+
+A process that has imported gRPC must not fork: the endpoint has a process of its own.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+
+from authkeys.access import Access
+from flightapi.authentication import Authentication, Judge
+from flightapi.calls import IdleClock
+from flightapi.service import FlightService
+from queryengine.engine import QueryEngine
+from runtimeconf.model import RuntimeConfig
+
+#: Calls at once beyond those whose statements run or wait: metadata, uploads under way, slow readers.
+SPARE_CALLS = 96
+
+#: All metadata of one call.
+MAX_METADATA_BYTES = 16 * 1024
+
+#: A client that answers no ping for the second time is gone, or stopped: its statements end within the sum of both.
+KEEPALIVE_S = 20.0
+KEEPALIVE_TIMEOUT_S = 15.0
+#: A connection without calls is closed after so long; clients open another by themselves.
+CONNECTION_IDLE_S = 900.0
+#: A connection that does not become one, TLS included, is closed after so long.
+HANDSHAKE_S = 15.0
+
+#: Only uncompressed messages are taken: a few bytes would expand to as many as the limit allows.
+_IDENTITY_ONLY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds the server: `calls` at once, and bytes of one message."""
+
+    calls: int
+    message_bytes: int
+
+
+class FlightServer:
+    """The endpoint of *config*, whose statements run on *engine* and whose callers *access* knows."""
+
+    def __init__(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> None:
+        """
+        Take the port.
+
+        Raises:
+            OSError: The port or the certificate cannot be used.
+        """
+        limits = Limits(
+            calls=config.query.workers + config.query.max_queued + SPARE_CALLS,
+            message_bytes=config.flight.max_message_bytes,
+        )
+        judge = Judge(access)
+        self._clock = IdleClock()
+        self._pool = ThreadPoolExecutor(limits.calls, thread_name_prefix="flight")
+        self._stopped = threading.Event()
+        self._server = grpc.server(
+            self._pool,
+            handlers=[FlightService(config, engine, judge, self._clock)],
+            interceptors=[Authentication(judge)],
+            options=_options(limits),
+            maximum_concurrent_rpcs=limits.calls,
+        )
+        #: Where it listens, also when the configuration leaves it to the system.
+        self.port = self._bind(config)
+
+    def start(self) -> None:
+        """Take calls from now on."""
+        self._server.start()
+
+    def begin_stop(self, limit_s: float) -> None:
+        """Take no more calls. Those under way have *limit_s* seconds, and are then broken off."""
+        self._stopped = self._server.stop(limit_s)
+
+    def has_stopped(self, within_s: float) -> bool:
+        """Wait for the calls under way, *within_s* seconds at most, and say whether they have ended."""
+        return self._stopped.wait(within_s)
+
+    def close(self) -> None:
+        """End everything."""
+        self._server.stop(None)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._clock.close()
+
+    def _bind(self, config: RuntimeConfig) -> int:
+        address = str(config.flight.bind)
+        try:
+            if not config.tls.enabled:
+                return int(self._server.add_insecure_port(address))
+            return int(self._server.add_secure_port(address, _credentials(config)))
+        except RuntimeError as error:
+            raise OSError(f"Cannot listen on {address} for Flight SQL.") from error
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        # Two servers would share a port in silence otherwise.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.max_concurrent_streams", limits.calls),
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
+        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
+        ("grpc.keepalive_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Clients may ping as often as we do.
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(KEEPALIVE_S / 2)),
+        ("grpc.max_connection_idle_ms", _ms(CONNECTION_IDLE_S)),
+        ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
+    ]
+
+
+def _credentials(config: RuntimeConfig) -> grpc.ServerCredentials:
+    """Return the certificate of *config*; gRPC would take any bytes, and fail when the first client comes."""
+    certificate, key = config.tls.certificate_file, config.tls.key_file
+    if certificate is None or key is None:
+        raise OSError("TLS is enabled without a certificate.")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    except ssl.SSLError as error:
+        raise OSError(f"The certificate of runtime.tls cannot be used: {error.reason or error}.") from error
+    except OSError as error:
+        raise OSError(f"The certificate of runtime.tls cannot be read: {error.strerror or error}.") from error
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
