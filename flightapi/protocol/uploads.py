@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,7 +20,6 @@ from flightapi.protocol.ipc import (
     read_head,
     weigh,
 )
-from queryengine.engine import Parameters
 from queryengine.parameters import MAX_DEPTH, MAX_PARAMETERS
 
 #: The most messages of one upload: a schema, a dictionary for each column, a record batch, and some that are empty.
@@ -54,9 +53,6 @@ _PLAIN: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 )
 _LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
-#: What stands before a parameter's name in the notations that people use.
-_NAME_MARKS: Final = "$:@"
-
 
 def read_row(upload: Iterable[bytes], max_bytes: int) -> pa.Table:
     """
@@ -87,35 +83,6 @@ def read_row(upload: Iterable[bytes], max_bytes: int) -> pa.Table:
             raise UploadError(f"The parameter {field.name[:100]!r} is of a type that parameters do not have.")
     _check_sizes([chunk for column in row.columns for chunk in column.chunks], len(stream))
     return row
-
-
-def parameters(row: pa.Table, taken: Collection[str]) -> Parameters | None:
-    """
-    Return the values of *row* for a statement that takes the parameters *taken*; None for no row.
-
-    Values are Python's own: None, bool, int, float, str, bytes, Decimal, date, time, datetime (in UTC when it has a
-    zone), timedelta, UUID, list, dict. For numbered parameters: in the order of the columns' names when these are 1 to
-    n, with or without `$`, else of the columns. For named ones: by the columns' names, with or without a leading `$`,
-    `:` or `@`.
-
-    Args:
-        row: As `read_row` gives it.
-        taken: "1" and "2" for `?` and `$1`, else the words after `$`, as `GatedStatement.parameters`.
-
-    Raises:
-        UploadError: Two columns have the same name, or a value has no equal in Python.
-    """
-    if row.num_rows == 0:
-        return None
-    values = [_value(name, column) for name, column in zip(row.column_names, row.columns, strict=True)]
-    names = [name[1:] if name[:1] and name[0] in _NAME_MARKS else name for name in row.column_names]
-    if taken and not all(name.isdecimal() for name in taken):
-        if len(set(names)) != len(names):
-            raise UploadError("Two parameters have the same name.")
-        return dict(zip(names, values, strict=True))
-    places = {name: place for place, name in enumerate(names)}
-    numbers = [str(number) for number in range(1, len(names) + 1)]
-    return [values[places[number]] for number in numbers] if places.keys() == set(numbers) else values
 
 
 def _bounded(upload: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
@@ -248,40 +215,3 @@ def _values(array: pa.Array) -> int:
         each = 1 + names // _NAME_CHARACTERS
         return len(array) * each + sum(_values(array.field(place)) for place in places)
     return len(array)
-
-
-def _value(name: str, column: pa.ChunkedArray) -> Any:
-    """Return the one value of a column in Python, whole."""
-    try:
-        array = column.chunk(0)
-        if pa.types.is_union(array.type):
-            inner = array[0].value
-            array = pa.nulls(1) if inner is None else pa.array([inner], type=inner.type)
-        return array.cast(_exact(array.type)).to_pylist()[0]
-    except (pa.ArrowException, ValueError, TypeError, ArithmeticError, LookupError):
-        raise UploadError(f"The value of the parameter {name[:100]!r} is out of range.") from None
-
-
-def _exact(kind: pa.DataType) -> pa.DataType:
-    """Return the type like *kind* whose values Python has: no finer than microseconds, and no zone but UTC."""
-    if pa.types.is_struct(kind):
-        return pa.struct([_exact_field(kind.field(place)) for place in range(kind.num_fields)])
-    if pa.types.is_list(kind):
-        return pa.list_(_exact_field(kind.value_field))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_exact_field(kind.value_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_exact_field(kind.value_field), kind.list_size)
-    return _exact_time(kind)
-
-
-def _exact_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_exact(field.type))
-
-
-def _exact_time(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="+00:00" if kind.tz else None)  # UTC, and no zone to look up
-    if pa.types.is_time64(kind):
-        return pa.time64("us")
-    return pa.duration("us") if pa.types.is_duration(kind) else kind

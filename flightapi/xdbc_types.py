@@ -1,0 +1,186 @@
+"""The answer to GetXdbcTypeInfo: the types of DuckDB as ODBC and JDBC describe types (`FlightSql.proto`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from flightapi.protocol.messages import enum_values
+
+_NUMBER: Final = pa.int32()
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+ANSWER: Final = pa.schema(
+    [
+        _required("type_name", pa.string()),
+        _required("data_type", _NUMBER),
+        pa.field("column_size", _NUMBER),
+        pa.field("literal_prefix", pa.string()),
+        pa.field("literal_suffix", pa.string()),
+        pa.field("create_params", pa.list_(_required("item", pa.string()))),
+        _required("nullable", _NUMBER),
+        _required("case_sensitive", pa.bool_()),
+        _required("searchable", _NUMBER),
+        pa.field("unsigned_attribute", pa.bool_()),
+        _required("fixed_prec_scale", pa.bool_()),
+        pa.field("auto_increment", pa.bool_()),
+        pa.field("local_type_name", pa.string()),
+        pa.field("minimum_scale", _NUMBER),
+        pa.field("maximum_scale", _NUMBER),
+        _required("sql_data_type", _NUMBER),
+        pa.field("datetime_subcode", _NUMBER),
+        pa.field("num_prec_radix", _NUMBER),
+        pa.field("interval_precision", _NUMBER),
+    ]
+)
+
+_TYPES: Final = enum_values("XdbcDataType")
+_SUBCODES: Final = enum_values("XdbcDatetimeSubcode")
+_NULLABLE: Final = enum_values("Nullable")["NULLABILITY_NULLABLE"]
+_SEARCHABLE: Final = enum_values("Searchable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Type:
+    """One row; the fields are those of the format."""
+
+    type_name: str
+    data_type: int
+    column_size: int | None = None
+    literal_prefix: str | None = None
+    literal_suffix: str | None = None
+    create_params: tuple[str, ...] | None = None
+    nullable: int = _NULLABLE
+    case_sensitive: bool = False
+    searchable: int = _SEARCHABLE["SEARCHABLE_BASIC"]
+    unsigned_attribute: bool | None = None
+    fixed_prec_scale: bool = False
+    auto_increment: bool | None = None
+    local_type_name: str | None = None
+    minimum_scale: int | None = None
+    maximum_scale: int | None = None
+    sql_data_type: int
+    datetime_subcode: int | None = None
+    num_prec_radix: int | None = None
+    interval_precision: int | None = None
+
+
+def _integer(name: str, kind: str, digits: int, *, unsigned: bool = False) -> _Type:
+    return _Type(
+        type_name=name,
+        data_type=_TYPES[kind],
+        sql_data_type=_TYPES[kind],
+        column_size=digits,
+        unsigned_attribute=unsigned,
+        auto_increment=False,
+        minimum_scale=0,
+        maximum_scale=0,
+        num_prec_radix=10,
+    )
+
+
+def _floating(name: str, kind: str, bits: int) -> _Type:
+    return _Type(
+        type_name=name,
+        data_type=_TYPES[kind],
+        sql_data_type=_TYPES[kind],
+        column_size=bits,
+        unsigned_attribute=False,
+        auto_increment=False,
+        num_prec_radix=2,
+    )
+
+
+def _text(name: str, kind: str, characters: int | None) -> _Type:
+    return _Type(
+        type_name=name,
+        data_type=_TYPES[kind],
+        sql_data_type=_TYPES[kind],
+        column_size=characters,
+        literal_prefix="'",
+        literal_suffix="'",
+        case_sensitive=True,
+        searchable=_SEARCHABLE["SEARCHABLE_FULL"],
+    )
+
+
+def _moment(name: str, kind: str, subcode: str, characters: int, digits: int) -> _Type:
+    """Return a type whose values are written in *characters*, *digits* of them of a second's fraction."""
+    return _Type(
+        type_name=name,
+        data_type=_TYPES[kind],
+        sql_data_type=_TYPES["XDBC_DATETIME"],
+        column_size=characters,
+        literal_prefix=f"{name} '",
+        literal_suffix="'",
+        minimum_scale=digits,
+        maximum_scale=digits,
+        datetime_subcode=_SUBCODES[f"XDBC_SUBCODE_{subcode}"],
+    )
+
+
+_ROWS: Final = (
+    _Type(type_name="BOOLEAN", data_type=_TYPES["XDBC_BIT"], sql_data_type=_TYPES["XDBC_BIT"], column_size=1),
+    _integer("TINYINT", "XDBC_TINYINT", 3),
+    _integer("UTINYINT", "XDBC_TINYINT", 3, unsigned=True),
+    _integer("SMALLINT", "XDBC_SMALLINT", 5),
+    _integer("USMALLINT", "XDBC_SMALLINT", 5, unsigned=True),
+    _integer("INTEGER", "XDBC_INTEGER", 10),
+    _integer("UINTEGER", "XDBC_INTEGER", 10, unsigned=True),
+    _integer("BIGINT", "XDBC_BIGINT", 19),
+    _integer("UBIGINT", "XDBC_BIGINT", 20, unsigned=True),
+    _integer("HUGEINT", "XDBC_NUMERIC", 39),
+    _integer("UHUGEINT", "XDBC_NUMERIC", 39, unsigned=True),
+    _floating("FLOAT", "XDBC_REAL", 24),
+    _floating("DOUBLE", "XDBC_DOUBLE", 53),
+    _Type(
+        type_name="DECIMAL",
+        data_type=_TYPES["XDBC_DECIMAL"],
+        sql_data_type=_TYPES["XDBC_DECIMAL"],
+        column_size=38,
+        create_params=("precision", "scale"),
+        unsigned_attribute=False,
+        auto_increment=False,
+        minimum_scale=0,
+        maximum_scale=38,
+        num_prec_radix=10,
+    ),
+    _text("VARCHAR", "XDBC_VARCHAR", None),
+    _text("JSON", "XDBC_LONGVARCHAR", None),
+    _text("UUID", "XDBC_CHAR", 36),
+    _Type(
+        type_name="BLOB",
+        data_type=_TYPES["XDBC_VARBINARY"],
+        sql_data_type=_TYPES["XDBC_VARBINARY"],
+        literal_prefix="BLOB '",
+        literal_suffix="'",
+    ),
+    _moment("DATE", "XDBC_DATE", "DATE", 10, 0),
+    _moment("TIME", "XDBC_TIME", "TIME", 15, 6),
+    _moment("TIME WITH TIME ZONE", "XDBC_TIME", "TIME_WITH_TIMEZONE", 21, 6),
+    _moment("TIMESTAMP", "XDBC_TIMESTAMP", "TIMESTAMP", 26, 6),
+    _moment("TIMESTAMP_S", "XDBC_TIMESTAMP", "TIMESTAMP", 19, 0),
+    _moment("TIMESTAMP_MS", "XDBC_TIMESTAMP", "TIMESTAMP", 23, 3),
+    _moment("TIMESTAMP_NS", "XDBC_TIMESTAMP", "TIMESTAMP", 29, 9),
+    _moment("TIMESTAMP WITH TIME ZONE", "XDBC_TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE", 32, 6),
+    _Type(
+        type_name="INTERVAL",
+        data_type=_TYPES["XDBC_INTERVAL"],
+        sql_data_type=_TYPES["XDBC_INTERVAL"],
+        literal_prefix="INTERVAL '",
+        literal_suffix="'",
+    ),
+)
+
+
+def answer(data_type: int | None) -> pa.Table:
+    """Return the rows of the types that are *data_type*, a number of XdbcDataType; of all types for None."""
+    rows = [row for row in _ROWS if data_type is None or row.data_type == data_type]
+    rows.sort(key=lambda row: (row.data_type, row.type_name))
+    return pa.Table.from_pylist([asdict(row) for row in rows], schema=ANSWER)
