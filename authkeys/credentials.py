@@ -77,22 +77,30 @@ def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token:
         credential = Presented("".join(token))
     elif isinstance(credential, Presented) and token and token[0] != credential.text:
         return Malformed(Reason.CONFLICTING)
+    return _beside(x_api_key, credential)
+
+
+def from_handshake(authorization: Sequence[str], x_api_key: Sequence[str]) -> Credential:
+    """
+    Decide what a Flight handshake presents: as other calls, or Basic (RFC 7617), whose password is the key.
+
+    The user may be anything, and the padding of Base64 may be missing, as some clients leave it out.
+    """
+    if len(authorization) > 1:
+        return Malformed(Reason.REPEATED)
+    return _beside(x_api_key, _from_handshake_authorization("".join(authorization)))
+
+
+def _beside(x_api_key: Sequence[str], credential: Credential) -> Credential:
     if isinstance(credential, Presented) and any(text.strip(_OWS) not in ("", credential.text) for text in x_api_key):
         return Malformed(Reason.CONFLICTING)
     return credential
 
 
-def from_handshake(authorization: Sequence[str]) -> Credential:
-    """
-    Decide what `authorization` of a Flight handshake presents: also Basic (RFC 7617), whose password is the key.
-
-    The user may be anything, and the padding of Base64 may be missing, as some clients leave it out.
-    """
-    if len(authorization) != 1:
-        return Malformed(Reason.REPEATED) if authorization else Absent()
-    scheme, _, encoded = authorization[0].strip(_OWS).partition(" ")
+def _from_handshake_authorization(authorization: str) -> Credential:
+    scheme, _, encoded = authorization.strip(_OWS).partition(" ")
     if scheme.lower() != "basic":
-        return from_authorization(authorization[0])
+        return from_authorization(authorization)
     encoded = encoded.strip(_OWS).rstrip("=")
     try:
         plain = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()

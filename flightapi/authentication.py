@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 import grpc
@@ -18,7 +18,8 @@ from authkeys import audit
 from authkeys.access import Access
 from authkeys.credentials import Absent, Malformed, Reason, from_handshake, from_metadata
 from authkeys.principal import ANONYMOUS, Principal
-from flightapi.calls import ERROR_CODE, REQUEST_ID, request_id_of
+from flightapi.calls import end_call, request_id_of
+from flightapi.error_table import Refusal
 from flightapi.protocol.messages import METHODS
 
 HANDSHAKE = METHODS["Handshake"].path
@@ -84,15 +85,13 @@ class Judge:
 
     def verdict(self, method: str, metadata: Sequence[tuple[str, str | bytes]]) -> Accepted | Undecided | Refused:
         """Decide about a call of the path *method*."""
-        authorization = _values(metadata, "authorization")
+        authorization, x_api_key = _values(metadata, "authorization"), _values(metadata, "x-api-key")
         if method == HANDSHAKE:
-            credential = from_handshake(authorization)
+            credential = from_handshake(authorization, x_api_key)
             if isinstance(credential, Absent) and not authorization:
                 return Undecided()
         else:
-            credential = from_metadata(
-                authorization, _values(metadata, "x-api-key"), _values(metadata, "auth-token-bin")
-            )
+            credential = from_metadata(authorization, x_api_key, _values(metadata, "auth-token-bin"))
         if self._key_set is None:
             return Accepted(ANONYMOUS, "" if isinstance(credential, Absent | Malformed) else credential.text)
         if isinstance(credential, Absent):
@@ -129,8 +128,13 @@ class Authentication(grpc.ServerInterceptor):  # type: ignore[misc]
         return continuation(CallDetails(details.method, details.invocation_metadata, verdict))
 
 
-def refuse_call(context: Any, refused: Refused, method: str | None) -> None:
-    """End a call, with its line in the audit log. It raises what gRPC ends calls with."""
+def refuse_call(context: Any, refused: Refused, method: str | None) -> NoReturn:
+    """
+    End a call, with its line in the audit log.
+
+    Raises:
+        CallEndedError: Always.
+    """
     request_id = request_id_of(context)
     audit.log_failure(
         refused.reason,
@@ -141,8 +145,11 @@ def refuse_call(context: Any, refused: Refused, method: str | None) -> None:
         request_id=request_id,
     )
     code = "missing_key" if refused.reason == audit.MISSING else "invalid_key"
-    context.set_trailing_metadata(((REQUEST_ID, request_id), (ERROR_CODE, code)))
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, refused.sentence)
+    end_call(
+        context,
+        request_id,
+        Refusal(status=grpc.StatusCode.UNAUTHENTICATED, code=code, message=refused.sentence),
+    )
 
 
 def _values(metadata: Sequence[tuple[str, str | bytes]], name: str) -> list[str]:

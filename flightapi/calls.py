@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import grpc
 
 from authkeys.principal import Principal
-from flightapi.error_table import refusal_of
+from flightapi.error_table import Refusal, refusal_of
 from flightapi.errors import MalformedMessageError
 from queryengine.ids import accepted_id, new_id
 
@@ -32,6 +32,10 @@ IDLE_S = 30.0
 HANDSHAKE_IDLE_S = 10.0
 
 _TICK_S = 1.0
+
+
+class CallEndedError(Exception):
+    """The RPC has its status; nothing more can be said."""
 
 
 class IdleClock:
@@ -124,19 +128,32 @@ def request_id_of(context: Any) -> str:
     return accepted or new_id()
 
 
+def end_call(context: Any, request_id: str, refusal: Refusal) -> NoReturn:
+    """
+    End the RPC of *context* with *refusal*.
+
+    Raises:
+        CallEndedError: Always; gRPC waits for an exception, and takes any.
+    """
+    context.set_trailing_metadata(((REQUEST_ID, request_id), (ERROR_CODE, refusal.code)))
+    try:
+        context.abort(refusal.status, refusal.message)
+    except Exception as ended:  # its way to say so
+        raise CallEndedError from ended
+    raise AssertionError  # abort raises
+
+
 def abort(call: Call, error: Exception) -> NoReturn:
     """
     End the RPC with what the table says of *error*.
 
     Raises:
-        Exception: What gRPC ends calls with.
+        CallEndedError: Always.
     """
     refusal = refusal_of(error)
     if refusal.is_internal:
         logger.error("a call failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
-    call.context.set_trailing_metadata(((REQUEST_ID, call.request_id), (ERROR_CODE, refusal.code)))
-    call.context.abort(refusal.status, refusal.message)
-    raise AssertionError  # abort raises
+    end_call(call.context, call.request_id, refusal)
 
 
 def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
@@ -146,7 +163,7 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
         call = begin(requests, context)
         try:
             return act(call)
-        except grpc.RpcError:
+        except (grpc.RpcError, CallEndedError):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, gRPC would show it to the caller)
             abort(call, error)
@@ -162,7 +179,7 @@ def many_answers(act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterat
         call = begin(requests, context)
         try:
             yield from act(call)
-        except grpc.RpcError:
+        except (grpc.RpcError, CallEndedError):
             raise
         except Exception as error:  # noqa: BLE001 (as above)
             abort(call, error)

@@ -50,8 +50,7 @@ class Handshake:
         found = Refused(audit.MISSING) if message is None else self._of_message(message)
         if isinstance(found, Refused):
             refuse_call(call.context, found, "Handshake")
-        else:
-            yield _response(found.presented.encode() or NOTHING.encode())
+        yield _response(found.presented.encode() or NOTHING.encode())
 
     def _of_message(self, message: bytes) -> Accepted | Refused:
         if len(message) > MAX_MESSAGE_BYTES:

@@ -117,11 +117,12 @@ class PreparedStatements:
             return sum(map(len, self._of_keys.values()))
 
     def _kept(self, fingerprint: str, handle: bytes) -> _Kept:
-        kept = self._of_keys.get(fingerprint, {}).get(handle)
-        if kept is None or kept.used_at < self._clock() - IDLE_S:
+        of_key = self._of_keys.get(fingerprint)
+        kept = None if of_key is None else of_key.get(handle)
+        if of_key is None or kept is None or kept.used_at < self._clock() - IDLE_S:
             raise UnknownPreparedStatementError
         kept.used_at = self._clock()
-        self._of_keys[fingerprint].move_to_end(handle)
+        of_key.move_to_end(handle)
         return kept
 
     def _put(self, fingerprint: str, handle: bytes, prepared: Prepared) -> None:

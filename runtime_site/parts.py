@@ -62,7 +62,8 @@ def command(name: PartName) -> list[str]:
 def environment(environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
     """Return what of *environ* a part gets, and the variable that leads it to its handover in *descriptor*."""
     kept = {name: value for name, value in environ.items() if _ENVIRONMENT.fullmatch(name)}
-    return {**kept, HANDOVER_VARIABLE: str(descriptor)}
+    # gRPC's own log has another form, and whoever connects could fill it.
+    return {**kept, "GRPC_VERBOSITY": "NONE", HANDOVER_VARIABLE: str(descriptor)}
 
 
 def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
