@@ -1,0 +1,116 @@
+"""A whole runtime with Flight SQL on, and the two ways to ask it that tests compare: HTTP and plain Arrow Flight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_flightsql.dbapi as adbc
+import duckdb
+import pyarrow as pa
+import pyarrow.flight
+from adbc_driver_flightsql import DatabaseOptions
+
+from tests.system.harness import K1, Server, example_config, free_port
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
+
+@dataclass
+class FlightServer(Server):
+    """A runtime of `serve`. `changes` replaces sections of the configuration, `certificate` turns TLS on."""
+
+    flight_port: int = field(default_factory=free_port)
+    changes: dict[str, Any] = field(default_factory=dict)
+    key_file: Path | None = None  # of the certificate `trust`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        runtime: dict[str, Any] = {"flight": {"enabled": True, "bind": f"127.0.0.1:{self.flight_port}"}}
+        if self.trust:
+            tls = {"enabled": True, "certificate_file": str(self.trust), "key_file": str(self.key_file)}
+            runtime["tls"] = tls
+        runtime |= self.changes.get("runtime", {})
+        others = {name: value for name, value in self.changes.items() if name != "runtime"}
+        self.config = example_config(self.port, runtime=runtime, **others)
+
+    @property
+    def uri(self) -> str:
+        """Where Flight clients connect to."""
+        return f"grpc+tls://localhost:{self.flight_port}" if self.trust else f"grpc://127.0.0.1:{self.flight_port}"
+
+    def refused_calls(self) -> int:
+        """Return how many calls were refused so far for want of a valid key, by the audit lines."""
+        return len(re.findall(r"authentication failed", self.output()))
+
+    def queries(self) -> int:
+        """Return how many statements came over Flight so far, by their lines in the log."""
+        return len(re.findall(r"protocol=flight-sql", self.output()))
+
+    def http_table(self, sql: str) -> pa.Table:
+        """Return what HTTP answers, as Arrow."""
+        answer = self.sql(sql, K1, Accept=ARROW_STREAM)
+        assert answer.status_code == 200, answer.text
+        with pa.ipc.open_stream(answer.content) as reader:
+            return reader.read_all()
+
+
+def write_parquet(directory: Path, tables: Mapping[str, str]) -> None:
+    """Write one Parquet file for each of *tables*: names and the statements that make them."""
+    with duckdb.connect() as connection:
+        for name, sql in tables.items():
+            connection.execute(f"COPY ({sql}) TO '{directory / name}.parquet' (FORMAT parquet)")
+
+
+def bearer(key: str) -> pa.flight.FlightCallOptions:
+    """Return the call options that present *key*."""
+    return pa.flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
+
+
+@contextmanager
+def plain_flight(server: FlightServer) -> Iterator[pa.flight.FlightClient]:
+    """A client of Arrow Flight, which knows nothing of Flight SQL."""
+    options = {"tls_root_certs": server.trust.read_bytes()} if server.trust else {}
+    with pa.flight.connect(server.uri, **options) as client:
+        yield client
+
+
+def flight_table(client: pa.flight.FlightClient, sql: str, key: str = K1) -> pa.Table:
+    """Return the answer to *sql*, sent as the bare text of a descriptor's command."""
+    options = bearer(key)
+    info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(sql.encode()), options)
+    (endpoint,) = info.endpoints
+    return client.do_get(endpoint.ticket, options).read_all()
+
+
+@contextmanager
+def adbc_connection(server: FlightServer, key: str | None = K1, **options: str) -> Iterator[adbc.Connection]:
+    """An ADBC connection that sends *key* in the authorization header."""
+    settings = dict(options)
+    if key is not None:
+        settings[DatabaseOptions.AUTHORIZATION_HEADER.value] = f"Bearer {key}"
+    if server.trust:
+        settings[DatabaseOptions.TLS_ROOT_CERTS.value] = server.trust.read_text()
+    with adbc.connect(server.uri, db_kwargs=settings, autocommit=True) as connection:
+        yield connection
+
+
+def adbc_table(connection: adbc.Connection, sql: str, parameters: Any = None) -> pa.Table:
+    """Return the answer to *sql*."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetch_arrow_table()
+
+
+def assert_same(left: pa.Table, right: pa.Table) -> None:
+    """Compare names, types, nullability and values; NaN equals NaN, and batches may be cut anywhere."""
+    assert left.schema.equals(right.schema), f"{left.schema}\n\n{right.schema}"
+    left.validate(full=True)
+    right.validate(full=True)
+    if left.equals(right):
+        return
+    assert repr(left.to_pylist()) == repr(right.to_pylist())

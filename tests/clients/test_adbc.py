@@ -1,0 +1,315 @@
+"""adbc-driver-flightsql, through its DB-API: statements, parameters, metadata, and what it must be refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import adbc_driver_flightsql.dbapi as adbc
+import pyarrow as pa
+import pytest
+from adbc_driver_flightsql import DatabaseOptions, StatementOptions
+
+from tests.clients.runtime import FlightServer, adbc_connection, adbc_table
+from tests.system.harness import K1, PATIENCE_S, wait_for
+
+#: Runs until somebody stops it.
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000000) t(i) WHERE i % 7 = 8"
+
+
+@pytest.fixture
+def connection(flight: FlightServer) -> Iterator[adbc.Connection]:
+    with adbc_connection(flight) as opened:
+        yield opened
+
+
+def test_execute_and_fetch(connection: adbc.Connection) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id, name FROM orders ORDER BY id LIMIT 3")
+
+        assert [column[0] for column in cursor.description or ()] == ["id", "name"]
+        assert cursor.fetchone() == (0, "name 0")
+        assert cursor.fetchall() == [(1, "name 1"), (2, "name 2")]
+
+
+def test_a_connection_runs_statement_after_statement(connection: adbc.Connection) -> None:
+    for number in range(20):
+        assert adbc_table(connection, f"SELECT {number} AS n").to_pylist() == [{"n": number}]
+
+
+def test_a_failed_statement_leaves_the_connection_usable(connection: adbc.Connection) -> None:
+    with pytest.raises(adbc.ProgrammingError, match="INVALID_ARGUMENT"):
+        adbc_table(connection, "SELECT nope FROM orders")
+
+    assert adbc_table(connection, "SELECT 1 AS n").to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(None, id="null"),
+        pytest.param(True, id="boolean"),
+        pytest.param(-(2**63), id="integer"),
+        pytest.param(1.5, id="double"),
+        pytest.param("it's; DROP TABLE orders --", id="text"),
+        pytest.param("", id="empty text"),
+        pytest.param("\U0001f980 \u00e9", id="text beyond ASCII"),
+        pytest.param(b"\x00\xff", id="bytes"),
+        pytest.param(dt.date(2024, 2, 29), id="date"),
+        pytest.param(dt.datetime.fromisoformat("2024-02-29T12:34:56.789"), id="timestamp"),
+        pytest.param(dt.datetime(2024, 2, 29, 12, 34, 56, tzinfo=dt.UTC), id="instant"),
+        pytest.param(dt.time(12, 34, 56, 789000), id="time"),
+        pytest.param(decimal.Decimal("12345.678"), id="decimal"),
+        pytest.param([1, None, 3], id="list"),
+        pytest.param({"a": 1, "b": "x"}, id="struct"),
+    ],
+)
+def test_a_parameter_comes_back_as_it_went(connection: adbc.Connection, value: Any) -> None:
+    assert adbc_table(connection, "SELECT ? AS a", (value,))["a"].to_pylist() == [value]
+
+
+def test_parameters_by_position_and_number(connection: adbc.Connection) -> None:
+    assert adbc_table(connection, "SELECT $2 || $1 AS a", ("x", "y")).to_pylist() == [{"a": "yx"}]
+    assert adbc_table(
+        connection, "SELECT count(*) AS n FROM orders WHERE id BETWEEN ? AND ?", (10, 19)
+    ).to_pylist() == [{"n": 10}]
+
+
+def test_parameters_as_an_arrow_batch(connection: adbc.Connection) -> None:
+    batch = pa.record_batch({"0": pa.array([7], pa.int16()), "1": pa.array(["x"], pa.large_string())})
+
+    assert adbc_table(connection, "SELECT ? AS a, ? AS b", batch).to_pylist() == [{"a": 7, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        pytest.param("SELECT ? AS a", (1, 2), id="too many"),
+        pytest.param("SELECT ? + ? AS a", (1,), id="too few"),
+        pytest.param("SELECT 1 AS a", (1,), id="none wanted"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(connection: adbc.Connection, sql: str, parameters: Any) -> None:
+    with pytest.raises(adbc.Error, match="INVALID_ARGUMENT"):
+        adbc_table(connection, sql, parameters)
+
+
+def test_a_statement_without_its_parameters_is_refused(connection: adbc.Connection) -> None:
+    with pytest.raises(adbc.Error, match="INVALID_ARGUMENT"):
+        adbc_table(connection, "SELECT ? AS a")
+
+
+def test_executemany_is_refused(connection: adbc.Connection) -> None:
+    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=r"UNAUTHORIZED|NOT_IMPLEMENTED|PERMISSION"):
+        cursor.executemany("INSERT INTO orders VALUES (?)", [(1,), (2,)])
+
+    assert adbc_table(connection, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1000}]
+
+
+def test_executemany_of_a_select_is_refused(connection: adbc.Connection) -> None:
+    with connection.cursor() as cursor, pytest.raises(adbc.Error):
+        cursor.executemany("SELECT ? AS a", [(1,), (2,)])
+
+
+@pytest.mark.parametrize("mode", ["create", "append", "replace", "create_append"])
+def test_ingest_is_refused(connection: adbc.Connection, mode: Any) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+
+    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=r"UNAUTHORIZED|NOT_IMPLEMENTED|PERMISSION"):
+        cursor.adbc_ingest("orders", rows, mode=mode)
+
+    assert adbc_table(connection, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1000}]
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO orders VALUES (1)", "DELETE FROM orders", "CREATE TABLE x AS SELECT 1"])
+def test_writes_are_refused(connection: adbc.Connection, sql: str) -> None:
+    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=r"(?i)only.*read|not allowed|SELECT"):
+        cursor.execute(sql)
+
+    assert adbc_table(connection, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1000}]
+
+
+def test_transactions_are_refused(flight: FlightServer) -> None:
+    with (
+        pytest.warns(Warning, match="Cannot disable autocommit"),
+        adbc.connect(flight.uri, db_kwargs={DatabaseOptions.AUTHORIZATION_HEADER.value: f"Bearer {K1}"}) as connection,
+    ):
+        assert adbc_table(connection, "SELECT 1 AS n").to_pylist() == [{"n": 1}]
+
+
+def test_info(connection: adbc.Connection) -> None:
+    info = connection.adbc_get_info()
+
+    assert info["vendor_name"]
+    assert info["driver_name"] == "ADBC Flight SQL Driver - Go"
+
+
+def objects(connection: adbc.Connection, **options: Any) -> Any:
+    return connection.adbc_get_objects(**options).read_all().to_pylist()
+
+
+def test_objects_lists_catalog_schema_tables_and_columns(connection: adbc.Connection) -> None:
+    (catalog,) = objects(connection, depth="all")
+
+    assert catalog["catalog_name"] == "runtime"
+    schemas = {schema["db_schema_name"]: schema["db_schema_tables"] for schema in catalog["catalog_db_schemas"]}
+    tables = {table["table_name"]: table for table in schemas["main"]}
+    assert set(tables) == {"orders", "big_orders"}
+    columns = [column["column_name"] for column in tables["orders"]["table_columns"]]
+    assert columns == ["id", "name", "amount", "placed_at"]
+    assert [column["ordinal_position"] for column in tables["orders"]["table_columns"]] == [1, 2, 3, 4]
+    assert {name: table["table_type"] for name, table in tables.items()} == {"orders": "TABLE", "big_orders": "VIEW"}
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        pytest.param({"table_name_filter": "orders"}, {"orders"}, id="exact"),
+        pytest.param({"table_name_filter": "%orders"}, {"orders", "big_orders"}, id="any characters"),
+        pytest.param({"table_name_filter": "order_"}, {"orders"}, id="any character"),
+        pytest.param({"table_name_filter": "nope"}, set(), id="nothing"),
+        pytest.param({"catalog_filter": "runtime"}, {"orders", "big_orders"}, id="catalog"),
+        pytest.param({"catalog_filter": "other"}, set(), id="other catalog"),
+        pytest.param({"db_schema_filter": "main"}, {"orders", "big_orders"}, id="schema"),
+        pytest.param({"db_schema_filter": "other"}, set(), id="other schema"),
+    ],
+)
+def test_objects_filters(connection: adbc.Connection, options: dict[str, Any], found: set[str]) -> None:
+    names = {
+        table["table_name"]
+        for catalog in objects(connection, depth="tables", **options)
+        for schema in catalog["catalog_db_schemas"] or ()
+        for table in schema["db_schema_tables"] or ()
+    }
+
+    assert names == found
+
+
+def test_objects_at_each_depth(connection: adbc.Connection) -> None:
+    assert [catalog["catalog_name"] for catalog in objects(connection, depth="catalogs")] == ["runtime"]
+    (catalog,) = objects(connection, depth="db_schemas")
+    assert "main" in {schema["db_schema_name"] for schema in catalog["catalog_db_schemas"]}
+
+
+def test_table_types(connection: adbc.Connection) -> None:
+    assert sorted(connection.adbc_get_table_types()) == ["TABLE", "VIEW"]
+
+
+@pytest.mark.parametrize("where", [{}, {"db_schema_filter": "main"}, {"catalog_filter": "runtime"}])
+@pytest.mark.parametrize("name", ["orders", "big_orders"])
+def test_table_schema_is_that_of_a_select(connection: adbc.Connection, name: str, where: dict[str, str]) -> None:
+    schema = connection.adbc_get_table_schema(name, **where)
+
+    assert schema.equals(adbc_table(connection, f"SELECT * FROM {name} LIMIT 0").schema)
+
+
+def test_table_schema_of_an_unknown_table(connection: adbc.Connection) -> None:
+    with pytest.raises(adbc.Error, match="NOT_FOUND"):
+        connection.adbc_get_table_schema("nope")
+
+
+def test_schema_of_a_statement_without_running_it(connection: adbc.Connection) -> None:
+    with connection.cursor() as cursor:
+        schema = cursor.adbc_execute_schema(ENDLESS)
+
+    assert schema.names == ["n"]
+    assert schema.types == [pa.int64()]
+
+
+def test_prepare_tells_the_parameters(connection: adbc.Connection) -> None:
+    with connection.cursor() as cursor:
+        schema = cursor.adbc_prepare("SELECT id FROM orders WHERE id = ? AND name = ?")
+        assert schema is None or len(schema) == 2
+        cursor.execute("SELECT id FROM orders WHERE id = ? AND name = ?", (3, "name 3"))
+        assert cursor.fetchall() == [(3,)]
+
+
+def test_a_bad_statement_fails_at_prepare(connection: adbc.Connection) -> None:
+    with (
+        connection.cursor() as cursor,
+        pytest.raises(adbc.ProgrammingError, match=r"INVALID_ARGUMENT.*nope.*(?s:.)*Prepare"),
+    ):
+        cursor.adbc_prepare("SELECT nope FROM orders")
+
+
+def test_partitions(connection: adbc.Connection) -> None:
+    with connection.cursor() as cursor:
+        partitions, schema = cursor.adbc_execute_partitions("SELECT id FROM orders")
+        ids = []
+        for partition in partitions:
+            cursor.adbc_read_partition(partition)
+            ids += cursor.fetch_arrow_table()["id"].to_pylist()
+
+    assert schema.names == ["id"]
+    assert sorted(ids) == list(range(1000))
+
+
+def active(server: FlightServer) -> Any:
+    return server.get("/v1/sql/active", headers={"X-API-Key": K1}).json()
+
+
+def test_cancel_ends_the_statement_here_and_there(flight: FlightServer, connection: adbc.Connection) -> None:
+    failures: list[BaseException] = []
+
+    def fetch(cursor: adbc.Cursor) -> None:
+        try:
+            cursor.execute(ENDLESS)
+            cursor.fetchall()
+        except adbc.Error as exc:
+            failures.append(exc)
+
+    with connection.cursor() as cursor:
+        thread = threading.Thread(target=fetch, args=(cursor,))
+        thread.start()
+        wait_for(lambda: [row for row in active(flight) if row["sql"] == ENDLESS], "the statement to run")
+
+        cursor.adbc_cancel()
+        thread.join(PATIENCE_S)
+
+    assert not thread.is_alive()
+    assert len(failures) == 1
+    assert "ancel" in str(failures[0])
+    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the place to be free")
+
+
+def test_a_time_limit_of_the_client_ends_the_statement(flight: FlightServer, connection: adbc.Connection) -> None:
+    with connection.cursor(
+        adbc_stmt_kwargs={StatementOptions.TIMEOUT_FETCH.value: 1.0, StatementOptions.TIMEOUT_QUERY.value: 1.0}
+    ) as cursor:
+
+        def run() -> None:
+            cursor.execute(ENDLESS)
+            cursor.fetchall()
+
+        with pytest.raises(adbc.Error, match=r"(?i)timeout|deadline"):
+            run()
+
+    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the place to be free")
+
+
+def test_rows_left_unread_free_the_place(flight: FlightServer, connection: adbc.Connection) -> None:
+    sql = "SELECT i, repeat('x', 1000) AS s FROM range(3000000) t(i)"
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        assert cursor.fetchone() is not None
+
+    wait_for(lambda: not [row for row in active(flight) if row["sql"] == sql], "the place to be free")
+
+
+def test_thirty_connections_at_once(flight: FlightServer) -> None:
+    found: list[int] = []
+
+    def run(number: int) -> None:
+        with adbc_connection(flight) as connection:
+            found.append(adbc_table(connection, f"SELECT sum(id) + {number} AS n FROM orders")["n"][0].as_py())
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert sorted(found) == [499500 + number for number in range(30)]

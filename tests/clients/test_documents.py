@@ -1,0 +1,72 @@
+"""Every snippet of the page about Flight SQL, run as it stands against the example, prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.clients import spice
+from tests.clients.runtime import FlightServer
+from tests.system.harness import PATIENCE_S, REPOSITORY
+from tests.system.test_examples import clone, prepare
+
+PAGE = (REPOSITORY / "docs" / "flight-sql.md").read_text()
+SNIPPETS = re.findall(r"^```(python|js)\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def start(directory: Path, certificates: FlightServer | None = None) -> FlightServer:
+    """Return the example of a fresh clone, not yet started, on free ports; with TLS by another server's certificate."""
+    examples = clone(directory) / "examples"
+    prepare(directory)
+    server = FlightServer(examples)
+    if certificates is not None:
+        server = FlightServer(examples, trust=certificates.trust, key_file=certificates.key_file)
+    assert server.config is not None
+    example = yaml.safe_load((examples / "runtime.yaml").read_text())
+    example["runtime"] |= {name: part for name, part in server.config["runtime"].items() if name != "auth"}
+    server.config = example
+    return server
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
+    with start(tmp_path_factory.mktemp("example")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def example_tls(tmp_path_factory: pytest.TempPathFactory, flight_tls: FlightServer) -> Iterator[FlightServer]:
+    with start(tmp_path_factory.mktemp("example_tls"), flight_tls) as running:
+        yield running
+
+
+def test_every_program_of_the_page_says_what_it_prints() -> None:
+    assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGE, re.MULTILINE)) >= 10
+
+
+@pytest.mark.parametrize(("language", "program", "printed"), SNIPPETS, ids=range(1, len(SNIPPETS) + 1))
+def test_snippet(request: pytest.FixtureRequest, tmp_path: Path, language: str, program: str, printed: str) -> None:
+    server: FlightServer = request.getfixturevalue("example_tls" if "certificate.pem" in program else "example")
+    text = program.replace("50051", str(server.flight_port)).replace("8090", str(server.port))
+    if server.trust:
+        (tmp_path / "certificate.pem").write_bytes(server.trust.read_bytes())
+    command: list[str | Path] = (
+        [sys.executable, "-W", "error", "-c", text] if language == "python" else [spice.NODE, "-e", text]
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPICE_", "NODE_"))}
+    environ |= {"KEY": (server.directory / "secrets" / "api_key").read_text().strip(), "NODE_PATH": str(spice.MODULES)}
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.stdout == printed
+    assert done.returncode == 0

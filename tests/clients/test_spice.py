@@ -1,0 +1,117 @@
+"""@spiceai/spice for node: over TLS by Flight; without TLS it sends no key over Flight and falls back to HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import spice
+from tests.clients.runtime import FlightServer, flight_table, plain_flight
+from tests.system.harness import K1, K2, WRONG
+
+UNAUTHENTICATED = 16
+
+
+def plaintext_options(server: FlightServer, key: str | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"flightUrl": f"127.0.0.1:{server.flight_port}", "httpUrl": server.url}
+    return options if key is None else options | {"apiKey": key}
+
+
+@pytest.mark.parametrize("key", [K1, K2], ids=["first key", "second key"])
+def test_rows_over_tls(flight_tls: FlightServer, tmp_path: Path, key: str) -> None:
+    (answer,) = spice.ask(
+        tmp_path,
+        spice.flight_options(flight_tls, key),
+        [{"sql": "SELECT id, name, amount FROM orders ORDER BY id LIMIT 2"}],
+    )
+
+    assert answer["rows"] == [
+        {"id": "0", "name": "name 0", "amount": 0},
+        {"id": "1", "name": "name 1", "amount": 0.125},
+    ]
+
+
+def test_parameters_over_tls(flight_tls: FlightServer, tmp_path: Path) -> None:
+    by_position, by_name, quote = spice.ask(
+        tmp_path,
+        spice.flight_options(flight_tls, K1),
+        [
+            {"sql": "SELECT name FROM orders WHERE id = $1 AND name = $2", "parameters": [7, "name 7"]},
+            {"sql": "SELECT name FROM orders WHERE id = $id", "parameters": {"id": 8}},
+            {"sql": "SELECT $1 AS a", "parameters": ["it's; DROP TABLE orders"]},
+        ],
+    )
+
+    assert by_position["rows"] == [{"name": "name 7"}]
+    assert by_name["rows"] == [{"name": "name 8"}]
+    assert quote["rows"] == [{"a": "it's; DROP TABLE orders"}]
+
+
+@pytest.mark.parametrize("key", [WRONG, None], ids=["wrong key", "no key"])
+def test_without_a_right_key_it_is_told_so_once(flight_tls: FlightServer, tmp_path: Path, key: str | None) -> None:
+    before = flight_tls.refused_calls()
+
+    (answer,) = spice.ask(tmp_path, spice.flight_options(flight_tls, key), [{"sql": "SELECT 1 AS n"}])
+
+    assert answer["error"]["code"] == UNAUTHENTICATED
+    assert "API key" in answer["error"]["message"]
+    assert WRONG not in answer["error"]["message"]
+    assert flight_tls.refused_calls() - before == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "code", "sentence"),
+    [
+        pytest.param("SELECT nope FROM orders", 3, "nope", id="an error"),
+        pytest.param("SELEC 1", 3, "SELEC", id="no SQL"),
+        pytest.param("DELETE FROM orders", 7, "DELETE", id="a write"),
+    ],
+)
+def test_a_refusal_is_not_tried_again(
+    flight_tls: FlightServer, tmp_path: Path, sql: str, code: int, sentence: str
+) -> None:
+    before = flight_tls.queries()
+    with plain_flight(flight_tls) as client, pytest.raises(Exception, match=sentence):
+        flight_table(client, sql)
+    once = flight_tls.queries() - before
+
+    (answer,) = spice.ask(tmp_path, spice.flight_options(flight_tls, K1), [{"sql": sql}])
+
+    assert answer["error"]["code"] == code
+    assert sentence in answer["error"]["message"]
+    assert flight_tls.queries() - before == 2 * once
+
+
+def test_without_tls_it_falls_back_to_http(flight: FlightServer, tmp_path: Path) -> None:
+    before = flight.refused_calls()
+
+    (answer,) = spice.ask(
+        tmp_path, plaintext_options(flight, K1), [{"sql": "SELECT id, name FROM orders ORDER BY id LIMIT 2"}]
+    )
+
+    assert [row["name"] for row in answer["rows"]] == ["name 0", "name 1"]
+    assert [line for line in answer["log"] if "falling back to HTTP" in line]
+    assert flight.refused_calls() - before == 1  # that of Flight
+
+
+def test_without_tls_parameters_fall_back_too(flight: FlightServer, tmp_path: Path) -> None:
+    (answer,) = spice.ask(
+        tmp_path,
+        plaintext_options(flight, K1),
+        [{"sql": "SELECT name FROM orders WHERE id = $1", "parameters": [7]}],
+    )
+
+    assert answer["rows"] == [{"name": "name 7"}]
+
+
+@pytest.mark.parametrize("key", [WRONG, None], ids=["wrong key", "no key"])
+def test_without_tls_and_without_a_right_key_both_refuse(flight: FlightServer, tmp_path: Path, key: str | None) -> None:
+    before = flight.refused_calls()
+
+    (answer,) = spice.ask(tmp_path, plaintext_options(flight, key), [{"sql": "SELECT 1 AS n"}])
+
+    assert "401" in answer["error"]["message"]
+    assert "API key" in answer["error"]["message"]
+    assert flight.refused_calls() - before == 2

@@ -1,0 +1,128 @@
+"""Checks S01 to S33 over Flight SQL: the same verdict and the same sentence as over HTTP, whichever way is taken."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from tests.clients.runtime import FlightServer
+from tests.clients.wire import Wire, connect
+from tests.queryengine.statements import READS, REFUSED
+from tests.system.harness import K1, K2
+from tests.system.test_sql_sandbox import CHECKSUM, UNCHANGED
+from tests.system.test_sql_sandbox import REFUSED as REFUSED_OF_ORDERS
+
+VERDICTS = {400: grpc.StatusCode.INVALID_ARGUMENT, 403: grpc.StatusCode.PERMISSION_DENIED}
+WAYS: list[Callable[[Wire, str], pa.Table]] = [Wire.run, Wire.run_prepared, Wire.run_text]
+OF_ORDERS = [
+    pytest.param(sql, id=f"{check} {number}")
+    for check, sqls in REFUSED_OF_ORDERS.items()
+    for number, sql in enumerate(sqls, 1)
+]
+
+#: Statements that differ from one run to the next.
+CHANGING = ("random", "now(", "current_", "uuid", "today(", "ANALYZE", "SAMPLE", "clock", "epoch")
+
+
+@pytest.fixture(scope="module")
+def trap() -> Iterator[socket.socket]:
+    """A listener that nobody may connect to."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        yield listener
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def same_sentence(told: str, over_http: str) -> bool:
+    """Compare; gRPC sends a message in metadata, whose size clients limit, so a very long one is cut."""
+    return told == over_http or (len(told) > 2500 and told.endswith("...") and over_http.startswith(told[:-3]))
+
+
+def assert_same_refusal(server: FlightServer, sql: str, *leaks: str) -> None:
+    over_http = server.sql(sql, K1)
+    assert over_http.status_code in VERDICTS, over_http.text
+    with connect(server) as wire:
+        for way in WAYS:
+            with pytest.raises(grpc.RpcError) as refused:
+                way(wire, sql)
+            assert refused.value.code() is VERDICTS[over_http.status_code], way
+            assert same_sentence(refused.value.details(), over_http.json()["detail"]), way
+            for leak in (str(server.directory), "site-packages", "Traceback", ".duckdb'", K1, *leaks):
+                assert leak not in f"{refused.value.details()}{refused.value.trailing_metadata()}"
+
+
+@pytest.mark.parametrize("sql", OF_ORDERS)
+def test_refused_without_effect(flight: FlightServer, trap: socket.socket, tmp_path: Path, sql: str) -> None:
+    filled = sql.replace("{tmp}", str(tmp_path)).replace("{trap}", f"127.0.0.1:{trap.getsockname()[1]}")
+
+    assert_same_refusal(flight, filled)
+
+    assert list(tmp_path.iterdir()) == []
+    assert flight.rows(CHECKSUM, K2) == UNCHANGED
+    assert flight.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
+def test_every_refused_statement_of_the_gate(gate_flight: FlightServer, check: str, sql: str) -> None:
+    assert_same_refusal(gate_flight, sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("   ", id="blanks"),
+        pytest.param(";;;", id="semicolons"),
+        pytest.param("-- only comment", id="line comment"),
+        pytest.param("/* a /* b */ c */ ;", id="nested comment"),
+        pytest.param("SELECT * FROM ordres", id="unknown table"),
+        pytest.param("SELECT 1 / 'a'", id="failed conversion"),
+        pytest.param("SELECT CAST('x' AS INTEGER)", id="failed cast"),
+        pytest.param("SELECT nope FROM orders", id="unknown column"),
+        pytest.param("SELECT error('mine')", id="own error"),
+        pytest.param("SELECT error('\u00e9\\n100%')", id="own error beyond ASCII"),
+        pytest.param("SELECT CAST(name AS INTEGER) FROM orders", id="failed cast of a column"),
+        pytest.param("SELECT nope(1)", id="unknown function"),
+        pytest.param("SELEC 1", id="no SQL"),
+        pytest.param("SELECT * FROM orders WHERE", id="half a statement"),
+        pytest.param("SELECT 9223372036854775807 + 1", id="overflow"),
+        pytest.param("SELECT sum(name) FROM orders", id="sum of text"),
+        pytest.param("SELECT ?", id="a parameter that is not there"),
+        pytest.param("(" * 5000 + "1", id="unclosed brackets"),
+        pytest.param("SELECT " + "x" * 3000 + " FROM orders", id="a long name"),
+    ],
+)
+def test_s27_same_sentence(flight: FlightServer, sql: str) -> None:
+    assert_same_refusal(flight, sql, "_s0", "_s1", ".duckdb")
+
+
+@pytest.mark.parametrize("sql", READS)
+def test_what_reads_is_allowed(gate_flight: FlightServer, sql: str) -> None:
+    over_http = gate_flight.http_table(sql)
+
+    with connect(gate_flight) as wire:
+        for way in WAYS:
+            table = way(wire, sql)
+            assert table.schema.equals(over_http.schema), way
+            if not any(word.lower() in sql.lower() for word in CHANGING):
+                assert table.num_rows == over_http.num_rows, way
+
+
+def test_s24_only_declared_names_are_listed(flight: FlightServer) -> None:
+    with connect(flight) as wire:
+        for sql in (
+            "SELECT name FROM (SHOW TABLES)",
+            "SELECT table_name FROM information_schema.tables",
+            "SELECT DISTINCT table_name FROM information_schema.columns",
+        ):
+            assert {row[0] for row in map(list, map(dict.values, wire.run(sql).to_pylist()))} == {
+                "orders",
+                "big_orders",
+            }
