@@ -24,7 +24,7 @@ NOTHING = "anonymous"
 MAX_MESSAGE_BYTES = 64 * 1024
 
 #: Handshakes that may wait for their message at once: whoever they are, they hold a thread.
-MAX_WAITING = 16
+MAX_WAITING = 8
 
 
 class Handshake:
@@ -47,6 +47,8 @@ class Handshake:
             message = next(call.messages(), None)
         finally:
             self._room.release()
+        if message is None and self._judge.is_open:
+            return
         found = Refused(audit.MISSING) if message is None else self._of_message(message)
         if isinstance(found, Refused):
             refuse_call(call.context, found, "Handshake")

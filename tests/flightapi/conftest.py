@@ -1,0 +1,43 @@
+"""One endpoint for all tests that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.flightapi.endpoint import FINGERPRINTS, Endpoint, serving
+from tests.queryengine.conftest import config_of
+from tests.queryengine.publishing import Publisher, wait_until
+
+FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
+    publisher = Publisher(tmp_path_factory.mktemp("flight") / "state")
+    publisher.publish(flights=FLIGHTS)
+    views = {"few": "SELECT * FROM flights WHERE id < 3"}
+    return config_of(publisher.state_dir, ("flights", "unloaded"), views, timeout_s=60.0)
+
+
+@pytest.fixture(scope="session")
+def engine(config: RuntimeConfig) -> Iterator[InProcessEngine]:
+    with closing(InProcessEngine(config)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def _endpoint(config: RuntimeConfig, engine: InProcessEngine) -> Iterator[Endpoint]:
+    with serving(config, engine) as running:
+        yield running
+
+
+@pytest.fixture
+def endpoint(_endpoint: Endpoint, engine: InProcessEngine) -> Iterator[Endpoint]:
+    """An endpoint with the dataset `flights` and the view `few`; `unloaded` has no data. It is idle after a test."""
+    yield _endpoint
+    wait_until(lambda: not any(engine.active(fingerprint) for fingerprint in FINGERPRINTS))

@@ -1,0 +1,214 @@
+"""A Flight SQL server in this process, on a socket, and a client that says no more than it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+import pyarrow as pa
+
+from authkeys.access import Access
+from authkeys.keys import KeySet
+from flightapi.protocol import messages
+from flightapi.protocol.messages import METHODS, pack
+from flightapi.server import FlightServer
+from queryengine.engine import QueryEngine
+from runtimeconf.model import Address, FlightConfig, RuntimeConfig
+from runtimeconf.secret import Secret
+from tests.system.harness import K1, K2
+
+PATIENCE_S = 60.0
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+_KEY_SET = KeySet([Secret(K1), Secret(K2)], b"salt")
+FINGERPRINTS = _KEY_SET.fingerprints()
+LOCKED = Access(key_set=_KEY_SET)
+OPEN = Access(key_set=None)
+
+
+def bearer(key: str) -> Metadata:
+    return (("authorization", f"Bearer {key}"),)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back of a call that succeeded."""
+
+    messages: list[bytes]
+    initial: dict[str, str | bytes]
+    trailing: dict[str, str | bytes]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What came back of one that did not."""
+
+    status: str
+    message: str
+    trailing: dict[str, str | bytes]
+    messages: list[bytes]
+
+
+@dataclass
+class Endpoint:
+    """A running server."""
+
+    port: int
+    server: FlightServer
+    channel: grpc.Channel
+
+    def begin(
+        self, path: str, requests: Iterable[bytes], metadata: Metadata = (), timeout_s: float = PATIENCE_S
+    ) -> Any:
+        """Start a call of *path* and return what gRPC gives: an iterator, which is also the call."""
+        return self.channel.stream_stream(path)(iter(requests), metadata=metadata, timeout=timeout_s)
+
+    def call(
+        self, method: str, *requests: bytes, metadata: Metadata | None = None, timeout_s: float = PATIENCE_S
+    ) -> Answer | Refused:
+        """Call an RPC of Flight by its name, or anything by its path, with the first key unless told otherwise."""
+        path = METHODS[method].path if method in METHODS else method
+        call = self.begin(path, requests, bearer(K1) if metadata is None else metadata, timeout_s)
+        received: list[bytes] = []
+        try:
+            received.extend(call)
+        except grpc.RpcError as error:
+            return Refused(error.code().name, error.details(), dict(error.trailing_metadata() or ()), received)
+        return Answer(received, dict(call.initial_metadata() or ()), dict(call.trailing_metadata() or ()))
+
+    def works(self, method: str, *requests: bytes, metadata: Metadata | None = None) -> Answer:
+        """Return the answer of a call that succeeds."""
+        answer = self.call(method, *requests, metadata=metadata)
+        assert isinstance(answer, Answer), answer
+        return answer
+
+    def fails(self, method: str, *requests: bytes, metadata: Metadata | None = None) -> Refused:
+        """Return the refusal of a call that fails."""
+        answer = self.call(method, *requests, metadata=metadata)
+        assert isinstance(answer, Refused), answer
+        return answer
+
+    # Whole conversations.
+
+    def info(self, command: Any, metadata: Metadata | None = None) -> Any:
+        """Return the FlightInfo of a Flight SQL command."""
+        (message,) = self.works("GetFlightInfo", descriptor(command), metadata=metadata).messages
+        return messages.parse(messages.FlightInfo, message)
+
+    def table(self, info: Any, metadata: Metadata | None = None) -> pa.Table:
+        """Return the answer behind a FlightInfo."""
+        return table_of(self.works("DoGet", ticket_of(info), metadata=metadata).messages)
+
+    def sql(self, statement: str, metadata: Metadata | None = None) -> pa.Table:
+        """Return the answer to a statement."""
+        info = self.info(messages.CommandStatementQuery(query=statement), metadata)
+        table = self.table(info, metadata)
+        assert table.schema == schema_of(info.schema)
+        return table
+
+    def prepare(self, statement: str, metadata: Metadata | None = None) -> Any:
+        """Return what preparing a statement gives."""
+        request = messages.ActionCreatePreparedStatementRequest(query=statement)
+        (message,) = self.works(
+            "DoAction", action("CreatePreparedStatement", pack(request)), metadata=metadata
+        ).messages
+        return unpacked(messages.ActionCreatePreparedStatementResult, message)
+
+    def bind(self, handle: bytes, row: pa.Table, metadata: Metadata | None = None) -> bytes:
+        """Bind the parameters of a prepared statement and return the handle that is to be used then."""
+        (message,) = self.works("DoPut", *upload(handle, row), metadata=metadata).messages
+        result = messages.parse(messages.PutResult, message)
+        bound = messages.parse(messages.DoPutPreparedStatementResult, result.app_metadata)
+        return bytes(bound.prepared_statement_handle)
+
+
+def descriptor(command: Any) -> bytes:
+    """Return a serialised FlightDescriptor of a Flight SQL command."""
+    cmd = command if isinstance(command, bytes) else pack(command)
+    return bytes(messages.FlightDescriptor(type=2, cmd=cmd).SerializeToString())
+
+
+def ticket_of(info: Any) -> bytes:
+    (endpoint,) = info.endpoint
+    return bytes(endpoint.ticket.SerializeToString())
+
+
+def ticket(data: bytes) -> bytes:
+    return bytes(messages.Ticket(ticket=data).SerializeToString())
+
+
+def action(kind: str, body: bytes = b"") -> bytes:
+    return bytes(messages.Action(type=kind, body=body).SerializeToString())
+
+
+def unpacked(kind: Any, message: bytes) -> Any:
+    """Return the message of class *kind* in a serialised Result."""
+    body = messages.parse(messages.Result, message).body
+    return messages.parse(kind, messages.parse(messages.AnyMessage, body).value)
+
+
+def executing(handle: bytes) -> Any:
+    """Return the command that runs a prepared statement."""
+    return messages.CommandPreparedStatementQuery(prepared_statement_handle=handle)
+
+
+def upload(handle: bytes, row: pa.Table) -> Iterator[bytes]:
+    """Give the messages of a DoPut that binds *row*."""
+    command = descriptor(executing(handle))
+    first = messages.parse(messages.FlightDescriptor, command)
+    for number, (header, body) in enumerate(_ipc_messages(row)):
+        data = messages.FlightData(data_header=header, data_body=body)
+        if number == 0:
+            data.flight_descriptor.CopyFrom(first)
+        yield bytes(data.SerializeToString())
+
+
+def _ipc_messages(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    for message in reader:
+        yield message.metadata.to_pybytes(), b"" if message.body is None else message.body.to_pybytes()
+
+
+def table_of(flight_data: Iterable[bytes]) -> pa.Table:
+    """Return the table that serialised FlightData messages hold."""
+    stream = bytearray()
+    for serialised in flight_data:
+        data = messages.parse(messages.FlightData, serialised)
+        head = bytes(data.data_header)
+        padded = head + b"\0" * (-len(head) % 8)
+        stream += b"\xff\xff\xff\xff" + len(padded).to_bytes(4, "little") + padded + bytes(data.data_body)
+    with pa.ipc.open_stream(bytes(stream)) as reader:
+        return reader.read_all()
+
+
+def schema_of(encapsulated: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.BufferReader(encapsulated))
+
+
+def row_of(**values: Any) -> pa.Table:
+    """Return a table of one row."""
+    return pa.table({name: value if isinstance(value, pa.Array) else [value] for name, value in values.items()})
+
+
+@contextmanager
+def serving(config: RuntimeConfig, engine: QueryEngine, access: Access = LOCKED, **flight: Any) -> Iterator[Endpoint]:
+    """Serve *engine* on a port of the system's choice."""
+    flight_config = replace(FlightConfig(bind=Address("127.0.0.1", 0)), **flight)
+    server = FlightServer(replace(config, flight=flight_config), engine, access)
+    server.start()
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    # One connection for each: channels to one address would share one.
+    with grpc.insecure_channel(
+        f"127.0.0.1:{server.port}", options=[*options, ("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
+        try:
+            yield Endpoint(server.port, server, channel)
+        finally:
+            server.close()

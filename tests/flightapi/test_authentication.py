@@ -1,0 +1,153 @@
+"""Nobody passes without a key, whatever the call: A01, A02 and A05 for every RPC and for none."""
+
+from __future__ import annotations
+
+import base64
+import logging
+
+import pytest
+
+from flightapi.authentication import HANDSHAKE, Accepted, Judge
+from flightapi.protocol.messages import METHODS
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.flightapi.endpoint import LOCKED, OPEN, Endpoint, Metadata, bearer, serving
+from tests.system.harness import K1, K2, WRONG
+
+MISSING = "An API key is needed: send the metadata authorization: Bearer <key>."
+UNKNOWN = "The API key is not valid."
+
+PATHS = [
+    *(method.path for method in METHODS.values()),
+    "/grpc.health.v1.Health/Check",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/arrow.flight.protocol.FlightService/doget",
+    "/arrow.flight.protocol.flightservice/DoGet",
+    METHODS["DoGet"].path + "/",
+    "//path",
+    "/x",
+]
+
+#: Metadata with which nothing passes, and what is said then.
+REFUSED: dict[str, tuple[Metadata, str]] = {
+    "nothing": ((), MISSING),
+    "a wrong key": (bearer(WRONG), UNKNOWN),
+    "an empty value": ((("authorization", ""),), MISSING),
+    "a scheme alone": ((("authorization", "Bearer"),), MISSING),
+    "a scheme and a space": ((("authorization", "Bearer "),), MISSING),
+    "no scheme": ((("authorization", K1),), "The only authorization scheme"),
+    "another scheme": ((("authorization", f"ApiKey {K1}"),), "The only authorization scheme"),
+    "x-api-key": ((("x-api-key", K1),), MISSING),
+    "an empty x-api-key": ((("x-api-key", ""),), MISSING),
+    "x-api-key beside a wrong key": ((*bearer(WRONG), ("x-api-key", K1)), "another credential"),
+    "another x-api-key": ((*bearer(K1), ("x-api-key", WRONG)), "another credential"),
+    "another valid x-api-key": ((*bearer(K1), ("x-api-key", K2)), "another credential"),
+    "authorization-bin": ((("authorization-bin", K1.encode()),), MISSING),
+    "x-api-key-bin": ((("x-api-key-bin", K1.encode()),), MISSING),
+    "right then wrong": ((*bearer(K1), *bearer(WRONG)), "in one authorization value"),
+    "wrong then right": ((*bearer(WRONG), *bearer(K1)), "in one authorization value"),
+    "twice right": ((*bearer(K1), *bearer(K1)), "in one authorization value"),
+    "empty then right": ((("authorization", ""), *bearer(K1)), "in one authorization value"),
+    "folded": ((("authorization", f"Bearer {K1},Bearer {K1}"),), "in one authorization value"),
+    "space inside": (bearer(f"{K1[:5]} {K1[5:]}"), UNKNOWN),
+    "a long value": (bearer("a" * 8000), UNKNOWN),
+}
+
+
+def every(endpoint: Endpoint, metadata: Metadata) -> set[tuple[str, str]]:
+    """Return the different refusals of all paths."""
+    # Nonsense, which nobody looks at; a handshake without metadata has its key in the message.
+    refusals = [endpoint.fails(path, b"" if path == HANDSHAKE else b"\xff", metadata=metadata) for path in PATHS]
+    assert all(refused.messages == [] for refused in refusals)
+    return {(refused.status, refused.message) for refused in refusals}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_path_is_open(endpoint: Endpoint, name: str) -> None:
+    metadata, sentence = REFUSED[name]
+
+    ((status, message),) = every(endpoint, metadata)
+
+    assert status == "UNAUTHENTICATED"
+    assert sentence in message
+    assert K1 not in message
+    assert WRONG not in message
+
+
+def test_basic_is_for_handshakes(endpoint: Endpoint) -> None:
+    credential = base64.b64encode(f"user:{K1}".encode()).decode()
+
+    refused = endpoint.fails("ListActions", b"", metadata=(("authorization", f"Basic {credential}"),))
+
+    assert refused.status == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("size", [16_384, 1_000_000])
+def test_much_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
+    refused = endpoint.fails("ListActions", b"", metadata=bearer("a" * size))
+
+    assert refused.status == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *(pytest.param((("authorization", f"{scheme} {K1}"),), id=scheme) for scheme in ("Bearer", "bearer", "BEARER")),
+        pytest.param(bearer(K2), id="the second key"),
+        pytest.param((*bearer(K1), ("x-api-key", K1)), id="the same as x-api-key"),
+        pytest.param((*bearer(K1), ("x-api-key", " ")), id="a blank x-api-key"),
+        pytest.param((("auth-token-bin", K1.encode()),), id="the token of a classic handshake"),
+        pytest.param((*bearer(K1), ("auth-token-bin", K1.encode())), id="both"),
+    ],
+)
+def test_a_key_passes(endpoint: Endpoint, metadata: Metadata) -> None:
+    assert endpoint.works("ListActions", b"", metadata=metadata).messages
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param((("auth-token-bin", WRONG.encode()),), id="wrong"),
+        pytest.param((("auth-token-bin", b"\xff\xfe"),), id="no text"),
+        pytest.param((("auth-token-bin", K1.encode()), ("auth-token-bin", K1.encode())), id="twice"),
+        pytest.param((*bearer(K1), ("auth-token-bin", K2.encode())), id="beside another key"),
+    ],
+)
+def test_a_wrong_token_does_not_pass(endpoint: Endpoint, metadata: Metadata) -> None:
+    assert endpoint.fails("ListActions", b"", metadata=metadata).status == "UNAUTHENTICATED"
+
+
+def test_each_refusal_has_its_line(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        refused = endpoint.fails("DoGet", b"", metadata=(*bearer(WRONG), ("x-request-id", "mine")))
+        endpoint.fails("//path", b"", metadata=())
+        endpoint.fails("Handshake", metadata=())
+
+    lines = [record.fields for record in caplog.records if record.name == "authkeys.audit"]  # type: ignore[attr-defined]
+    assert lines[0] == {
+        "peer": "127.0.0.1",
+        "method": "DoGet",
+        "route": "flight",
+        "status": "UNAUTHENTICATED",
+        "reason": "unknown_key",
+        "request_id": "mine",
+    }
+    assert refused.trailing["x-request-id"] == "mine"
+    assert refused.trailing["x-error-code"] == "invalid_key"
+    assert (lines[1]["method"], lines[1]["reason"]) == (None, "missing_key")
+    assert (lines[2]["method"], lines[2]["reason"]) == ("Handshake", "missing_key")
+    assert WRONG not in caplog.text
+
+
+def test_authentication_is_off(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    with serving(config, engine, OPEN) as endpoint:
+        for metadata, _ in REFUSED.values():
+            assert endpoint.works("ListActions", b"", metadata=metadata).messages
+
+
+def test_no_credential_is_in_a_representation() -> None:
+    verdict = Judge(LOCKED).verdict("/x", bearer(K1))
+
+    assert isinstance(verdict, Accepted)
+    assert K1 not in repr(verdict)

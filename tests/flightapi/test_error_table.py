@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from grpc import StatusCode
+
+from authkeys.errors import AuthKeysError
+from datasets.errors import DatasetError, SourceError
+from flightapi.error_table import (
+    HIDDEN_DETAIL,
+    MAX_ENCODED_BYTES,
+    MAX_MESSAGE_BYTES,
+    STATUSES,
+    code_of,
+    refusal_of,
+    shortened,
+)
+from flightapi.errors import FlightApiError, InvalidRequestError, NotFoundError, ReadOnlyError, UnsupportedError
+from queryengine.errors import (
+    EngineWorkerDiedError,
+    QueryCancelledError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    StatementError,
+)
+from sqlapi import error_table as http
+
+#: What clients send again by themselves.
+RETRIED = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNAVAILABLE}
+
+
+def tree(kind: type[Exception]) -> Iterator[type[Exception]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from tree(below)
+
+
+@pytest.mark.parametrize("root", [QueryError, FlightApiError])
+def test_every_error_of_a_statement_has_its_own_row(root: type[Exception]) -> None:
+    ours = {kind for kind in tree(root) if not kind.__module__.startswith("tests")}
+
+    assert ours <= set(STATUSES)
+
+
+@pytest.mark.parametrize("root", [AuthKeysError, DatasetError])
+def test_every_other_error_has_a_status(root: type[Exception]) -> None:
+    assert all(set(kind.__mro__) & set(STATUSES) for kind in tree(root))
+
+
+def test_what_the_caller_can_mend_is_not_sent_again() -> None:
+    roots = (
+        StatementError,
+        QueryTimeoutError,
+        QueryCancelledError,
+        ResourceLimitError,
+        EngineWorkerDiedError,
+        InvalidRequestError,
+        NotFoundError,
+        ReadOnlyError,
+        UnsupportedError,
+    )
+
+    assert not {STATUSES[kind] for root in roots for kind in tree(root)} & RETRIED
+
+
+def test_the_sentence_and_the_code_are_those_of_http() -> None:
+    for error in (SqlError("Table nope does not exist."), QueryTimeoutError(3), SourceError("/secret/path")):
+        ours, theirs = refusal_of(error), http.refusal_of(error)
+
+        assert (ours.message, ours.code) == (theirs.detail, theirs.code)
+
+
+def test_what_nobody_expected_says_nothing() -> None:
+    refusal = refusal_of(KeyError("/secret/path"))
+
+    assert (refusal.status, refusal.message, refusal.is_internal) == (StatusCode.INTERNAL, HIDDEN_DETAIL, True)
+    assert code_of(KeyError("x")) == "internal_error"
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "€", "\N{GRINNING FACE}", "\n", "%"])
+@pytest.mark.parametrize("before", ["", "x"])
+def test_a_long_message_is_cut_between_characters(letter: str, before: str) -> None:
+    for count in (1, 700, 1000, 1499, 1500, 2999, 3000, 3001, 100_000):
+        message = before + letter * count
+
+        short = shortened(message)
+
+        plain = short.encode()
+        encoded = sum(3 if byte < 0x20 or byte > 0x7E or byte == ord("%") else 1 for byte in plain)
+        assert len(plain) <= MAX_MESSAGE_BYTES
+        assert encoded <= MAX_ENCODED_BYTES
+        assert short == message or (short.endswith("...") and message.startswith(short[:-3]))
+        if short != message:
+            assert len(plain) > MAX_MESSAGE_BYTES - 10 or encoded > MAX_ENCODED_BYTES - 30
+
+
+def test_a_message_that_is_no_unicode_can_be_sent() -> None:
+    assert shortened("a\ud800b") == "a?b"

@@ -1,0 +1,148 @@
+"""Handshakes in every form that clients have."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pyarrow.flight
+import pytest
+
+from flightapi.handshake import MAX_MESSAGE_BYTES, MAX_WAITING, NOTHING
+from flightapi.protocol import messages
+from flightapi.protocol.messages import METHODS
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.flightapi.endpoint import OPEN, Endpoint, Metadata, bearer, serving
+from tests.queryengine.publishing import wait_until
+from tests.system.harness import K1, K2, WRONG
+
+
+def basic(user: str, password: str, *, padding: bool = True) -> Metadata:
+    text = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return (("authorization", f"Basic {text if padding else text.rstrip('=')}"),)
+
+
+def payload(password: str, user: str = "user") -> bytes:
+    """Return the message of a classic handshake."""
+    auth = messages.BasicAuth(username=user, password=password).SerializeToString()
+    return bytes(messages.HandshakeRequest(payload=auth).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(basic("user", K1), id="user and password"),
+        pytest.param(basic("", K1), id="no user"),
+        pytest.param(basic("a", K1, padding=False), id="one sign of padding less"),
+        pytest.param(basic("ab", K1, padding=False), id="two less"),
+        pytest.param(basic("abc", K1, padding=False), id="none needed"),
+        pytest.param(bearer(K1), id="bearer"),
+        pytest.param((("authorization", f"basic {base64.b64encode((':' + K1).encode()).decode()}"),), id="lower case"),
+    ],
+)
+@pytest.mark.parametrize("requests", [(), (b"",)], ids=["no message", "an empty message"])
+def test_the_key_comes_back(endpoint: Endpoint, metadata: Metadata, requests: tuple[bytes, ...]) -> None:
+    answer = endpoint.works("Handshake", *requests, metadata=metadata)
+
+    assert answer.initial["authorization"] == f"Bearer {K1}"
+    assert endpoint.works("ListActions", b"", metadata=bearer(K1)).messages
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        pytest.param(basic("user", WRONG), "not valid", id="a wrong password"),
+        pytest.param(basic(K1, ""), "is needed", id="an empty password"),
+        pytest.param(basic(K1, "x"), "not valid", id="the key as user"),
+        pytest.param((("authorization", "Basic"),), "not user:password", id="nothing"),
+        pytest.param((("authorization", "Basic !!!"),), "not user:password", id="no base64"),
+        pytest.param((("authorization", "Basic a"),), "not user:password", id="half a byte"),
+        pytest.param(
+            (("authorization", f"Basic {base64.b64encode(K1.encode()).decode()}"),), "not user", id="no colon"
+        ),
+        pytest.param((("authorization", "Basic //79"),), "not user:password", id="not UTF-8"),
+        pytest.param((*basic("u", K1), *basic("u", K1)), "one authorization", id="twice"),
+        pytest.param((*basic("u", K1), ("x-api-key", WRONG)), "another credential", id="beside another key"),
+        pytest.param(bearer(WRONG), "not valid", id="a wrong bearer"),
+    ],
+)
+def test_without_a_key_nothing_comes_back(endpoint: Endpoint, metadata: Metadata, reason: str) -> None:
+    refused = endpoint.fails("Handshake", payload(K1), metadata=metadata)
+
+    assert refused.status == "UNAUTHENTICATED"
+    assert reason in refused.message
+    assert "authorization" not in refused.trailing
+
+
+def test_the_classic_handshake(endpoint: Endpoint) -> None:
+    (message,) = endpoint.works("Handshake", payload(K2), metadata=()).messages
+
+    token = messages.parse(messages.HandshakeResponse, message).payload
+    assert endpoint.works("ListActions", b"", metadata=(("auth-token-bin", token),)).messages
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        pytest.param((), id="no message"),
+        pytest.param((b"",), id="an empty one"),
+        pytest.param((b"\xff",), id="nonsense"),
+        pytest.param((payload(WRONG),), id="a wrong password"),
+        pytest.param((payload(""),), id="an empty password"),
+        pytest.param((messages.HandshakeRequest(payload=b"\xff").SerializeToString(),), id="another payload"),
+        pytest.param((payload(K1, "u" * MAX_MESSAGE_BYTES),), id="a long one"),
+    ],
+)
+def test_a_classic_handshake_without_a_key(endpoint: Endpoint, requests: tuple[bytes, ...]) -> None:
+    assert endpoint.fails("Handshake", *requests, metadata=()).status == "UNAUTHENTICATED"
+
+
+def test_pyarrow_shakes_hands_in_both_ways(endpoint: Endpoint) -> None:
+    class Handler(pyarrow.flight.ClientAuthHandler):  # type: ignore[misc]
+        def authenticate(self, outgoing: object, incoming: object) -> None:
+            auth = pyarrow.flight.BasicAuth("user", K1)
+            outgoing.write(auth.serialize())  # type: ignore[attr-defined]
+            self.token = incoming.read()  # type: ignore[attr-defined]
+
+        def get_token(self) -> object:
+            return self.token
+
+    with pyarrow.flight.connect(f"grpc://127.0.0.1:{endpoint.port}") as client:
+        assert client.authenticate_basic_token("user", K1) == (b"authorization", f"Bearer {K1}".encode())
+        client.authenticate(Handler())
+        assert client.do_get(pyarrow.flight.Ticket("SELECT 1 AS a")).read_all().to_pylist() == [{"a": 1}]
+
+
+def test_few_may_wait_for_their_first_message(endpoint: Endpoint) -> None:
+    silence = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    calls = [endpoint.begin(METHODS["Handshake"].path, nothing()) for _ in range(MAX_WAITING + 3)]
+    try:
+        wait_until(lambda: sum(call.done() for call in calls) == 3)
+        for call in calls:
+            if call.done():
+                assert call.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert endpoint.works("Handshake", metadata=bearer(K1)).messages
+    finally:
+        silence.set()
+        for call in calls:
+            call.cancel()
+
+
+def test_with_authentication_off_everybody_gets_something(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    with serving(config, engine, OPEN) as endpoint:
+        assert endpoint.works("Handshake", metadata=basic("u", "p")).initial["authorization"] == "Bearer p"
+        for metadata in (basic("u", ""), basic("u", "é"), (("authorization", "x"),)):
+            answer = endpoint.works("Handshake", metadata=metadata)
+            assert answer.initial["authorization"] == f"Bearer {NOTHING}"
+        for password in ("p", ""):
+            (message,) = endpoint.works("Handshake", payload(password), metadata=()).messages
+            assert messages.parse(messages.HandshakeResponse, message).payload == (password or NOTHING).encode()
+        assert endpoint.works("Handshake", metadata=()).messages == []

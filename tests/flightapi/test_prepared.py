@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from flightapi import prepared as limits
+from flightapi.errors import UnknownPreparedStatementError
+from flightapi.prepared import Prepared, PreparedStatements
+from queryengine.engine import ArrowParameters, Description
+from queryengine.errors import ResourceLimitError
+
+NOTHING_KNOWN = Description(schema=None, parameters=())
+
+
+def statement(sql: str = "SELECT 1") -> Prepared:
+    return Prepared(sql, NOTHING_KNOWN, 0.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_handle_is_for_who_made_it() -> None:
+    kept = PreparedStatements()
+    handle = kept.add("a", statement())
+
+    assert kept.get("a", handle).sql == "SELECT 1"
+    with pytest.raises(UnknownPreparedStatementError):
+        kept.get("b", handle)
+    with pytest.raises(UnknownPreparedStatementError):
+        kept.bind("b", handle, None)
+    kept.close("b", handle)
+    assert len(kept) == 1
+    kept.close("a", handle)
+    kept.close("a", handle)
+    assert len(kept) == 0
+
+
+def test_parameters_stay_with_their_statement() -> None:
+    kept = PreparedStatements()
+    handle, other = kept.add("a", statement()), kept.add("a", statement())
+
+    kept.bind("a", handle, ArrowParameters(b"x"))
+
+    assert kept.get("a", handle).parameters == ArrowParameters(b"x")
+    assert kept.get("a", other).parameters is None
+    assert len(kept) == 2
+
+
+def test_a_hundred_thousand_that_nobody_closes() -> None:
+    kept = PreparedStatements()
+    first = kept.add("b", statement())
+    handles = [kept.add("a", statement(f"SELECT {number}")) for number in range(100_000)]
+
+    assert len(kept) == limits.MAX_OF_KEY + 1
+    assert kept.get("a", handles[-limits.MAX_OF_KEY]).sql == f"SELECT {100_000 - limits.MAX_OF_KEY}"
+    with pytest.raises(UnknownPreparedStatementError):
+        kept.get("a", handles[-limits.MAX_OF_KEY - 1])
+    assert kept.get("b", first)
+
+
+def test_what_was_used_last_stays() -> None:
+    kept = PreparedStatements()
+    handles = [kept.add("a", statement()) for _ in range(limits.MAX_OF_KEY)]
+    kept.get("a", handles[0])
+
+    kept.add("a", statement())
+
+    assert kept.get("a", handles[0])
+    with pytest.raises(UnknownPreparedStatementError):
+        kept.get("a", handles[1])
+
+
+def test_many_keys_are_bounded_together() -> None:
+    kept = PreparedStatements()
+    for number in range(limits.MAX_STATEMENTS + 100):
+        kept.add(f"key {number // 900}", statement())
+
+    assert len(kept) == limits.MAX_STATEMENTS
+
+
+def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_BYTES_OF_KEY", 100_000)
+    monkeypatch.setattr(limits, "MAX_BYTES", 250_000)
+    kept = PreparedStatements()
+    large = statement("x" * 40_000)
+    handles = {key: [kept.add(key, large) for _ in range(3)] for key in "abcd"}
+
+    # Two of a key have room; the third key's second, and what came later, pushed out others' oldest.
+    assert len(kept) == 250_000 // large.size
+    assert kept.get("d", handles["d"][-1])
+    with pytest.raises(ResourceLimitError):
+        kept.add("a", statement("x" * 100_000))
+    with pytest.raises(ResourceLimitError):
+        kept.bind("d", handles["d"][-1], ArrowParameters(b"x" * 100_000))
+    assert kept.get("d", handles["d"][-1]).parameters is None
+    assert large.size > sys.getsizeof(large.sql)
+
+
+def test_what_nobody_uses_goes() -> None:
+    clock = Clock()
+    kept = PreparedStatements(clock)
+    used, idle = kept.add("a", statement()), kept.add("b", statement())
+    clock.now = limits.IDLE_S - 1
+    kept.get("a", used)
+
+    clock.now = limits.IDLE_S + 1
+
+    with pytest.raises(UnknownPreparedStatementError):
+        kept.get("b", idle)
+    kept.add("a", statement())
+    assert len(kept) == 2
+    assert kept.get("a", used)

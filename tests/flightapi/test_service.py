@@ -1,0 +1,454 @@
+"""Every RPC over a socket: statements, prepared statements, uploads, cancellation, errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from flightapi.protocol import messages
+from flightapi.protocol.messages import METHODS, pack
+from flightapi.service import VERSION
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.flightapi.endpoint import (
+    FINGERPRINTS,
+    OPEN,
+    Endpoint,
+    Refused,
+    action,
+    bearer,
+    descriptor,
+    executing,
+    row_of,
+    schema_of,
+    serving,
+    table_of,
+    ticket,
+    ticket_of,
+    upload,
+)
+from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
+from tests.system.harness import K1, K2, REPOSITORY
+
+
+def outcomes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.fields["outcome"] for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.INFO):
+        yield
+
+
+def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    table = endpoint.sql("SELECT id, name FROM flights WHERE id < 2 ORDER BY id")
+
+    assert table.to_pylist() == [{"id": 0, "name": "n0"}, {"id": 1, "name": "n1"}]
+    (line,) = [record.fields for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
+    assert (line["protocol"], line["outcome"], line["rows"]) == ("flight-sql", "ok", 2)
+    assert line["fingerprint"] == FINGERPRINTS[0]
+
+
+def test_a_statement_as_text(endpoint: Endpoint) -> None:
+    answer = endpoint.works("DoGet", ticket(b"SELECT 7 AS a"))
+
+    assert table_of(answer.messages).to_pylist() == [{"a": 7}]
+
+
+def test_any_key_is_taken(endpoint: Endpoint) -> None:
+    assert endpoint.sql("SELECT 1 AS a", bearer(K2)).to_pylist() == [{"a": 1}]
+
+
+def test_a_ticket_is_answered_for_any_key(endpoint: Endpoint) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query="SELECT 1 AS a"), bearer(K1))
+
+    assert endpoint.table(info, bearer(K2)).to_pylist() == [{"a": 1}]
+
+
+def test_get_schema_runs_nothing(endpoint: Endpoint) -> None:
+    command = messages.CommandStatementQuery(query=f"SELECT 1 AS a, ({ENDLESS}) AS b")
+
+    (message,) = endpoint.works("GetSchema", descriptor(command)).messages
+
+    result = messages.parse(messages.SchemaResult, message)
+    assert schema_of(result.schema).names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        pytest.param("SELECT nope FROM flights", ("INVALID_ARGUMENT", '"nope" not found'), id="binder"),
+        pytest.param("SELEC 1", ("INVALID_ARGUMENT", "yntax error"), id="syntax"),
+        pytest.param("", ("INVALID_ARGUMENT", "empty"), id="empty"),
+        pytest.param("DROP TABLE flights", ("PERMISSION_DENIED", "only reads"), id="write"),
+        pytest.param("SELECT * FROM read_csv('/etc/passwd')", ("PERMISSION_DENIED", "not allowed"), id="file"),
+        pytest.param("SELECT * FROM unloaded", ("UNAVAILABLE", "not loaded yet"), id="not loaded"),
+        pytest.param("SELECT $1", ("INVALID_ARGUMENT", "1 parameter, and 0 are given"), id="no parameter"),
+    ],
+)
+@pytest.mark.parametrize("way", ["GetFlightInfo", "GetSchema", "DoGet"])
+def test_a_bad_statement_has_a_status_and_a_sentence(
+    endpoint: Endpoint, way: str, sql: str, expected: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    request = ticket(sql.encode()) if way == "DoGet" else descriptor(messages.CommandStatementQuery(query=sql))
+
+    refused = endpoint.fails(way, request)
+
+    status, part = expected
+    assert refused.status == status
+    assert part in refused.message
+    assert refused.trailing["x-error-code"] == outcomes(caplog)[0]
+    assert len(str(refused.trailing["x-request-id"])) == 32
+
+
+def test_an_error_under_way_ends_the_answer(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    fails_late = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
+
+    refused = endpoint.fails("DoGet", ticket(fails_late.encode()))
+
+    assert refused.status == "INVALID_ARGUMENT"
+    assert len(refused.messages) > 2
+    assert outcomes(caplog) == ["sql_error"]
+
+
+def test_the_request_id_is_the_callers_or_a_new_one(endpoint: Endpoint) -> None:
+    own = endpoint.works("DoGet", ticket(b"SELECT 1"), metadata=(*bearer(K1), ("x-request-id", "mine-1")))
+    twice = endpoint.works(
+        "DoGet", ticket(b"SELECT 1"), metadata=(*bearer(K1), ("x-request-id", "a"), ("x-request-id", "b"))
+    )
+
+    assert own.trailing["x-request-id"] == "mine-1"
+    assert len(str(twice.trailing["x-request-id"])) == 32
+
+
+@pytest.mark.parametrize(
+    "method", ["PollFlightInfo", "ListFlights", "DoExchange", "/x/Y", "/grpc.health.v1.Health/Check"]
+)
+def test_what_is_not_there_is_unimplemented(endpoint: Endpoint, method: str) -> None:
+    assert endpoint.fails(method, b"").status == "UNIMPLEMENTED"
+
+
+@pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions"])
+def test_a_call_without_a_message(endpoint: Endpoint, method: str) -> None:
+    refused = endpoint.fails(method)
+
+    assert (refused.status, refused.message) == ("INVALID_ARGUMENT", "The call has no message.")
+
+
+@pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"])
+def test_a_call_with_nonsense(endpoint: Endpoint, method: str) -> None:
+    assert endpoint.fails(method, b"\xff\xff\xff").status == "INVALID_ARGUMENT"
+
+
+def test_the_actions_are_listed(endpoint: Endpoint) -> None:
+    kinds = [messages.parse(messages.ActionType, one).type for one in endpoint.works("ListActions", b"").messages]
+
+    assert {"CreatePreparedStatement", "ClosePreparedStatement", "CancelFlightInfo", "CloseSession"} <= set(kinds)
+
+
+def test_metadata_needs_no_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    tables = endpoint.table(endpoint.info(messages.CommandGetTables()))
+
+    assert tables.column("table_name").to_pylist() == ["few", "flights", "unloaded"]
+    assert not outcomes(caplog)
+
+
+def test_tables_with_their_schemas(endpoint: Endpoint) -> None:
+    tables = endpoint.table(endpoint.info(messages.CommandGetTables(include_schema=True)))
+
+    schemas = {row["table_name"]: schema_of(row["table_schema"]).names for row in tables.to_pylist()}
+    assert schemas == {"flights": ["id", "name", "carrier"], "few": ["id", "name", "carrier"], "unloaded": []}
+
+
+def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:
+    engine = InProcessEngine(config)
+    engine.close()
+    with serving(config, engine) as endpoint:
+        info = endpoint.info(messages.CommandGetTables(include_schema=True))
+
+        assert endpoint.fails("DoGet", ticket_of(info)).status == "UNAVAILABLE"
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    assert f'version = "{VERSION}"' in (REPOSITORY / "pyproject.toml").read_text()
+
+
+# Prepared statements.
+
+
+def test_a_prepared_statement(endpoint: Endpoint) -> None:
+    prepared = endpoint.prepare("SELECT id FROM flights WHERE id = 5")
+
+    info = endpoint.info(executing(prepared.prepared_statement_handle))
+
+    assert schema_of(prepared.dataset_schema) == schema_of(info.schema)
+    assert prepared.parameter_schema == b""
+    assert prepared.is_update is False
+    assert endpoint.table(info).to_pylist() == [{"id": 5}]
+
+
+def test_parameters_are_bound_by_position(endpoint: Endpoint) -> None:
+    prepared = endpoint.prepare("SELECT id, ? AS b FROM flights WHERE id = ?")
+    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(a="x", b=5))
+
+    info = endpoint.info(executing(handle))
+
+    assert len(schema_of(prepared.parameter_schema)) == 2
+    assert endpoint.table(info).to_pylist() == [{"id": 5, "b": "x"}]
+
+
+def test_parameters_are_bound_by_name(endpoint: Endpoint) -> None:
+    prepared = endpoint.prepare("SELECT id FROM flights WHERE id = $id AND name = $name")
+    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(name="n7", id=7))
+
+    assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [{"id": 7}]
+
+
+def test_the_next_row_replaces_the_last(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT $1 + 1 AS a").prepared_statement_handle
+    answers = []
+    for value in (1, 2):
+        endpoint.bind(handle, row_of(a=value))
+        answers += endpoint.table(endpoint.info(executing(handle))).to_pylist()
+
+    assert answers == [{"a": 2}, {"a": 3}]
+
+
+def test_no_row_takes_the_parameters_away(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
+    endpoint.bind(handle, row_of(a=1))
+    endpoint.bind(handle, row_of(a=1).slice(0, 0))
+
+    refused = endpoint.fails("GetFlightInfo", descriptor(executing(handle)))
+
+    assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "invalid_parameters")
+
+
+def test_two_rows_are_refused(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
+
+    refused = endpoint.fails("DoPut", *upload(handle, pa.table({"a": [1, 2]})))
+
+    assert refused.status == "INVALID_ARGUMENT"
+
+
+def test_an_update_is_refused(endpoint: Endpoint) -> None:
+    command = messages.CommandPreparedStatementUpdate(prepared_statement_handle=b"x")
+    first = messages.FlightData(flight_descriptor=messages.parse(messages.FlightDescriptor, descriptor(command)))
+
+    assert endpoint.fails("DoPut", first.SerializeToString()).status == "PERMISSION_DENIED"
+
+
+def test_a_closed_handle_is_not_found(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT 1").prepared_statement_handle
+    request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
+    for _ in range(2):
+        assert endpoint.works("DoAction", action("ClosePreparedStatement", pack(request))).messages == []
+
+    assert endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "NOT_FOUND"
+    assert endpoint.fails("DoPut", *upload(handle, row_of(a=1))).status == "NOT_FOUND"
+
+
+def test_another_keys_handle_is_not_found(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
+    endpoint.bind(handle, row_of(a=1))
+    info = endpoint.info(executing(handle))
+    request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
+
+    assert endpoint.fails("GetFlightInfo", descriptor(executing(handle)), metadata=bearer(K2)).status == "NOT_FOUND"
+    assert endpoint.fails("DoGet", ticket_of(info), metadata=bearer(K2)).status == "NOT_FOUND"
+    endpoint.works("DoAction", action("ClosePreparedStatement", pack(request)), metadata=bearer(K2))
+    assert endpoint.table(info).to_pylist() == [{"a": 1}]
+
+
+def test_a_ticket_outlives_the_statement_it_was_prepared_with(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT 1 AS a").prepared_statement_handle
+    info = endpoint.info(executing(handle))
+    request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
+    endpoint.works("DoAction", action("ClosePreparedStatement", pack(request)))
+
+    assert endpoint.table(info).to_pylist() == [{"a": 1}]
+
+
+@pytest.mark.parametrize("sql", ["SELECT nope", "SELECT nope + $1", "DROP TABLE flights", ""])
+def test_what_cannot_be_bound_cannot_be_prepared(endpoint: Endpoint, sql: str) -> None:
+    request = messages.ActionCreatePreparedStatementRequest(query=sql)
+
+    refused = endpoint.fails("DoAction", action("CreatePreparedStatement", pack(request)))
+
+    assert refused.status in {"INVALID_ARGUMENT", "PERMISSION_DENIED"}
+
+
+def test_a_schema_that_depends_on_the_values(endpoint: Endpoint) -> None:
+    prepared = endpoint.prepare("SELECT * FROM unnest($1) t(a)")
+    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(a=[1, 2]))
+
+    assert prepared.dataset_schema == b""
+    assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [{"a": 1}, {"a": 2}]
+
+
+# Stopping.
+
+
+def begin_endless(endpoint: Endpoint, engine: InProcessEngine, sql: str = ENDLESS) -> Any:
+    call = endpoint.begin(METHODS["DoGet"].path, [ticket(sql.encode())], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+    return call
+
+
+@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS], ids=["before its rows", "after rows"])
+def test_a_caller_who_leaves_ends_the_statement(
+    endpoint: Endpoint, engine: InProcessEngine, sql: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = begin_endless(endpoint, engine, sql)
+
+    call.cancel()
+
+    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
+
+
+def test_a_deadline_ends_the_statement(
+    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = endpoint.call("DoGet", ticket(ENDLESS.encode()), timeout_s=0.5)
+
+    assert isinstance(answer, Refused)
+    assert answer.status == "DEADLINE_EXCEEDED"
+    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
+
+
+def test_a_caller_who_leaves_ends_a_description(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    pivot = "PIVOT (SELECT a FROM (SELECT range AS a FROM range(100000000000)) WHERE a < 1) ON a USING count(*)"
+    command = descriptor(messages.CommandStatementQuery(query=pivot))
+    call = endpoint.begin(METHODS["GetFlightInfo"].path, [command], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+    call.cancel()
+
+    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+
+
+def test_a_statement_is_cancelled_by_its_flight_info(
+    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+
+    (message,) = endpoint.works("DoAction", action("CancelFlightInfo", request)).messages
+
+    assert messages.parse(messages.CancelFlightInfoResult, messages.parse(messages.Result, message).body).status == 1
+    with pytest.raises(grpc.RpcError) as ended:
+        list(call)
+    assert ended.value.code() == grpc.StatusCode.CANCELLED
+    assert ended.value.details() == "The query was cancelled."
+    assert outcomes(caplog) == ["query_cancelled"]
+    assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
+
+
+def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+
+    endpoint.works("DoAction", action("CancelFlightInfo", request), metadata=bearer(K2))
+
+    assert engine.active(FINGERPRINTS[0])
+    call.cancel()
+
+
+def test_a_ticket_of_text_cannot_be_cancelled(endpoint: Endpoint) -> None:
+    info = messages.FlightInfo()
+    info.endpoint.add().ticket.ticket = b"SELECT 1"
+    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+
+    (message,) = endpoint.works("DoAction", action("CancelFlightInfo", request)).messages
+
+    assert messages.parse(messages.CancelFlightInfoResult, messages.parse(messages.Result, message).body).status == 3
+
+
+def test_the_session_actions(endpoint: Endpoint) -> None:
+    (closed,) = endpoint.works("DoAction", action("CloseSession")).messages
+
+    assert messages.parse(messages.CloseSessionResult, messages.parse(messages.Result, closed).body).status == 1
+
+
+# An endpoint of its own.
+
+
+def test_who_sends_nothing_is_ended(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flightapi.service.IDLE_S", 0.1)
+    monkeypatch.setattr("flightapi.service.HANDSHAKE_IDLE_S", 0.1)
+    silence = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    with serving(config, engine) as endpoint:
+        calls = [
+            endpoint.begin(METHODS[name].path, nothing(), () if name == "Handshake" else bearer(K1))
+            for name in ("DoPut", "DoGet", "GetFlightInfo", "Handshake")
+        ]
+        try:
+            for call in calls:
+                with pytest.raises(grpc.RpcError) as ended:
+                    list(call)
+                assert ended.value.code() == grpc.StatusCode.CANCELLED
+        finally:
+            silence.set()
+
+
+def test_a_message_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    with serving(config, engine, max_message_bytes=10_000) as endpoint:
+        refused = endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000))
+
+        assert refused.status == "RESOURCE_EXHAUSTED"
+        assert endpoint.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
+
+
+def test_a_row_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    with serving(config, engine, max_message_bytes=10_000) as endpoint:
+        handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
+        schema, batch = upload(handle, row_of(a="x" * 6_000))
+
+        refused = endpoint.fails("DoPut", schema, batch, batch)
+
+        assert refused.status == "RESOURCE_EXHAUSTED"
+
+
+def test_what_goes_wrong_inside_is_for_the_log_only(
+    config: RuntimeConfig, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    class BrokenEngine:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("secret path /etc")
+
+    with serving(config, BrokenEngine()) as endpoint:  # type: ignore[arg-type]
+        refused = endpoint.fails("DoGet", ticket(b"SELECT 1"))
+
+    assert (refused.status, refused.trailing["x-error-code"]) == ("INTERNAL", "internal_error")
+    assert "secret" not in refused.message
+    request_id = refused.trailing["x-request-id"]
+    (record,) = [record for record in caplog.records if record.name == "flightapi.calls"]
+    assert record.fields == {"request_id": request_id}  # type: ignore[attr-defined]
+    assert "secret path" in str(record.exc_info)
+
+
+def test_an_open_endpoint_asks_for_nothing(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    with serving(config, engine, OPEN) as endpoint:
+        assert endpoint.sql("SELECT 1 AS a", ()).to_pylist() == [{"a": 1}]
+        assert endpoint.sql("SELECT 1 AS a", bearer("whatever")).to_pylist() == [{"a": 1}]
