@@ -358,7 +358,7 @@ def test_a40_cross_site_requests_are_refused_when_authentication_is_off(
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("open")
     port = free_port()
-    text = f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n'
+    text = f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{enabled: false}}\n'
     server = Server(directory, text=text, port=port)
     with server:
         yield server

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from runtime_site.management.commands.serve import STOP_ORDER
 from runtime_site.parts import CANNOT_START, PARTS, PartName
 from tests.system.harness import K1, K2, PYTHON, REPOSITORY, Server, example_config, free_port, wait_for
 from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive
@@ -339,6 +340,7 @@ def test_each_part_starts_alone(tmp_path: Path) -> None:
         started["engine"] = start_part(server, "engine")
         wait_for(lambda: "Waiting for runrefresh" in server.output(), "the engine to wait for verified data")
         started["web"] = start_part(server, "web")
+        started["flight"] = start_part(server, "flight")
         started["refresh"] = start_part(server, "refresh")
         wait_for(lambda: answers(server), f"readiness: {server.output()}")
 
@@ -347,12 +349,12 @@ def test_each_part_starts_alone(tmp_path: Path) -> None:
         for process in started.values():
             assert K2.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes()
     finally:
-        for name in ("engine", "web", "refresh"):
+        for name in STOP_ORDER:
             if name in started:
                 started[name].terminate()
                 code = started[name].wait(60)
     assert code == 0
-    assert [process.returncode for process in started.values()] == [0, 0, 0]
+    assert [process.returncode for process in started.values()] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("name", PARTS)

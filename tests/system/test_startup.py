@@ -21,7 +21,7 @@ from tests.system.processes import busy_engine_workers
 
 
 def yaml_text(port: int, auth: str, more: str = "") -> str:
-    return f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n{auth}{more}'
+    return f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{enabled: false}}\n{auth}{more}'
 
 
 AUTH = "  auth:\n    api-key:\n      enabled: {enabled}\n{keys}"
@@ -161,7 +161,7 @@ def _answers(server: Server) -> bool:
 
 def test_c30_an_open_server_on_all_addresses_warns(tmp_path: Path) -> None:
     port = free_port()
-    text = f'runtime:\n  http: {{bind: "0.0.0.0:{port}"}}\n'
+    text = f'runtime:\n  http: {{bind: "0.0.0.0:{port}"}}\n  flight: {{enabled: false}}\n'
 
     with Server(tmp_path, port=port, text=text) as server:
         assert "WARNING" in server.output()

@@ -1,0 +1,391 @@
+"""Flight SQL as a part of a running system: its start and end, its limits, clients that leave or fall silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import yaml
+
+from flightapi.protocol import messages
+from flightapi.protocol.messages import METHODS
+from runtime_site.parts import CANNOT_START
+from tests.clients.runtime import FlightServer
+from tests.flightapi.endpoint import bearer, descriptor, table_of, ticket
+from tests.system.harness import K1, K2, PYTHON, REPOSITORY, Server, wait_for
+from tests.system.processes import MIB, engine_workers, family
+
+KEYED = {"X-API-Key": K1}
+
+#: Runs for some seconds, and ends.
+SLOW = "SELECT sum(hash(i)) AS h FROM range(800000000) t(i)"
+#: Runs for hours.
+ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = -1"
+#: Rows for hours, faster than most clients take them.
+ENDLESS_ROWS = "SELECT range, 'x' || range AS text FROM range(1000000000000)"
+
+#: Asks for rows, says so when the first are there, and takes the rest as it is told.
+CLIENT = """
+import os, signal, sys, grpc
+address, key, ticket = sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3])
+channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
+call = channel.stream_stream("/arrow.flight.protocol.FlightService/DoGet")
+answer = call(iter([ticket]), metadata=[("authorization", "Bearer " + key)])
+next(answer)
+next(answer)
+print("reading", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
+    with FlightServer(tmp_path_factory.mktemp("flight")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
+    """A runtime whose statements may take long, one at a time."""
+    changes = {"runtime": {"query": {"timeout": "10m", "workers": 1}}}
+    with FlightServer(tmp_path_factory.mktemp("patient"), changes=changes) as running:
+        yield running
+
+
+def flight_part(server: Server) -> int:
+    pid = server.process.pid
+    return next(member for member, command in family(pid).items() if "runflight" in command)
+
+
+@contextmanager
+def channel_to(server: FlightServer) -> Iterator[grpc.Channel]:
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{server.flight_port}", options=options) as channel:
+        yield channel
+
+
+def do_get(channel: grpc.Channel, sql: str, key: str = K1) -> Any:
+    return channel.stream_stream(METHODS["DoGet"].path)(iter([ticket(sql.encode())]), metadata=bearer(key))
+
+
+def rows(server: FlightServer, sql: str) -> Any:
+    with channel_to(server) as channel:
+        return table_of(do_get(channel, sql)).to_pylist()
+
+
+def active(server: FlightServer) -> list[Any]:
+    found: list[Any] = server.get("/v1/sql/active", headers=KEYED).json()
+    return found
+
+
+def status(server: Server) -> dict[str, Any]:
+    components = server.get("/v1/status", headers=KEYED).json()
+    return next(component for component in components if component["name"] == "flight")
+
+
+def is_ready(server: Server) -> bool:
+    return server.get("/v1/ready").status_code == 200
+
+
+def test_status_names_the_endpoint(server: FlightServer) -> None:
+    expected = {"name": "flight", "endpoint": f"127.0.0.1:{server.flight_port}", "status": "Ready"}
+    assert status(server) == expected
+
+
+def test_a_runtime_without_its_endpoint_is_not_ready(server: FlightServer) -> None:
+    part = flight_part(server)
+
+    os.kill(part, signal.SIGKILL)
+
+    wait_for(lambda: status(server)["status"] == "Error" or flight_part(server) != part, "the loss to be seen")
+    wait_for(lambda: is_ready(server), "the endpoint to be back")
+    assert flight_part(server) != part
+    assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_off_there_is_no_endpoint(tmp_path: Path) -> None:
+    changes = {"runtime": {"flight": {"enabled": False}}}
+    with FlightServer(tmp_path, changes=changes) as server:
+        assert status(server) == {"name": "flight", "endpoint": "N/A", "status": "Disabled"}
+        assert not any("runflight" in command for command in family(server.process.pid).values())
+        assert "Flight    off" in server.output()
+
+
+@pytest.mark.parametrize("mode", ["gunicorn", "runserver"])
+def test_a_runtime_in_one_process_has_none(tmp_path: Path, mode: Any) -> None:
+    with Server(tmp_path, mode=mode) as server:
+        assert status(server)["status"] == "Disabled"
+
+
+def test_active_statements_and_cancel_cover_flight(server: FlightServer) -> None:
+    with channel_to(server) as channel:
+        call = do_get(channel, ENDLESS)
+        (statement,) = wait_for(lambda: active(server), "the statement")
+        assert (statement["sql"], statement["state"]) == (ENDLESS, "running")
+        assert server.get("/v1/sql/active", headers={"X-API-Key": K2}).json() == []
+
+        cancelled = httpx.post(f"{server.url}/v1/sql/{statement['id']}/cancel", headers=KEYED, trust_env=False)
+
+        assert cancelled.status_code == 200
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+
+
+def test_a_worker_that_dies_costs_one_statement(server: FlightServer) -> None:
+    with channel_to(server) as channel:
+        call = do_get(channel, ENDLESS)
+        wait_for(lambda: active(server), "the statement")
+        for worker in engine_workers(server.process.pid):
+            os.kill(worker, signal.SIGKILL)
+
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+
+        assert ended.value.code() == grpc.StatusCode.ABORTED
+        wait_for(lambda: is_ready(server), "another worker")
+        assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
+
+
+@contextmanager
+def reading_client(server: FlightServer) -> Iterator[subprocess.Popen[str]]:
+    """A process that has begun to read an answer without end and then stopped itself."""
+    command = [sys.executable, "-c", CLIENT, f"127.0.0.1:{server.flight_port}", K1, ticket(ENDLESS_ROWS.encode()).hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "reading\n"
+            wait_for(lambda: active(server), "its statement")
+            yield client
+        finally:
+            client.kill()
+
+
+def test_a_client_that_is_killed_frees_its_place(patient: FlightServer) -> None:
+    with reading_client(patient) as client:
+        client.kill()
+
+        wait_for(lambda: not active(patient), "its place to be free")
+
+    assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_client_that_is_stopped_frees_its_place(patient: FlightServer) -> None:
+    with reading_client(patient):
+        # Nobody says that it is gone: it only answers no more pings.
+        wait_for(lambda: not active(patient), "its place to be free", 90)
+
+        assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_f20_a_deadline_frees_the_place(patient: FlightServer) -> None:
+    with channel_to(patient) as channel:
+        call = channel.stream_stream(METHODS["DoGet"].path)
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call(iter([ticket(ENDLESS.encode())]), metadata=bearer(K1), timeout=0.5))
+
+    assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    wait_for(lambda: not active(patient), "the place to be free")
+
+
+def test_f22_uploads_that_send_nothing_keep_nobody_away(server: FlightServer) -> None:
+    silence = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    with channel_to(server) as channel:
+        paths = [METHODS["DoPut"].path, METHODS["GetFlightInfo"].path]
+        calls = [channel.stream_stream(path)(nothing(), metadata=bearer(K1)) for path in paths for _ in range(25)]
+        try:
+            assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
+        finally:
+            silence.set()
+            for call in calls:
+                call.cancel()
+
+
+@pytest.mark.parametrize("name", ["Handshake", "GetFlightInfo", "DoGet", "DoPut", "DoAction", "DoExchange"])
+def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer, name: str) -> None:
+    part = flight_part(server)
+    rows(server, "SELECT 1")
+    Path(f"/proc/{part}/clear_refs").write_text("5")  # The peak begins anew (proc(5)).
+    before = memory(part, "VmRSS")
+
+    with channel_to(server) as channel, pytest.raises(grpc.RpcError) as refused:
+        list(channel.stream_stream(METHODS[name].path)(iter([bytes(300 * MIB)])))
+
+    assert refused.value.code() in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert memory(part, "VmHWM") < before + 60 * MIB
+
+
+def memory(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def test_statements_that_nobody_closes_take_bounded_memory(server: FlightServer) -> None:
+    request = messages.ActionCreatePreparedStatementRequest
+    part = flight_part(server)
+    with channel_to(server) as channel:
+        prepare = channel.stream_stream(METHODS["DoAction"].path)
+        for number in range(2000):
+            body = messages.pack(request(query=f"SELECT {number} AS a /* {'x' * 2000} */"))
+            action = messages.Action(type="CreatePreparedStatement", body=body).SerializeToString()
+            list(prepare(iter([action]), metadata=bearer(K1)))
+            if number == 1000:
+                full = memory(part, "VmRSS")
+
+    assert memory(part, "VmRSS") < full + 30 * MIB
+
+
+def test_p02_statements_under_way_end_in_order(tmp_path: Path) -> None:
+    with FlightServer(tmp_path) as server, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(rows, server, SLOW) for _ in range(2)]
+        wait_for(lambda: len(active(server)) == 2, "both to run")
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not answers_ready(server), "the runtime not to be ready")
+        with channel_to(server) as channel, pytest.raises(grpc.RpcError) as refused:
+            list(do_get(channel, "SELECT 1"))
+
+        answers = [one.result(60) for one in asked]
+
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert answers[0] == answers[1] != []
+        assert server.process.wait(60) == 0
+
+
+def answers_ready(server: Server) -> bool:
+    try:
+        return is_ready(server)
+    except httpx.TransportError:
+        return False
+
+
+def test_p04_a_statement_longer_than_the_stop_has_an_error(tmp_path: Path) -> None:
+    changes = {"runtime": {"shutdown_timeout": "4s", "query": {"timeout": "10m"}}}
+    with FlightServer(tmp_path, changes=changes) as server, channel_to(server) as channel:
+        call = do_get(channel, ENDLESS)
+        wait_for(lambda: active(server), "the statement")
+        assert server.stop() == 0
+
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+
+    assert ended.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED}
+
+
+# Starts that fail.
+
+
+def part_alone(server: FlightServer) -> tuple[int, str]:
+    """Start the part by hand, expect its end, and return its code and what it said."""
+    server.write()
+    done = subprocess.run(
+        [PYTHON, "manage.py", "runflight", "--config", str(server.file)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def holder() -> Iterator[int]:
+    """A port that this process has."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_a_port_in_use_stops_the_start(tmp_path: Path, holder: int) -> None:
+    server = FlightServer(tmp_path, flight_port=holder)
+
+    code, output = server.refuses_to_start()
+
+    assert code == 1
+    assert f"Cannot listen on 127.0.0.1:{holder}: process {os.getpid()} has the port." in output
+
+
+def test_the_part_alone_names_the_holder_of_its_port(tmp_path: Path, holder: int) -> None:
+    code, output = part_alone(FlightServer(tmp_path, flight_port=holder))
+
+    assert code == CANNOT_START
+    assert f"process {os.getpid()} has the port." in output
+
+
+def test_the_part_alone_is_one(tmp_path: Path) -> None:
+    with FlightServer(tmp_path) as server:
+        document = yaml.safe_load(server.file.read_text())
+        document["runtime"]["flight"]["bind"] = "127.0.0.1:0"
+        second = FlightServer(tmp_path, text=yaml.safe_dump(document))
+
+        code, output = part_alone(second)
+
+        assert code == CANNOT_START
+        assert f"is served by process {flight_part(server)} already" in output
+        assert status(server)["status"] == "Ready"
+
+
+def test_the_part_alone_is_not_started_when_flight_is_off(tmp_path: Path) -> None:
+    code, output = part_alone(FlightServer(tmp_path, changes={"runtime": {"flight": {"enabled": False}}}))
+
+    assert code == CANNOT_START
+    assert "runtime.flight is not enabled" in output
+
+
+# TLS.
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[FlightServer]:
+    directory = tmp_path_factory.mktemp("secure")
+    with FlightServer(directory, trust=tls_files[0], key_file=tls_files[1]) as running:
+        yield running
+
+
+def test_tls(secure: FlightServer, tls_files: tuple[Path, Path]) -> None:
+    credentials = grpc.ssl_channel_credentials(tls_files[0].read_bytes())
+    with grpc.secure_channel(f"localhost:{secure.flight_port}", credentials) as channel:
+        assert table_of(do_get(channel, "SELECT 1 AS a")).to_pylist() == [{"a": 1}]
+
+
+def test_f28_plain_to_tls_and_back_do_not_hang(
+    secure: FlightServer, server: FlightServer, tls_files: tuple[Path, Path]
+) -> None:
+    credentials = grpc.ssl_channel_credentials(tls_files[0].read_bytes())
+    with (
+        grpc.insecure_channel(f"localhost:{secure.flight_port}") as plain,
+        grpc.secure_channel(f"localhost:{server.flight_port}", credentials) as encrypted,
+    ):
+        for channel in (plain, encrypted):
+            with pytest.raises(grpc.RpcError) as refused:
+                list(do_get(channel, "SELECT 1"))
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_the_schema_comes_before_the_statement_runs(server: FlightServer) -> None:
+    command = descriptor(messages.CommandStatementQuery(query=ENDLESS))
+    with channel_to(server) as channel:
+        (message,) = channel.stream_stream(METHODS["GetFlightInfo"].path)(iter([command]), metadata=bearer(K1))
+
+    assert messages.parse(messages.FlightInfo, message).schema
+    assert active(server) == []
