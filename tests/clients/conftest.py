@@ -19,7 +19,7 @@ def flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def open_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
     """The same with authentication off."""
     changes = {"runtime": {"auth": {"api-key": {"enabled": False}}}}
@@ -42,7 +42,7 @@ def flight_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServe
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tpch_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
     """The eight tables of TPC-H at scale factor 0.1, made by tpchgen-cli."""
     directory = tmp_path_factory.mktemp("tpch")
@@ -52,7 +52,7 @@ def tpch_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServ
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gate_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
     """The datasets and views that the statement lists of the gate are about."""
     directory = tmp_path_factory.mktemp("gate")
