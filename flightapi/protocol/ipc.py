@@ -34,7 +34,8 @@ _DICTIONARY_BATCH = 1
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 1, 2
 _FIELD_NAME, _FIELD_TYPE_KIND, _FIELD_TYPE, _FIELD_CHILDREN, _FIELD_METADATA = 0, 2, 3, 5, 6
 _KEY, _VALUE = 0, 1
-_TYPES_WITH_CONTENT: Final = {10: 1, 14: 1}  # Timestamp: its zone; Union: its type numbers.
+_TIMESTAMP, _TIMESTAMP_ZONE = 10, 1
+_UNION, _UNION_NUMBERS = 14, 1
 
 
 class IpcError(Exception):
@@ -93,6 +94,15 @@ class Table:
         place = self._place(index)
         return self._read(_U32, self._target(place)) if place else 0
 
+    def text(self, index: int) -> bytes:
+        """Return the bytes of a text; none when it is absent."""
+        place = self._place(index)
+        begin = self._target(place) + _U32.size if place else 0
+        end = begin + self.length(index)
+        if end > len(self._data):
+            raise IpcError
+        return self._data[begin:end]
+
     def tables(self, index: int) -> Iterator[Table]:
         """Give the tables of a vector. Several may be one and the same: whoever walks on counts."""
         place = self._place(index)
@@ -150,7 +160,7 @@ def weigh(head: Head, budget: int) -> int:
     counts here: a table as `TABLE_WEIGHT`, text and lists by their length.
 
     Raises:
-        IpcError: It is more than *budget*, or deeper than `MAX_DEPTH`, or cannot be read.
+        IpcError: It is more than *budget*, or deeper than `MAX_DEPTH`, or cannot be read, or a name is not UTF-8.
     """
     scale = _Scale(budget)
     scale.pairs(head.message, _MESSAGE_METADATA)
@@ -183,10 +193,23 @@ class _Scale:
         if depth > MAX_DEPTH:
             raise IpcError
         for field in table.tables(index):
-            self._add(TABLE_WEIGHT + field.length(_FIELD_NAME))
-            content = _TYPES_WITH_CONTENT.get(field.number(_FIELD_TYPE_KIND, _U8))
-            kind = field.table(_FIELD_TYPE)
-            if content is not None and kind is not None:
-                self._add(4 * kind.length(content))
+            self._add(TABLE_WEIGHT)
+            self._text(field, _FIELD_NAME)
+            self._type(field)
             self.pairs(field, _FIELD_METADATA)
             self.fields(field, _FIELD_CHILDREN, depth + 1)
+
+    def _type(self, field: Table) -> None:
+        kind, content = field.number(_FIELD_TYPE_KIND, _U8), field.table(_FIELD_TYPE)
+        if content is not None and kind == _TIMESTAMP:
+            self._text(content, _TIMESTAMP_ZONE)
+        elif content is not None and kind == _UNION:
+            self._add(4 * content.length(_UNION_NUMBERS))
+
+    def _text(self, table: Table, index: int) -> None:
+        """Weigh text before it is copied. Arrow hands it on unchecked, and Python fails on what is not UTF-8."""
+        self._add(table.length(index))
+        try:
+            table.text(index).decode()
+        except UnicodeDecodeError:
+            raise IpcError from None

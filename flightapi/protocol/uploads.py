@@ -20,7 +20,7 @@ from flightapi.protocol.ipc import (
     read_head,
     weigh,
 )
-from queryengine.parameters import MAX_DEPTH, MAX_PARAMETERS
+from queryengine.parameters import MAX_PARAMETERS
 
 #: The most messages of one upload: a schema, a dictionary for each column, a record batch, and some that are empty.
 MAX_MESSAGES: Final = MAX_PARAMETERS + 100
@@ -167,17 +167,16 @@ def _is_parameter(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_plain(kind.value_type)
     if pa.types.is_union(kind):  # flightsql-dbapi sends each value so.
-        return all(_is_nested(kind.field(number).type, 1) for number in range(kind.num_fields))
-    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or _is_nested(kind, 0)
+        return all(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
+    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or _is_nested(kind)
 
 
-def _is_nested(kind: pa.DataType, depth: int) -> bool:
-    if depth > MAX_DEPTH:
-        return False
+def _is_nested(kind: pa.DataType) -> bool:
+    """Whether a value inside a value may be of *kind*; `ipc.weigh` has bounded how deep it is."""
     if pa.types.is_struct(kind):
-        return all(_is_nested(kind.field(number).type, depth + 1) for number in range(kind.num_fields))
+        return all(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
     if any(is_list(kind) for is_list in _LISTS):
-        return _is_nested(kind.value_type, depth + 1)
+        return _is_nested(kind.value_type)
     return _is_plain(kind)
 
 

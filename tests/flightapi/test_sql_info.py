@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from flightapi import sql_info
+from flightapi.protocol.messages import enum_values
+from flightapi.sql_info import ServerFacts
+from queryengine.functions import Place, check
+from queryengine.gate import Gate
+
+FACTS = ServerFacts(version="1.2.3", handle_timeout_ms=600_000, max_statement_bytes=1_048_576)
+NUMBERS = enum_values("SqlInfo")
+
+#: A value of each type that can be converted into every type, as far as there is one.
+SAMPLES = {
+    **dict.fromkeys(["BIGINT", "INTEGER", "SMALLINT", "TINYINT", "FLOAT", "REAL"], "1"),
+    **dict.fromkeys(["DECIMAL", "NUMERIC"], "1.0"),
+    **dict.fromkeys(["BINARY", "LONGVARBINARY", "VARBINARY"], "'1'::BLOB"),
+    **dict.fromkeys(["INTERVAL_DAY_TIME", "INTERVAL_YEAR_MONTH"], "INTERVAL 1 DAY"),
+    "BIT": "true",
+    "DATE": "DATE '2026-11-21'",
+    "TIME": "TIME '01:02:03'",
+    "TIMESTAMP": "TIMESTAMP '2026-11-21 01:02:03'",
+}
+TYPES = {
+    "BIGINT": "BIGINT",
+    "BINARY": "BLOB",
+    "BIT": "BOOLEAN",
+    "CHAR": "VARCHAR",
+    "DATE": "DATE",
+    "DECIMAL": "DECIMAL(18,3)",
+    "FLOAT": "DOUBLE",
+    "INTEGER": "INTEGER",
+    "INTERVAL_DAY_TIME": "INTERVAL",
+    "INTERVAL_YEAR_MONTH": "INTERVAL",
+    "LONGVARBINARY": "BLOB",
+    "LONGVARCHAR": "VARCHAR",
+    "NUMERIC": "DECIMAL(18,3)",
+    "REAL": "FLOAT",
+    "SMALLINT": "SMALLINT",
+    "TIME": "TIME",
+    "TIMESTAMP": "TIMESTAMP",
+    "TINYINT": "TINYINT",
+    "VARBINARY": "BLOB",
+    "VARCHAR": "VARCHAR",
+}
+TEXTS = ("CHAR", "LONGVARCHAR", "VARCHAR")
+
+
+def told(ids: list[int]) -> dict[int, Any]:
+    table = sql_info.answer(ids, FACTS)
+    table.validate(full=True)
+    return dict(zip(table["info_name"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+def kind_of(name: str) -> str:
+    table = sql_info.answer([NUMBERS[name]], FACTS)
+    union = table["value"].chunk(0)
+    return str(union.type.field(union.type_codes[0].as_py()).name)
+
+
+def test_has_the_schema_of_the_format() -> None:
+    union = pa.dense_union(
+        [
+            pa.field("string_value", pa.string(), nullable=False),
+            pa.field("bool_value", pa.bool_(), nullable=False),
+            pa.field("bigint_value", pa.int64(), nullable=False),
+            pa.field("int32_bitmask", pa.int32(), nullable=False),
+            pa.field("string_list", pa.list_(pa.string()), nullable=False),
+            pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32())), nullable=False),
+        ]
+    )
+
+    assert sql_info.answer([], FACTS).schema == pa.schema(
+        [pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", union, nullable=False)]
+    )
+
+
+def test_tells_of_every_number_of_the_format() -> None:
+    known = told([])
+
+    versions_of_substrait = {NUMBERS[f"FLIGHT_SQL_SERVER_SUBSTRAIT_{end}_VERSION"] for end in ("MIN", "MAX")}
+    assert list(known) == sorted(set(NUMBERS.values()) - versions_of_substrait)
+
+
+def test_tells_what_was_asked_for_and_leaves_out_what_is_unknown() -> None:
+    assert told([3, 8, 8, 99_999, 6]) == {3: True, 8: 0}
+    assert told([99_999]) == {}
+
+
+def test_tells_of_this_very_server() -> None:
+    known = told([])
+
+    assert known[NUMBERS["FLIGHT_SQL_SERVER_NAME"]] == "Latchkey"
+    assert known[NUMBERS["FLIGHT_SQL_SERVER_VERSION"]] == "1.2.3"
+    assert known[NUMBERS["FLIGHT_SQL_SERVER_STATEMENT_TIMEOUT"]] == 600_000
+    assert known[NUMBERS["SQL_MAX_STATEMENT_LENGTH"]] == 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("FLIGHT_SQL_SERVER_TRANSACTION", "int32_bitmask"),  # as ADBC reads it
+        ("SQL_DEFAULT_TRANSACTION_ISOLATION", "bigint_value"),  # as JDBC reads it
+        ("SQL_OUTER_JOINS_SUPPORT_LEVEL", "int32_bitmask"),
+        ("SQL_MAX_STATEMENT_LENGTH", "bigint_value"),
+        ("SQL_SUPPORTS_CONVERT", "int32_to_int32_list_map"),
+        ("SQL_KEYWORDS", "string_list"),
+        ("SQL_IDENTIFIER_QUOTE_CHAR", "string_value"),
+        ("FLIGHT_SQL_SERVER_READ_ONLY", "bool_value"),
+    ],
+)
+def test_a_value_is_of_the_kind_that_clients_read(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_the_keywords_are_those_that_the_engine_reserves() -> None:
+    reserved = duckdb.execute("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
+
+    assert set(sql_info.KEYWORDS) == {name for (name,) in reserved.fetchall()}
+
+
+@pytest.mark.parametrize(
+    "name", [*sql_info.NUMERIC_FUNCTIONS, *sql_info.STRING_FUNCTIONS, *sql_info.DATETIME_FUNCTIONS]
+)
+def test_a_function_that_is_told_may_be_called(name: str) -> None:
+    check(name, Place.EXPRESSION)
+
+
+def test_functions_of_the_system_may_be_called() -> None:
+    gate = Gate()
+    for name, arguments in {"coalesce": "1, 2", "ifnull": "1, 2", "nullif": "1, 2", "typeof": "1"}.items():
+        gate.admit(f"SELECT {name}({arguments})", frozenset())
+    gate.close()
+
+    assert sql_info.SYSTEM_FUNCTIONS == ("coalesce", "ifnull", "nullif", "typeof")
+
+
+@pytest.mark.parametrize("source", TYPES)
+def test_what_is_said_to_convert_does_and_nothing_else(source: str) -> None:
+    said = {target for sources, targets in sql_info.CASTS if source in sources for target in targets}
+
+    for target, kind in TYPES.items():
+        sample = f"'{_text_of(target)}'" if source in TEXTS else SAMPLES[source]
+        try:
+            duckdb.execute(f"SELECT CAST(CAST({sample} AS {TYPES[source]}) AS {kind})").fetchall()
+        except duckdb.Error:
+            assert target not in said
+        else:
+            assert target in said
+
+
+def _text_of(target: str) -> str:
+    sample = SAMPLES.get(target, "1")
+    return str(duckdb.execute(f"SELECT CAST({sample} AS VARCHAR)").fetchall()[0][0])
+
+
+def test_the_facts_about_the_dialect_are_true_of_the_engine() -> None:
+    known = told([])
+
+    null_last = duckdb.execute("SELECT list(x ORDER BY x), list(x ORDER BY x DESC) FROM (VALUES (1), (NULL)) t(x)")
+    assert known[NUMBERS["SQL_NULL_ORDERING"]] == enum_values("SqlNullOrdering")["SQL_NULLS_SORTED_AT_END"]
+    assert null_last.fetchall() == [([1, None], [1, None])]
+    insensitive = enum_values("SqlSupportedCaseSensitivity")["SQL_CASE_SENSITIVITY_CASE_INSENSITIVE"]
+    assert known[NUMBERS["SQL_IDENTIFIER_CASE"]] == insensitive
+    assert known[NUMBERS["SQL_QUOTED_IDENTIFIER_CASE"]] == insensitive
+    assert duckdb.execute('SELECT "A$B" FROM (SELECT 1 AS a$b)').fetchall() == [(1,)]
+    assert duckdb.execute("SELECT 'a' || NULL").fetchall() == [(None,)]
