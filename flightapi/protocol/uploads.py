@@ -199,7 +199,7 @@ def _check_sizes(columns: Sequence[pa.Array], stream_bytes: int) -> None:
 
 
 def _buffer_bytes(array: pa.Array) -> int:
-    own = sum(buffer.size for buffer in array.buffers() if buffer is not None)
+    own = sum(int(buffer.size) for buffer in array.buffers() if buffer is not None)
     return own + (_buffer_bytes(array.dictionary) if pa.types.is_dictionary(array.type) else 0)
 
 

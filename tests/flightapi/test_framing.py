@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import itertools
+import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -108,6 +109,16 @@ def test_a_stream_that_was_cut_is_an_error(kept: int) -> None:
 def test_what_is_no_arrow_stream_is_an_error(stream: bytes) -> None:
     with pytest.raises(AnswerCutError):
         list(framing.flight_data([stream]))
+
+
+@pytest.mark.parametrize("announced", [-1, 2**31, 2**62])
+def test_a_body_that_no_message_can_have_is_an_error(announced: int) -> None:
+    body = messages.FlightData.FromString(list(framing.flight_data([STREAM]))[2]).data_body
+    length = struct.pack("<q", len(body))
+    assert length in STREAM
+
+    with pytest.raises(AnswerCutError):
+        list(framing.flight_data([STREAM.replace(length, struct.pack("<q", announced))]))
 
 
 def test_an_error_of_the_engine_passes_through() -> None:

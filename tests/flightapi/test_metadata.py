@@ -49,7 +49,7 @@ def answer(plan: Metadata) -> pa.Table:
 
 
 def names(plan: GetTables) -> list[str]:
-    return answer(plan)["table_name"].to_pylist()
+    return [str(name) for name in answer(plan)["table_name"].to_pylist()]
 
 
 def fields(schema: pa.Schema) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import itertools
+import re
 import struct
 import uuid
 from collections.abc import Iterator, Sequence
@@ -171,6 +172,27 @@ def test_messages_are_counted_even_when_they_are_empty() -> None:
 def test_what_is_no_arrow_stream_is_refused(sent: list[bytes]) -> None:
     with pytest.raises(UploadError):
         read_row(sent, LIMIT)
+
+
+def test_a_negative_number_of_rows_is_refused_wherever_it_stands() -> None:
+    schema, batch = upload(pa.array([7]))
+    head = messages.FlightData.FromString(batch).data_header
+    places = [found.start() for found in re.finditer(struct.pack("<q", 1), head)]
+    assert len(places) == 2  # of the batch and of its column
+
+    for place in places:
+        data = messages.FlightData.FromString(batch)
+        data.data_header = head[:place] + struct.pack("<q", -1) + head[place + 8 :]
+        with pytest.raises(UploadError, match="no sound Arrow stream"):
+            read_row([schema, data.SerializeToString()], LIMIT)
+
+
+def test_a_name_that_ends_outside_of_its_head_is_refused() -> None:
+    head = named(1, 20)
+    outside = head.replace(struct.pack("<I", 20), struct.pack("<I", 2000))
+
+    with pytest.raises(UploadError, match="no sound Arrow stream"):
+        read_row([messages.FlightData(data_header=outside).SerializeToString()], LIMIT)
 
 
 @pytest.mark.parametrize("text", [b"a name", b"Europe/Berlin"])
