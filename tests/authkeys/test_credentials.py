@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from authkeys.credentials import Absent, Credential, Malformed, Presented, Reason, from_authorization, from_headers
+from authkeys.credentials import (
+    Absent,
+    Credential,
+    Malformed,
+    Presented,
+    Reason,
+    from_authorization,
+    from_handshake,
+    from_headers,
+    from_metadata,
+)
 
 KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 WRONG = KEY[:-1] + "F"
@@ -98,3 +108,65 @@ def test_any_header_value_gives_a_decision(x_api_key: str | None, authorization:
             assert text == text.strip(" \t")
         case Absent() | Malformed():
             pass
+
+
+CONFLICTING = Malformed(Reason.CONFLICTING)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key", "token", "expected"),
+    [
+        pytest.param([], [], [], Absent(), id="F01 nothing"),
+        pytest.param([f"Bearer {KEY}"], [], [], Presented(KEY), id="F02 bearer"),
+        pytest.param([""], [""], [""], Absent(), id="F05 empty"),
+        pytest.param([], [KEY], [], Absent(), id="F05 x-api-key alone"),
+        pytest.param([f"Bearer {WRONG}"], [KEY], [], CONFLICTING, id="F06 x-api-key beside a wrong key"),
+        pytest.param([f"Bearer {KEY}"], [WRONG], [], CONFLICTING, id="F06 a wrong x-api-key beside"),
+        pytest.param([f"Bearer {KEY}"], [KEY, WRONG], [], CONFLICTING, id="F06 one of two"),
+        pytest.param([f"Bearer {KEY}"], [f" {KEY}", ""], [], Presented(KEY), id="the same, and nothing"),
+        pytest.param([f"Bearer {KEY}", f"Bearer {KEY}"], [], [], REPEATED, id="twice"),
+        pytest.param([f"Bearer {KEY}", ""], [], [], REPEATED, id="twice, one empty"),
+        pytest.param([], [], [KEY], Presented(KEY), id="a token"),
+        pytest.param([], [], [KEY, KEY], REPEATED, id="two tokens"),
+        pytest.param([], [WRONG], [KEY], CONFLICTING, id="a token beside x-api-key"),
+        pytest.param([f"Bearer {KEY}"], [], [KEY], Presented(KEY), id="both the same"),
+        pytest.param([f"Bearer {KEY}"], [], [WRONG], CONFLICTING, id="both, differing"),
+        pytest.param(["Basic eDp5"], [], [KEY], SCHEME, id="a token beside another scheme"),
+    ],
+)
+def test_from_metadata(authorization: list[str], x_api_key: list[str], token: list[str], expected: Credential) -> None:
+    assert from_metadata(authorization, x_api_key, token) == expected
+
+
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        pytest.param([], Absent(), id="nothing"),
+        pytest.param([""], Absent(), id="empty"),
+        pytest.param([f"Bearer {KEY}"], Presented(KEY), id="bearer"),
+        pytest.param(["Basic dTpw"], Presented("p"), id="basic"),
+        pytest.param(["bAsIc dTpw"], Presented("p"), id="any case"),
+        pytest.param(["Basic OnBwcA"], Presented("ppp"), id="no padding, no user"),
+        pytest.param(["Basic OnBwcA=="], Presented("ppp"), id="padding"),
+        pytest.param(["Basic dTpwOnA="], Presented("p:p"), id="a colon in the password"),
+        pytest.param(["Basic dTo="], Absent(), id="no password"),
+        pytest.param(["Basic dQ=="], Malformed(Reason.ENCODING), id="no colon"),
+        pytest.param(["Basic"], Malformed(Reason.ENCODING), id="nothing encoded"),
+        pytest.param(["Basic d T p w"], Malformed(Reason.ENCODING), id="spaces"),
+        pytest.param(["Basic //79"], Malformed(Reason.ENCODING), id="not UTF-8"),
+        pytest.param(["Basic é"], Malformed(Reason.ENCODING), id="not ASCII"),
+        pytest.param(["Digest x"], SCHEME, id="another scheme"),
+        pytest.param(["Basic dTpw", "Basic dTpw"], REPEATED, id="twice"),
+    ],
+)
+def test_from_handshake(authorization: list[str], expected: Credential) -> None:
+    assert from_handshake(authorization, []) == expected
+    assert from_handshake(authorization, ["other"]) == (CONFLICTING if isinstance(expected, Presented) else expected)
+
+
+@given(st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2))
+def test_whatever_metadata_holds_there_is_a_decision(
+    authorization: list[str], x_api_key: list[str], token: list[str]
+) -> None:
+    for credential in (from_metadata(authorization, x_api_key, token), from_handshake(authorization, x_api_key)):
+        assert isinstance(credential, Absent | Presented | Malformed)

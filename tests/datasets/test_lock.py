@@ -13,7 +13,7 @@ import pytest
 
 from datasets import lock as module
 from datasets.errors import StateDirectoryError
-from datasets.lock import LOCK_NAME, StateLock
+from datasets.lock import FLIGHT_LOCK_NAME, LOCK_NAME, StateLock
 from tests.datasets.support import wait_for
 
 HOLD = """
@@ -161,3 +161,29 @@ def test_a_lock_file_that_takes_no_lock_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(StateDirectoryError, match="cannot be used"):
         StateLock(tmp_path).acquire()
+
+
+def test_a_look_tells_whether_anybody_has_the_lock(tmp_path: Path) -> None:
+    lock, look = StateLock(tmp_path, FLIGHT_LOCK_NAME), StateLock(tmp_path, FLIGHT_LOCK_NAME)
+    assert not look.is_taken()  # There is no file yet, and none is made.
+    assert list(tmp_path.iterdir()) == []
+
+    assert lock.acquire()
+    assert look.is_taken()
+    assert look.is_taken()
+
+    lock.release()
+    assert not look.is_taken()
+    assert lock.acquire()
+
+
+def test_a_look_sees_the_lock_of_another_process(tmp_path: Path) -> None:
+    holder = hold_elsewhere(tmp_path)
+    assert StateLock(tmp_path).is_taken()
+
+    holder.kill()
+    holder.wait()
+    assert holder.stdout is not None
+    holder.stdout.close()
+
+    assert not StateLock(tmp_path).is_taken()

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from queryengine.cancellation import CancelSource
 from queryengine.catalog import SNAPSHOT_DIRECTORY
-from queryengine.engine import ACTIVE_SQL_CHARACTERS, Encoding, Parameters, Query, QueryEngine
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, ArrowParameters, Encoding, Parameters, Query, QueryEngine
 from queryengine.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -47,6 +48,9 @@ KINDS: dict[str, Callable[[RuntimeConfig], AbstractContextManager[QueryEngine]]]
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 FEW = "SELECT * FROM flights WHERE id < 3"
+
+#: Is read for hours by who describes it.
+SLOW_TO_DESCRIBE = "PIVOT (FROM (SELECT range AS a FROM range(1000000000000)) WHERE a < 1) ON a USING count(*)"
 
 #: Rows without end, and the first of them at once.
 ENDLESS_ROWS = "SELECT * FROM range(1000000000000)"
@@ -996,3 +1000,148 @@ def test_both_engines_refuse_alike(both: list[QueryEngine], check: str, sql: str
         refusals.append((type(caught.value), str(caught.value)))
 
     assert refusals[0] == refusals[1], check
+
+
+# Describing.
+
+
+def arrow_schema(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> pa.Schema:
+    """Return the schema that an answer begins with."""
+    with pa.ipc.open_stream(ask(engine, sql, parameters, "arrow")) as reader:
+        return reader.schema
+
+
+def described(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> pa.Schema:
+    """Return the schema that describing it gives."""
+    schema = engine.describe(Query(sql=sql, parameters=parameters)).schema
+    assert schema is not None
+    return pa.ipc.read_schema(pa.BufferReader(schema))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, id FROM few",
+        "SELECT 5::UHUGEINT AS x, INTERVAL 1 DAY AS x, 'a'::ENUM('a', 'b') AS e, {'a': [1]} AS s, MAP {1: 'x'} AS m",
+        "SELECT TIMESTAMPTZ '2024-01-01 00:00:00+01' AS t, 1::DECIMAL(38, 3) AS d, NULL AS n, uuid() AS u",
+        "SELECT * FROM few WHERE false",
+        "PIVOT flights ON carrier USING count(*)",
+        "EXPLAIN ANALYZE SELECT 1",
+    ],
+)
+def test_a_description_is_what_the_answer_begins_with(engine: QueryEngine, sql: str) -> None:
+    assert described(engine, sql).equals(arrow_schema(engine, sql), check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    "sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}", f"EXPLAIN (ANALYZE, FORMAT json) {ENDLESS}", f"SUMMARIZE {ENDLESS}"]
+)
+def test_a_description_runs_nothing(engine: QueryEngine, sql: str) -> None:
+    assert described(engine, sql).names
+
+
+def test_a_description_names_the_parameters(engine: QueryEngine) -> None:
+    numbers = " + ".join(f"${number}" for number in range(1, 12))
+
+    many = engine.describe(Query(sql=f"SELECT {numbers} AS a FROM flights"))
+    named = engine.describe(Query(sql="SELECT id FROM flights WHERE name = $n AND id = $i"))
+
+    assert many.parameters == tuple(map(str, range(1, 12)))
+    assert named.parameters == ("i", "n")
+    assert named.schema is not None
+    assert engine.describe(Query(sql="SELECT 1")).parameters == ()
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM unnest($1)", "SELECT quantile_cont(id, $x) FROM flights"], ids=["a list", "no null"]
+)
+def test_a_schema_may_depend_on_values(engine: QueryEngine, sql: str) -> None:
+    assert engine.describe(Query(sql=sql)).schema is None
+
+
+def test_values_decide_about_the_schema(engine: QueryEngine) -> None:
+    for values in ([1], ["x"], [[1, 2]]):
+        assert described(engine, "SELECT $1 AS a", values) == arrow_schema(engine, "SELECT $1 AS a", values)
+
+
+def test_values_may_come_in_arrow(engine: QueryEngine) -> None:
+    table = pa.table({"a": pa.array([1], pa.timestamp("ns")), "b": [[1, 2]]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    values = ArrowParameters(bytes(sink.getvalue()))
+
+    assert rows(engine, "SELECT $1 AS a, $2 AS b", values) == [{"a": "1970-01-01T00:00:00.000000001", "b": [1, 2]}]
+    with pytest.raises(ParameterError, match="takes 1 parameter, and 2 are given"):
+        described(engine, "SELECT $1 AS a", values)
+    with pytest.raises(ParameterError, match="that can be read"):
+        described(engine, "SELECT $1 AS a", ArrowParameters(b"nonsense"))
+
+
+def test_nobody_says_in_json_that_values_are_in_arrow(engine: QueryEngine) -> None:
+    with pytest.raises(ParameterError):
+        ask(engine, "SELECT $1", {"arrow_parameters": "eA=="})
+
+
+def test_every_statement_that_runs_is_described(both: list[QueryEngine]) -> None:
+    for engine in both:
+        for sql in READS:
+            try:
+                answer = arrow_schema(engine, sql)
+            except StatementError:
+                continue
+            assert described(engine, sql) == answer, sql
+
+
+@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
+def test_what_is_refused_is_not_described(both: list[QueryEngine], check: str, sql: str) -> None:
+    with pytest.raises(StatementError) as run:
+        ask(both[0], sql)
+    for engine in both:
+        with pytest.raises(type(run.value)) as describing:
+            engine.describe(Query(sql=sql))
+        assert str(describing.value) == str(run.value)
+
+
+@pytest.mark.parametrize("sql", ["SELECT nope FROM flights", "SELECT nope + $1 FROM flights", "EXPLAIN SELECT nope"])
+def test_a_binder_error_is_about_the_callers_own_sql(engine: QueryEngine, sql: str) -> None:
+    with pytest.raises(SqlError, match="nope") as wrong:
+        engine.describe(Query(sql=sql))
+
+    assert "PREPARE" not in str(wrong.value)
+    assert "LINE 1" in str(wrong.value) or "LINE" not in str(wrong.value)
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_description_ends_at_its_time_limit(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=0.5)
+
+    with pytest.raises(QueryTimeoutError):
+        engine.describe(Query(sql=SLOW_TO_DESCRIBE))
+
+
+def test_a_description_is_active_and_cancelled(engine: QueryEngine) -> None:
+    errors: list[QueryError] = []
+
+    def describe() -> None:
+        try:
+            engine.describe(Query(sql=SLOW_TO_DESCRIBE, query_id="described", fingerprint="f1"))
+        except QueryError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=describe)
+    thread.start()
+    wait_until(lambda: [one.state for one in engine.active("f1")] == ["running"])
+
+    assert engine.cancel("described", "f1")
+
+    thread.join(PATIENCE_S)
+    assert [type(error) for error in errors] == [QueryCancelledError]
+
+
+def test_a_token_cancels_a_description(engine: QueryEngine) -> None:
+    cancel = CancelSource()
+    cancel.cancel()
+
+    with pytest.raises(QueryCancelledError):
+        engine.describe(Query(sql=SLOW_TO_DESCRIBE), cancel)

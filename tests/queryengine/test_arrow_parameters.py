@@ -1,0 +1,125 @@
+"""A row of parameters in Arrow, as values that the engine takes."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from queryengine.arrow_parameters import from_arrow
+from queryengine.errors import ParameterError
+
+DAY = "1970-01-01"
+
+
+def stream(*batches: pa.RecordBatch, schema: pa.Schema | None = None) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema or batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def row(**values: Any) -> pa.RecordBatch:
+    arrays = [value if isinstance(value, pa.Array) else pa.array([value]) for value in values.values()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(values))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param(pa.array([5], pa.int8()), 5, id="int"),
+        pytest.param(pa.array([2**64 - 1], pa.uint64()), 2**64 - 1, id="large int"),
+        pytest.param(pa.array([1.5], pa.float32()), 1.5, id="float"),
+        pytest.param(pa.array(["é"]), "é", id="text"),
+        pytest.param(pa.array(["é"], pa.large_string()), "é", id="large text"),
+        pytest.param(pa.array(["é"]).dictionary_encode(), "é", id="dictionary"),
+        pytest.param(pa.array([b"\xff"]), b"\xff", id="bytes"),
+        pytest.param(pa.array([True]), True, id="boolean"),
+        pytest.param(pa.array([None], pa.int64()), None, id="null of a type"),
+        pytest.param(pa.array([None]), None, id="null"),
+        pytest.param(pa.array([Decimal("1.50")]), Decimal("1.50"), id="decimal"),
+        pytest.param(pa.array([date(2024, 2, 29)]), date(2024, 2, 29), id="date"),
+        pytest.param(pa.array([time(1, 2, 3, 4)]), time(1, 2, 3, 4), id="time"),
+        pytest.param(pa.array([datetime(2024, 1, 1, 2)]), datetime(2024, 1, 1, 2), id="timestamp"),  # noqa: DTZ001
+        pytest.param(
+            pa.array([datetime(2024, 1, 1, tzinfo=UTC)]), datetime(2024, 1, 1, tzinfo=UTC), id="timestamp with a zone"
+        ),
+        pytest.param(pa.array([timedelta(days=1)]), timedelta(days=1), id="duration"),
+        pytest.param(pa.array([[1, None]]), [1, None], id="list"),
+        pytest.param(pa.array([{"a": 1}]), {"a": 1}, id="struct"),
+    ],
+)
+def test_a_value_keeps_its_type(value: pa.Array, expected: object) -> None:
+    (found,) = from_arrow(stream(row(a=value)), named=False)
+
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "kind"),
+    [
+        pytest.param(
+            pa.array([1], pa.timestamp("ns")), "1970-01-01 00:00:00.000000001", "TIMESTAMP_NS", id="timestamp"
+        ),
+        pytest.param(
+            pa.array([1], pa.timestamp("ns", "Europe/Berlin")),
+            f"{DAY} 00:00:00.000000001",
+            "TIMESTAMP_NS",
+            id="timestamp with a zone, in UTC",
+        ),
+        pytest.param(pa.array([1], pa.time64("ns")), "00:00:00.000000001", "TIME_NS", id="time"),
+    ],
+)
+def test_nanoseconds_are_kept(value: pa.Array, text: str, kind: str) -> None:
+    values = from_arrow(stream(row(a=value)), named=False)
+
+    found = duckdb.connect().execute("SELECT $1::VARCHAR, typeof($1)", values).fetchone()
+    assert found == (text, kind)
+
+
+def test_a_null_in_nanoseconds_is_null() -> None:
+    assert from_arrow(stream(row(a=pa.array([None], pa.timestamp("ns")))), named=False) == [None]
+
+
+def test_positions() -> None:
+    assert from_arrow(stream(row(b=1, a=2)), named=False) == [1, 2]
+    assert from_arrow(stream(row(**{"$2": 1, "$1": 2})), named=False) == [2, 1]
+    assert from_arrow(stream(row(**{"$2": 1, "$3": 2})), named=False) == [1, 2]
+
+
+@pytest.mark.parametrize("mark", ["", "$", ":", "@"])
+def test_names(mark: str) -> None:
+    assert from_arrow(stream(row(**{f"{mark}b": 1, f"{mark}a": 2})), named=True) == {"a": 2, "b": 1}
+
+
+def test_empty_batches_do_not_count() -> None:
+    batch = row(a=1)
+
+    assert from_arrow(stream(batch.slice(0, 0), batch, batch.slice(0, 0)), named=False) == [1]
+
+
+@pytest.mark.parametrize(
+    ("data", "named", "message"),
+    [
+        pytest.param(b"", False, "can be read", id="nothing"),
+        pytest.param(b"nonsense" * 10, False, "can be read", id="nonsense"),
+        pytest.param(stream(row(a=1))[:-100], False, "can be read", id="cut"),
+        pytest.param(stream(row(a=1), row(a=1)), False, "One row", id="two batches"),
+        pytest.param(stream(row(a=pa.array([1, 2]))), False, "One row", id="two rows"),
+        pytest.param(stream(row(a=1).slice(0, 0)), False, "no row", id="no row"),
+        pytest.param(stream(row(**{"a": 1, "$a": 2})), True, "given twice", id="a name twice"),
+        pytest.param(
+            stream(row(a=pa.array([2**62], pa.timestamp("s")))), False, r"value of \$a, of the type", id="a far year"
+        ),
+    ],
+)
+def test_what_is_not_taken(data: bytes, named: bool, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        from_arrow(data, named=named)
