@@ -16,9 +16,18 @@ from tests.clients.runtime import FlightServer
 from tests.system.harness import K1
 
 
-@pytest.fixture
-def client(flight: FlightServer) -> Iterator[flightsql.FlightSQLClient]:
-    opened = flightsql.FlightSQLClient(host="127.0.0.1", port=flight.flight_port, token=K1, insecure=True)
+@pytest.fixture(params=["plaintext", "tls"])
+def client(request: pytest.FixtureRequest) -> Iterator[flightsql.FlightSQLClient]:
+    if request.param == "plaintext":
+        server: FlightServer = request.getfixturevalue("flight")
+        opened = flightsql.FlightSQLClient(host="127.0.0.1", port=server.flight_port, token=K1, insecure=True)
+    else:
+        server = request.getfixturevalue("flight_tls")
+        assert server.trust is not None
+        roots = server.trust.read_bytes()
+        opened = flightsql.FlightSQLClient(
+            host="localhost", port=server.flight_port, user="anybody", password=K1, tls_root_certs=roots
+        )
     yield opened
     opened.close()
 
