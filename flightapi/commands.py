@@ -220,7 +220,7 @@ def ticket(plan: Plan, ticket_id: bytes) -> bytes:
     return pack(messages.TicketStatementQuery(statement_handle=handle))
 
 
-def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes, *, total_records: int = -1) -> bytes:
+def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
     """
     Return the serialised FlightInfo of one endpoint, without a location, which means this server.
 
@@ -228,7 +228,6 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes, *, total_
         descriptor: The serialised FlightDescriptor as the caller sent it, which the answer repeats.
         schema: As `protocol.schemas.encapsulated` gives it; b"" when it is not known.
         ticket_bytes: As `ticket` gives it.
-        total_records: -1 when it is not known.
 
     Raises:
         MalformedMessageError: *descriptor* is no FlightDescriptor.
@@ -236,7 +235,7 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes, *, total_
     info = messages.FlightInfo(
         schema=schema,
         flight_descriptor=parse(messages.FlightDescriptor, descriptor),
-        total_records=total_records,
+        total_records=-1,  # not known before the statement has run, like the bytes
         total_bytes=-1,
     )
     info.endpoint.add().ticket.ticket = ticket_bytes

@@ -44,19 +44,6 @@ def flight_data(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise AnswerCutError
 
 
-def first_head(chunks: Iterable[bytes]) -> bytes:
-    """
-    Return the head of the first message of a stream, which is that of its schema; no more of *chunks* is taken.
-
-    Raises:
-        AnswerCutError: The stream ends before, or begins with something else.
-    """
-    data = _Stream(chunks).next_head()
-    if data is None or _head(data).kind is not Kind.SCHEMA:
-        raise AnswerCutError
-    return data
-
-
 def table_data(table: pa.Table) -> Iterator[bytes]:
     """Give *table* as serialised FlightData, cut so that each message fits into 4 MiB where one row does."""
     return flight_data(_stream_of(table))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import pyarrow as pa
-
-from flightapi.errors import AnswerCutError
-from flightapi.protocol.framing import first_head
-from flightapi.protocol.ipc import CONTINUATION, PREFIX
 
 
 def encapsulated(schema: pa.Schema) -> bytes:
@@ -19,20 +15,6 @@ def encapsulated(schema: pa.Schema) -> bytes:
     hold.
     """
     return bytes(schema.serialize())
-
-
-def schema_of_stream(chunks: Iterable[bytes]) -> pa.Schema:
-    """
-    Return the schema of an Arrow IPC stream; no more of *chunks* is taken than it needs.
-
-    Raises:
-        AnswerCutError: The stream ends before, or begins with something else.
-    """
-    head = first_head(chunks)
-    try:
-        return pa.ipc.read_schema(pa.py_buffer(PREFIX.pack(CONTINUATION, len(head)) + head))
-    except (pa.ArrowException, OSError, ValueError):
-        raise AnswerCutError from None
 
 
 def parameter_schema(names: Collection[str]) -> pa.Schema | None:

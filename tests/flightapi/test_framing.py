@@ -139,28 +139,6 @@ def test_a_table_is_cut_into_messages_below_4_mib() -> None:
     assert reread(data) == table
 
 
-def test_the_schema_of_a_stream_is_read_from_its_beginning() -> None:
-    def chunks() -> Iterator[bytes]:
-        yield from in_pieces(STREAM[:-200], 16)
-        raise AssertionError("more is taken than the schema needs")
-
-    assert schemas.schema_of_stream(chunks()) == TABLE.schema
-
-
-@pytest.mark.parametrize("stream", [b"", STREAM[:50], END, STREAM[STREAM.index(b"\xff\xff\xff\xff", 8) :]])
-def test_a_stream_without_a_schema_is_cut(stream: bytes) -> None:
-    with pytest.raises(AnswerCutError):
-        schemas.schema_of_stream([stream])
-
-
-def test_a_schema_that_cannot_be_read_is_an_error() -> None:
-    field = STREAM.index(b"seen")
-    broken = STREAM[: field - 40] + b"\xff" * 40 + STREAM[field:]
-
-    with pytest.raises(AnswerCutError):
-        schemas.schema_of_stream([broken])
-
-
 def test_a_schema_travels_as_an_encapsulated_message() -> None:
     encapsulated = schemas.encapsulated(TABLE.schema)
 
