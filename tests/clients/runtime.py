@@ -47,9 +47,9 @@ class FlightServer(Server):
         """Return how many calls were refused so far for want of a valid key, by the audit lines."""
         return len(re.findall(r"authentication failed", self.output()))
 
-    def queries(self) -> int:
-        """Return how many statements came over Flight so far, by their lines in the log."""
-        return len(re.findall(r"protocol=flight-sql", self.output()))
+    def failed_statements(self) -> int:
+        """Return how many statements over Flight failed so far; their lines are written before they are told."""
+        return len(re.findall(r"protocol=flight-sql .*outcome=(?!ok |client_closed_request )", self.output()))
 
     def http_table(self, sql: str) -> pa.Table:
         """Return what HTTP answers, as Arrow."""

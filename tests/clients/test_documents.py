@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flightapi import prepared
+from flightapi.calls import ERROR_CODE, REQUEST_ID
+from flightapi.error_table import MAX_MESSAGE_BYTES, STATUSES, code_of
+from flightapi.errors import FlightApiError
 from tests.clients import spice
 from tests.clients.runtime import FlightServer
 from tests.system.harness import PATIENCE_S, REPOSITORY
@@ -49,6 +53,29 @@ def example_tls(tmp_path_factory: pytest.TempPathFactory, flight_tls: FlightServ
 
 def test_every_program_of_the_page_says_what_it_prints() -> None:
     assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGE, re.MULTILINE)) >= 10
+
+
+def test_the_page_has_every_status_that_errors_have() -> None:
+    table = PAGE.partition("\n## Errors\n")[2]
+    told = set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
+
+    assert told == {status.name for status in STATUSES.values()} | {"UNAUTHENTICATED"}
+
+
+def test_the_page_has_every_code_of_its_own_with_its_status() -> None:
+    table = PAGE.partition("\n### Codes of its own\n")[2]
+    told = set(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", table, re.MULTILINE))
+
+    own = {kind: status for kind, status in STATUSES.items() if issubclass(kind, FlightApiError)}
+    assert told == {(status.name, code_of(kind.__new__(kind))) for kind, status in own.items()}
+
+
+def test_the_page_has_the_limits() -> None:
+    assert f"{prepared.IDLE_S / 60:g} minutes" in PAGE
+    assert f"made {prepared.MAX_OF_KEY:,} newer ones" in PAGE
+    assert f"longer than {MAX_MESSAGE_BYTES:,} bytes" in PAGE
+    assert f"`{REQUEST_ID}`" in PAGE
+    assert f"`{ERROR_CODE}`" in PAGE
 
 
 @pytest.mark.parametrize(("language", "program", "printed"), SNIPPETS, ids=range(1, len(SNIPPETS) + 1))
