@@ -69,6 +69,10 @@ _IDLE_CURSORS = 8
 _SHARED_CHARACTERS = 1000
 
 
+#: The Arrow fields of rows of DuckDB types, of so many kinds of rows at most, and none with longer types.
+_KEPT_TYPES = 256
+_KEPT_TYPES_CHARACTERS = 2000
+
 #: How the gate writes an EXPLAIN that would run its statement.
 _NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
 
@@ -164,13 +168,15 @@ class Reader:
             raise self._failure(exc) from exc
         try:
             try:
-                return self._projected(sql, parameters).limit(0).to_arrow_table().schema
+                schema = self._schema(self._projected(sql, parameters))
             except duckdb_errors.ENGINE_ERRORS as exc:
                 raise self._failure(exc) from exc
         except StatementError:
             if unbound:
                 return None
             raise
+        self._ended = True
+        return schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """
@@ -237,6 +243,17 @@ class Reader:
             relation = relation.project(projection)
             self._lines_before = _LINES_BEFORE_PROJECTED
         return relation
+
+    def _schema(self, relation: duckdb.DuckDBPyRelation) -> pa.Schema:
+        """Return the Arrow schema of *relation*. It follows from the types, so it is looked up for known ones."""
+        types = tuple(column.type for column in self.columns)
+        known = self._session.known_fields
+        fields = known.get(types)
+        if fields is None:
+            fields = tuple(relation.limit(0).to_arrow_table().schema)
+            if len(known) < _KEPT_TYPES and sum(map(len, types)) <= _KEPT_TYPES_CHARACTERS:
+                known[types] = fields
+        return pa.schema([field.with_name(column.name) for field, column in zip(fields, self.columns, strict=True)])
 
     def _relation(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
         self._interruption.check()
@@ -309,6 +326,7 @@ class EngineInstance:
         #: Views that are not plain: a query of one does not share its cursor.
         self._unsteady: set[str] = set()
         self._lock = threading.Lock()
+        self.known_fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
         self._idle: deque[tuple[duckdb.DuckDBPyConnection, float]] = deque()
         self._closed = False
 
@@ -358,11 +376,7 @@ class EngineInstance:
         """
         values = _values(statement, parameters)
         self._require(statement.relations)
-        shared = (
-            statement.plain
-            and len(statement.sql) <= _SHARED_CHARACTERS
-            and self._unsteady.isdisjoint(statement.relations)
-        )
+        shared = self._may_share(statement)
         cursor, begun_s = self._take(shared=shared)
         reader = Reader(self, cursor, interruption, shared=shared, begun_s=begun_s)
         try:
@@ -386,8 +400,9 @@ class EngineInstance:
         unbound = bool(statement.parameters) and parameters is None
         values = nulls(statement.parameters) if unbound else _values(statement, parameters)
         self._require(statement.relations)
-        cursor, _ = self._take(shared=False)
-        with closing(Reader(self, cursor, interruption)) as reader:
+        shared = not unbound and self._may_share(statement)
+        cursor, begun_s = self._take(shared=shared)
+        with closing(Reader(self, cursor, interruption, shared=shared, begun_s=begun_s)) as reader:
             schema = reader.describe(statement, values, unbound=unbound)
             return None if schema is None else (reader.columns, schema)
 
@@ -414,6 +429,14 @@ class EngineInstance:
             self._idle.clear()
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _may_share(self, statement: GatedStatement) -> bool:
+        """Say whether *statement* may run on a cursor on which others ran."""
+        return (
+            statement.plain
+            and len(statement.sql) <= _SHARED_CHARACTERS
+            and self._unsteady.isdisjoint(statement.relations)
+        )
 
     def _take(self, *, shared: bool) -> tuple[duckdb.DuckDBPyConnection, float | None]:
         """Return a cursor, and when its transaction began; None for a new one."""

@@ -80,8 +80,11 @@ def without_keys(config: RuntimeConfig) -> tuple[RuntimeConfig, Access]:
     return bare, who
 
 
-def test_web_knows_the_keys_by_their_digests_and_no_source(config: RuntimeConfig, descriptors: list[int]) -> None:
-    descriptors.append(parts.hand_over("web", *without_keys(config), ready=7))
+@pytest.mark.parametrize("name", ["web", "flight"])
+def test_who_answers_callers_knows_the_keys_by_their_digests_and_no_source(
+    config: RuntimeConfig, descriptors: list[int], name: parts.PartName
+) -> None:
+    descriptors.append(parts.hand_over(name, *without_keys(config), ready=7))
 
     said = take(descriptors[0])
 
@@ -163,4 +166,5 @@ def test_a_part_gets_no_variable_that_may_be_a_secret() -> None:
         "canary",
     )
 
-    assert parts.environment(wanted | unwanted, 5) == {**wanted, "RUNTIME_HANDOVER_FD": "5"}
+    ours = {"RUNTIME_HANDOVER_FD": "5", "GRPC_VERBOSITY": "NONE"}
+    assert parts.environment(wanted | unwanted, 5) == wanted | ours

@@ -237,6 +237,7 @@ def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
     assert {re.sub(r"orders-\w+", "orders-1", name) for name in left} <= {
         "key-salt",
         "engine.lock",
+        "flight.lock",
         "lock",
         "serve.lock",
         "manifest.json",
