@@ -19,6 +19,7 @@ from pyarrow import parquet
 
 from queryengine.catalog import Column
 from queryengine.encoders import CONTENT_TYPES, encode
+from queryengine.encoders.arrow import answer_schema
 from queryengine.engine import Encoding
 from queryengine.errors import SqlError
 from queryengine.values import TABLE, Carrier, arrow_projection
@@ -434,6 +435,28 @@ def test_arrow_keeps_39_digits_of_a_hugeint(connection: duckdb.DuckDBPyConnectio
     sent = pa.ipc.open_stream(body).read_all()
     assert sent.to_pylist() == [{"v": Decimal(2**127 - 1), "w": Decimal(1 - 2**127)}]
     assert connection.sql("SELECT v::VARCHAR FROM sent").fetchall() == [(str(2**127 - 1),)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT i, 'n' || i AS s, [i] AS l, {'a': i} AS t, MAP {i: 'x'} AS m, NULL AS n FROM range(5000) r(i)",
+        "SELECT ['b', 'a']::ENUM('a', 'b')[] AS e, i FROM range(5000) r(i)",
+        "SELECT 1 AS a WHERE false",
+        "SELECT 'x'::ENUM('x') AS a WHERE false",
+    ],
+    ids=["plain", "a dictionary in a list", "empty", "an empty dictionary"],
+)
+def test_the_stream_is_what_a_writer_of_arrow_writes(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    body = answer(connection, sql, "arrow")
+
+    columns, reader = result(connection, sql)
+    schema = answer_schema(columns, reader.schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in reader:
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    assert body == sink.getvalue().to_pybytes()
 
 
 def test_arrow_repeated_names_are_those_of_json(connection: duckdb.DuckDBPyConnection) -> None:
