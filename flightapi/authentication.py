@@ -18,7 +18,7 @@ from authkeys import audit
 from authkeys.access import Access
 from authkeys.credentials import Absent, Malformed, Reason, from_handshake, from_metadata
 from authkeys.principal import ANONYMOUS, Principal
-from flightapi.calls import end_call, request_id_of
+from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of
 from flightapi.error_table import Refusal
 from flightapi.protocol.messages import METHODS
 
@@ -145,11 +145,8 @@ def refuse_call(context: Any, refused: Refused, method: str | None) -> NoReturn:
         request_id=request_id,
     )
     code = "missing_key" if refused.reason == audit.MISSING else "invalid_key"
-    end_call(
-        context,
-        request_id,
-        Refusal(status=grpc.StatusCode.UNAUTHENTICATED, code=code, message=refused.sentence),
-    )
+    context.set_trailing_metadata(((REQUEST_ID, request_id), (ERROR_CODE, code)))
+    end_call(context, Refusal(status=grpc.StatusCode.UNAUTHENTICATED, code=code, message=refused.sentence))
 
 
 def _values(metadata: Sequence[tuple[str, str | bytes]], name: str) -> list[str]:

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 #: The metadata that ends every call, and that of an error's stable code.
 REQUEST_ID = "x-request-id"
 ERROR_CODE = "x-error-code"
+#: Of a call that runs a statement: the id under which it is listed and cancelled.
+QUERY_ID = "x-query-id"
 
 #: Seconds that a call waits for the next message of its client.
 IDLE_S = 30.0
@@ -87,7 +89,13 @@ class Call:
         self._requests = requests
         self._clock = clock
         self._idle_s = idle_s
-        context.set_trailing_metadata(((REQUEST_ID, self.request_id),))
+        self._last_words: tuple[tuple[str, str], ...] = ()
+        self.say_last(REQUEST_ID, self.request_id)
+
+    def say_last(self, name: str, value: str) -> None:
+        """Have the metadata that ends the call hold *name*."""
+        self._last_words = (*self._last_words, (name, value))
+        self.context.set_trailing_metadata(self._last_words)
 
     def messages(self) -> Iterator[bytes]:
         """
@@ -128,14 +136,13 @@ def request_id_of(context: Any) -> str:
     return accepted or new_id()
 
 
-def end_call(context: Any, request_id: str, refusal: Refusal) -> NoReturn:
+def end_call(context: Any, refusal: Refusal) -> NoReturn:
     """
     End the RPC of *context* with *refusal*.
 
     Raises:
         CallEndedError: Always; gRPC waits for an exception, and takes any.
     """
-    context.set_trailing_metadata(((REQUEST_ID, request_id), (ERROR_CODE, refusal.code)))
     try:
         context.abort(refusal.status, refusal.message)
     except Exception as ended:  # its way to say so
@@ -153,7 +160,8 @@ def abort(call: Call, error: Exception) -> NoReturn:
     refusal = refusal_of(error)
     if refusal.is_internal:
         logger.error("a call failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
-    end_call(call.context, call.request_id, refusal)
+    call.say_last(ERROR_CODE, refusal.code)
+    end_call(call.context, refusal)
 
 
 def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:

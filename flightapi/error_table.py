@@ -2,7 +2,7 @@
 The one table from what can go wrong, in any room, to the gRPC status of the answer.
 
 A test proves that every error class that can reach this edge has its own row. Some clients send a call again by
-themselves when the status is UNKNOWN, INTERNAL or UNAVAILABLE, so none of these stands for a caller's fault.
+themselves when the status is UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these stands for a caller's fault.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     query.ResourceLimitError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineBusyError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineUnavailableError: StatusCode.UNAVAILABLE,
-    # The statement may be what ended it: a client that sends it again by itself would end the next one.
-    query.EngineWorkerDiedError: StatusCode.ABORTED,
+    # The statement may be what ended it, and the next worker too if it were sent again: so not INTERNAL, not ABORTED.
+    query.EngineWorkerDiedError: StatusCode.DATA_LOSS,
     flight.FlightApiError: StatusCode.INTERNAL,
     flight.InvalidRequestError: StatusCode.INVALID_ARGUMENT,
     flight.MalformedMessageError: StatusCode.INVALID_ARGUMENT,

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from flightapi.calls import Call
+from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
 from flightapi.protocol.framing import flight_data
 from queryengine.cancellation import CancelSource
@@ -70,6 +70,7 @@ class Statements:
             query_id=new_id() if ticket_id is None else ticket_id.hex(),
             fingerprint=fingerprint,
         )
+        call.say_last(QUERY_ID, query.query_id)
         return _Answer(self._engine, query, call)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:

@@ -29,7 +29,7 @@ from queryengine.errors import (
 from sqlapi import error_table as http
 
 #: What clients send again by themselves.
-RETRIED = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNAVAILABLE}
+RETRIED = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.ABORTED}
 
 
 def tree(kind: type[Exception]) -> Iterator[type[Exception]]:
@@ -95,6 +95,12 @@ def test_a_long_message_is_cut_between_characters(letter: str, before: str) -> N
         assert short == message or (short.endswith("...") and message.startswith(short[:-3]))
         if short != message:
             assert len(plain) > MAX_MESSAGE_BYTES - 10 or encoded > MAX_ENCODED_BYTES - 30
+
+
+def test_a_character_at_the_cut_goes_whole() -> None:
+    message = "a" * 2997 + "\N{GRINNING FACE}"
+
+    assert shortened(message) == "a" * 2997 + "..."
 
 
 def test_a_message_that_is_no_unicode_can_be_sent() -> None:

@@ -48,12 +48,14 @@ def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    table = endpoint.sql("SELECT id, name FROM flights WHERE id < 2 ORDER BY id")
+    info = endpoint.info(messages.CommandStatementQuery(query="SELECT id, name FROM flights WHERE id < 2 ORDER BY id"))
+    answer = endpoint.works("DoGet", ticket_of(info))
 
-    assert table.to_pylist() == [{"id": 0, "name": "n0"}, {"id": 1, "name": "n1"}]
+    assert table_of(answer.messages).to_pylist() == [{"id": 0, "name": "n0"}, {"id": 1, "name": "n1"}]
     (line,) = [record.fields for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
     assert (line["protocol"], line["outcome"], line["rows"]) == ("flight-sql", "ok", 2)
     assert line["fingerprint"] == FINGERPRINTS[0]
+    assert (line["query_id"], line["request_id"]) == (answer.trailing["x-query-id"], answer.trailing["x-request-id"])
 
 
 def test_a_statement_as_text(endpoint: Endpoint) -> None:
@@ -192,6 +194,15 @@ def test_a_prepared_statement(endpoint: Endpoint) -> None:
     assert prepared.parameter_schema == b""
     assert prepared.is_update is False
     assert endpoint.table(info).to_pylist() == [{"id": 5}]
+
+
+def test_an_old_description_is_not_relied_on(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flightapi.service.DESCRIBED_S", 0.0)
+    prepared = endpoint.prepare("SELECT 1 AS a")
+
+    info = endpoint.info(executing(prepared.prepared_statement_handle))
+
+    assert schema_of(info.schema).names == ["a"]
 
 
 def test_parameters_are_bound_by_position(endpoint: Endpoint) -> None:
@@ -366,6 +377,17 @@ def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine
 
     assert engine.active(FINGERPRINTS[0])
     call.cancel()
+
+
+def test_cancelled_tickets_are_forgotten_in_the_end(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flightapi.statements.MAX_CANCELLED", 1)
+    infos = [endpoint.info(messages.CommandStatementQuery(query="SELECT 1 AS a")) for _ in range(2)]
+    for info in infos:
+        request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+        endpoint.works("DoAction", action("CancelFlightInfo", request))
+
+    assert endpoint.table(infos[0]).to_pylist() == [{"a": 1}]
+    assert endpoint.fails("DoGet", ticket_of(infos[1])).status == "CANCELLED"
 
 
 def test_a_ticket_of_text_cannot_be_cancelled(endpoint: Endpoint) -> None:

@@ -154,7 +154,7 @@ def test_a_worker_that_dies_costs_one_statement(server: FlightServer) -> None:
         with pytest.raises(grpc.RpcError) as ended:
             list(call)
 
-        assert ended.value.code() == grpc.StatusCode.ABORTED
+        assert ended.value.code() == grpc.StatusCode.DATA_LOSS
         wait_for(lambda: is_ready(server), "another worker")
         assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
 
@@ -285,7 +285,7 @@ def test_p04_a_statement_longer_than_the_stop_has_an_error(tmp_path: Path) -> No
         with pytest.raises(grpc.RpcError) as ended:
             list(call)
 
-    assert ended.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED}
+    assert ended.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
 
 
 # Starts that fail.
