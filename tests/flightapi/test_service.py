@@ -459,7 +459,7 @@ def test_what_goes_wrong_inside_is_for_the_log_only(
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError("secret path /etc")
 
-    with serving(config, BrokenEngine()) as endpoint:  # type: ignore[arg-type]
+    with serving(config, BrokenEngine()) as endpoint:
         refused = endpoint.fails("DoGet", ticket(b"SELECT 1"))
 
     assert (refused.status, refused.trailing["x-error-code"]) == ("INTERNAL", "internal_error")
