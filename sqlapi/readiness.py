@@ -24,12 +24,13 @@ def flight_status() -> Literal["Ready", "Disabled", "Error"]:
     """
     Say how the endpoint of Flight SQL is, which is a process of its own: it holds a lock for as long as it takes calls.
 
-    A runtime in one process has none.
-
-    Raises:
-        EngineUnavailableError: This process has no engine yet.
+    A runtime in one process has none: it is one that starts, or has its engine in itself.
     """
     config = get_config()
-    if not config.flight.enabled or get_engine().status() is None:
+    try:
+        is_single = get_engine().status() is None
+    except EngineUnavailableError:
+        is_single = True
+    if is_single or not config.flight.enabled:
         return "Disabled"
     return "Ready" if StateLock(config.state_dir, FLIGHT_LOCK_NAME).is_taken() else "Error"

@@ -249,10 +249,7 @@ def _engine_status() -> tuple[str, EngineStatus | None]:
 
 
 def _flight() -> tuple[str, str, str]:
-    try:
-        status: str = flight_status()
-    except EngineUnavailableError:
-        status = "Initializing"
+    status = flight_status()
     return "flight", "N/A" if status == "Disabled" else str(get_config().flight.bind), status
 
 

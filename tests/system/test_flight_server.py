@@ -65,8 +65,13 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
 
 
 def flight_part(server: Server) -> int:
-    pid = server.process.pid
-    return next(member for member, command in family(pid).items() if "runflight" in command)
+    """Return the process id of the part, once it runs."""
+
+    def find() -> int | None:
+        members = family(server.process.pid)
+        return next((member for member, command in members.items() if "runflight" in command), None)
+
+    return wait_for(find, "the part")
 
 
 @contextmanager
