@@ -21,7 +21,7 @@ from gunicorn.workers.sync import SyncWorker
 
 import runtimeconf.state
 from queryengine import process_limits
-from queryengine.client import ENGINE_SOCKET
+from queryengine.places import ENGINE_SOCKET
 from queryengine.worker import GRACE_S, StatementServer
 from queryengine.worker_state import WorkerState, write_state
 from runtimeconf.model import RuntimeConfig
@@ -90,7 +90,7 @@ class EngineWorker(SyncWorker):
         # One connection wakes one worker, not all that are idle.
         self._poll.register(self.sockets[0], select.EPOLLIN | select.EPOLLEXCLUSIVE)
         self._poll.register(self.PIPE[0], select.EPOLLIN)
-        self._server = StatementServer(runtimeconf.state.get_config(), self._report)
+        self._server = StatementServer(runtimeconf.state.get_config(), self._report, lambda: not self.alive)
         self._server.warm_up()
         self._server.be_idle()
         super().run()
@@ -116,7 +116,7 @@ class EngineWorker(SyncWorker):
             time.sleep(REFUSED_ACCEPT_S)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
-        """Answer the statement of *client*."""
+        """Answer the statements of *client*."""
         self._server.serve(client)
         if self._server.worn_out:
             self.alive = False

@@ -21,7 +21,7 @@ from gunicorn.arbiter import Arbiter
 
 import queryengine.worker
 import runtimeconf.state
-from queryengine.client import ENGINE_SOCKET
+from queryengine.places import ENGINE_SOCKET
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
@@ -140,14 +140,13 @@ def receive(connection: socket.socket) -> Answer:
     answer = Answer()
     decoder = FrameDecoder()
     parts: list[bytes] = []
-    while True:
+    while not answer.end and not answer.error:
         try:
             data = connection.recv(65536)
         except ConnectionResetError:
             data = b""
         if not data:
-            answer.data = b"".join(parts)
-            return answer
+            break
         for kind, payload in decoder.feed(data):
             if kind is Kind.HEADER:
                 answer.header = decode_json(payload)
@@ -155,8 +154,10 @@ def receive(connection: socket.socket) -> Answer:
                 parts.append(payload)
             elif kind is Kind.END:
                 answer.end = decode_json(payload)
-            else:
+            elif kind is Kind.ERROR:
                 answer.error = decode_json(payload)
+    answer.data = b"".join(parts)
+    return answer
 
 
 @contextmanager

@@ -673,7 +673,7 @@ os.kill(arbiter, signal.SIGSTOP)
 try:
     jobs = [gevent.spawn(ask, number) for number in range(500)]
     gevent.joinall(jobs)
-    backed_up = len(client._link._connection._unsent)
+    backed_up = len(client._places.link._connection._unsent)
 finally:
     os.kill(arbiter, signal.SIGCONT)
 while not client.is_alive():

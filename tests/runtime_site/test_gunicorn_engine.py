@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queryengine.client import ENGINE_SOCKET
+from queryengine.places import ENGINE_SOCKET
 from queryengine.process_limits import NICENESS
 from queryengine.scratch import SCRATCH_DIRECTORY
 from runtime_site import gunicorn_engine
