@@ -412,6 +412,8 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_under_way(setup: Setu
         started.append(in_thread(lambda token=token: engine.run(Query(sql="wait"), token)))  # type: ignore[misc]
         wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
     assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
+    # Who has a place has yet to reach a worker, and does not when it is cancelled before.
+    wait_until(lambda: len(setup.engine.requests) == 2, within_s=LONG_S)
     for token in reversed(runs):
         token.cancel()
 
