@@ -19,8 +19,9 @@ from queryengine.inprocess import InProcessEngine
 from queryengine.worker import GRACE_S as REAL_GRACE_S
 from runtimeconf.model import MIB
 from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
-from tests.runtime_site.bare_engine import GRACE_S, Answer, Engine, receive, running, state_of
+from tests.runtime_site.bare_engine import GRACE_S, Answer, Engine, receive, running
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 #: DuckDB does not look at its interrupt flag before this is done, which takes minutes.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from gunicorn.arbiter import Arbiter
 
 import queryengine.worker
 import runtimeconf.state
-from queryengine.places import ENGINE_SOCKET
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
-from queryengine.worker_state import WorkerState, read_state
+from queryengine.places import ENGINE_SOCKET
 from runtime_site import gunicorn_engine
 from runtime_site.logs import logging_config
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
+from tests.queryengine.heartbeats import state_of
 
 #: A statement that is told to stop has so long before its worker dies: a slow machine needs it.
 GRACE_S = 20.0
@@ -121,19 +121,6 @@ class Engine:
             assert time.monotonic() < until
             time.sleep(0.01)
         return workers[0]
-
-
-def state_of(worker: int) -> WorkerState:
-    """Read what a worker says of itself, as the arbiter does."""
-    for descriptor in Path(f"/proc/{worker}/fd").iterdir():
-        with suppress(OSError):
-            if "wgunicorn-" in str(descriptor.readlink()):
-                opened = os.open(descriptor, os.O_RDONLY)
-                try:
-                    return read_state(opened)
-                finally:
-                    os.close(opened)
-    return WorkerState()
 
 
 def receive(connection: socket.socket) -> Answer:
