@@ -6,7 +6,8 @@ connection to `broker.sock` and speaks MESSAGE frames of `queryengine.frames`; w
 
 A place belongs to a key and a client process, which may run one short statement of that key after the other in it and
 say so now and then: then a statement costs no message at all. The broker takes a place back when somebody else should
-have it: another key at once, another process of the same key after `QUANTUM_S`, so that each has its share.
+have it: another key at once, another process of the same key after `QUANTUM_S`, so that each has its share. One that
+does not come back soon is used for a long statement: then it asks for another as well.
 
 From a client: `{"do":"enter","id","key","sql","started"}` asks for a place for a statement, `{"do":"leave","id"}` ends
 its wait; `{"do":"runs","place","id","sql","started"}` says what a place is used for now (no id: for nothing),
@@ -51,6 +52,10 @@ MAX_UNREAD_BYTES = 16 * 1024 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024
 #: So long a client process keeps a place that another one wants for the same key.
 QUANTUM_S = 0.02
+#: A statement that has waited so long may have a place of its key from any process, whatever share its own has.
+SHARE_S = 0.05
+#: A place that was called back and does not come for so long is not counted on: another one is called back.
+RECALL_S = 0.02
 #: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
 UNSEEN_LOOKS = 3
 
@@ -63,7 +68,7 @@ _REFUSED_ACCEPT_S = 0.1
 class _Statement:
     """A statement that waits, or that a place is used for."""
 
-    __slots__ = ("client", "id", "is_inner", "key", "serial", "sql", "started", "ticket", "waits_until")
+    __slots__ = ("client", "id", "is_inner", "key", "serial", "since", "sql", "started", "ticket", "waits_until")
 
     ticket: Ticket
 
@@ -75,13 +80,14 @@ class _Statement:
         self.sql = _text(fields, "sql")[:ACTIVE_SQL_CHARACTERS]
         self.started = _text(fields, "started")
         self.serial = serial
+        self.since = time.monotonic()
         self.waits_until = 0.0
 
 
 class _Place:
     """A place that a client process has, and the statement it was last known to use it for."""
 
-    __slots__ = ("client", "number", "recalled", "since", "statement", "ticket", "unseen")
+    __slots__ = ("client", "number", "recalled_at", "since", "statement", "ticket", "unseen")
 
     def __init__(self, number: int, statement: _Statement) -> None:
         self.number = number
@@ -89,8 +95,17 @@ class _Place:
         self.ticket = statement.ticket
         self.statement: _Statement | None = statement
         self.since = time.monotonic()
-        self.recalled = False
+        self.recalled_at: float | None = None
         self.unseen = 0
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether its client was asked for it."""
+        return self.recalled_at is not None
+
+    def is_awaited(self, now: float) -> bool:
+        """Whether its client was asked for it so lately that it may come at any moment."""
+        return self.recalled_at is not None and now < self.recalled_at + RECALL_S
 
 
 class _Client:
@@ -108,7 +123,7 @@ class _Client:
 
     def places_of(self, key: str) -> int:
         """How many places of this key it has, and keeps."""
-        return sum(place.ticket.key == key and not place.recalled for place in self.places.values())
+        return sum(place.ticket.key == key and not place.is_recalled for place in self.places.values())
 
 
 class Broker:
@@ -196,6 +211,7 @@ class Broker:
                 continue
             place.unseen += 1
             if place.unseen >= UNSEEN_LOOKS:
+                self._recall(place)  # A client that goes on later must not use it for another.
                 self._take_back(place)
         self._flush()
 
@@ -429,14 +445,14 @@ class Broker:
 
     def _recall(self, place: _Place) -> None:
         """Ask a client for its place."""
-        if not place.recalled:
-            place.recalled = True
+        if not place.is_recalled:
+            place.recalled_at = time.monotonic()
             self._say(place.client, {"is": "recall", "place": place.number})
 
     def _recall_what_others_want(self) -> None:
         """Ask for as many places as there are waiting keys and processes that should have one of somebody else."""
         now = time.monotonic()
-        asked = sum(place.recalled for place in self._places.values())
+        asked = sum(place.is_awaited(now) for place in self._places.values())
         seen = set()
         for statement in self._queued:
             want = (statement.client, statement.key)
@@ -446,8 +462,8 @@ class Broker:
             wanted = [place for place in self._places.values() if self._should_have(statement, place, now)]
             if asked and wanted:
                 asked -= 1  # One is on its way to whoever is next.
-            elif wanted := [place for place in wanted if not place.recalled]:
-                self._recall(wanted[0])
+            elif wanted := [place for place in wanted if not place.is_recalled]:
+                self._recall(min(wanted, key=lambda place: place.statement is not None))
 
     def _should_have(self, statement: _Statement, place: _Place, now: float) -> bool:
         """Whether a statement that waits should have a place of somebody else who keeps it."""
@@ -457,8 +473,11 @@ class Broker:
             return False  # It serves its own.
         if place.statement is None:
             return True
+        if now < place.since + QUANTUM_S:
+            return False
         its, theirs = (client.places_of(statement.key) for client in (statement.client, place.client))
-        return (its == 0 or theirs > its + 1) and now >= place.since + QUANTUM_S
+        # A share may be all long statements, which help nobody who waits: after a while it does not count.
+        return its == 0 or theirs > its + 1 or now >= statement.since + SHARE_S
 
     def _refuse(self, statement: _Statement, error: EngineBusyError) -> None:
         fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}

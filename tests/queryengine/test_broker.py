@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from queryengine.broker import MAX_MESSAGE_BYTES, UNSEEN_LOOKS, Broker
+from queryengine.broker import MAX_MESSAGE_BYTES, SHARE_S, UNSEEN_LOOKS, Broker
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
 from tests.queryengine.publishing import wait_until
@@ -37,6 +37,9 @@ class Bench:
         """Let the broker do all there is to do."""
         for _ in range(4):
             self.broker.poll(0)
+
+    def is_idle(self) -> bool:
+        return self.broker.is_idle
 
     def close(self) -> None:
         self._clients.close()
@@ -305,12 +308,12 @@ def test_a_place_is_used_for_one_statement_after_the_other(make_bench: Callable[
     assert listed(client) == [("3", "running")]
     assert runs(client, place) == []
     assert listed(client) == []
-    assert not bench.broker.is_idle
+    assert not bench.is_idle()
 
     client.leave("1")
-    assert bench.broker.is_idle
+    assert bench.is_idle()
     assert runs(client, place, "4") == [], "the place is nobody's"
-    assert bench.broker.is_idle
+    assert bench.is_idle()
 
 
 def test_a_statement_that_got_two_places_is_listed_once(bench: Bench) -> None:
@@ -323,7 +326,7 @@ def test_a_statement_that_got_two_places_is_listed_once(bench: Bench) -> None:
     assert listed(client, "") == [("2", "running")]
     client.leave("1")
     client.leave("2")
-    assert bench.broker.is_idle
+    assert bench.is_idle()
 
 
 def test_another_key_gets_a_place_that_is_kept(make_bench: Callable[..., Bench]) -> None:
@@ -380,6 +383,42 @@ def test_a_place_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., 
     assert first.recalled() == {"1"}, "unless it is used for nothing"
 
 
+def test_a_place_that_does_not_come_back_has_another_called(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.RECALL_S", 60.0)
+    bench = make_bench(workers=3, several_keys=False)
+    keeper, other = bench.client(), bench.client()
+    for query_id in "123":
+        keeper.enter(query_id)
+    runs(keeper, keeper.places["2"])
+
+    other.enter("a", "another")
+    assert keeper.recalled() == {"2"}, "one that is used for nothing comes soonest"
+    bench.broker._places[keeper.places["2"]].recalled_at = time.monotonic() - 61
+    assert keeper.recalled() == {"1"}
+    assert keeper.recalled() == set(), "one at a time"
+    keeper.leave("1")
+
+    assert other.heard() == [admitted("a")]
+
+
+def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    bench = make_bench(workers=2, several_keys=False)
+    first, second = bench.client(), bench.client()
+    first.enter("long")
+    second.enter("short")
+
+    first.enter("waits")
+    assert second.recalled() == set(), "each has one"
+    next(iter(bench.broker._queued)).since -= SHARE_S
+
+    assert second.recalled() == {"short"}
+
+
 def test_draining_calls_all_places_back(bench: Bench) -> None:
     client = bench.client()
     client.enter("1", "a")
@@ -397,12 +436,13 @@ def test_a_place_that_is_used_for_nothing_for_long_is_freed(make_bench: Callable
     for _ in range(2 * UNSEEN_LOOKS):
         bench.broker.look((), any_idle=True)
         runs(client, client.places["1"], "again")
-    assert not bench.broker.is_idle
+    assert not bench.is_idle()
 
     for _ in range(UNSEEN_LOOKS):
         bench.broker.look((), any_idle=True)
 
-    assert bench.broker.is_idle
+    assert bench.is_idle()
+    assert client.recalled() == {"1"}, "its process must not use it any more"
 
 
 # What is asked.
