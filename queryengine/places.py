@@ -177,12 +177,13 @@ class Places:
         with self.lock:
             parties = list(self._parties.values())
             kept = [place for places in self._kept.values() for place in places]
-            self._kept.clear()
+            closing = [self._recalled(place) for place in kept]
         for party in parties:
             party.stop(stopping)
         self.link.close()
-        for place in kept:
-            _close(place)
+        for connection in closing:
+            if connection is not None:
+                connection.close()
 
     # What the link calls.
 

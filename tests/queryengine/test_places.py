@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from queryengine import places
+from queryengine.broker import UNSEEN_LOOKS
 from queryengine.client import EngineClient
 from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, EngineWorkerDiedError, QueryCancelledError
@@ -64,6 +65,11 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[bytes]:
     return list(client.run(Query(sql=sql, fingerprint=key)))
+
+
+def endless(peer: Peer) -> None:
+    peer.send(HEADER, data(b"x"))
+    peer.wait_for_stop()
 
 
 def in_threads(count: int, function: Callable[[], object]) -> list[object]:
@@ -136,7 +142,11 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Calla
     order: list[str] = []
 
     def note(sql: str, key: str) -> Callable[[], None]:
-        return lambda: (ask(client, sql, key), order.append(key))[1]
+        def run() -> None:
+            ask(client, sql, key)
+            order.append(key)
+
+        return run
 
     threads = [threading.Thread(target=note("long", "flood"), daemon=True) for _ in range(3)]
     for thread in threads:
@@ -177,7 +187,7 @@ def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier])
 
 def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
     client, other = tier.client(), tier.client()
-    tier.engine.scripts["endless"] = lambda peer: (peer.send(HEADER, data(b"x")), peer.wait_for_stop())[0]
+    tier.engine.scripts["endless"] = endless
     assert ask(client) == ROW
 
     held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
@@ -201,6 +211,30 @@ def test_a_place_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeyp
     assert not tier.engine.broker.is_idle
 
 
+def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier) -> None:
+    client = tier.client()
+    go_on = threading.Event()
+
+    def slow(peer: Peer) -> None:
+        peer.send(HEADER, data(b"x"))
+        go_on.wait(LONG_S)
+        peer.send(END)
+
+    tier.engine.scripts["slow"] = slow
+    read = client.run(Query(sql="slow", fingerprint="k"))
+    for _ in range(UNSEEN_LOOKS):
+        tier.engine.call(lambda: tier.engine.broker.look((), any_idle=True))
+    tier.wait_until_idle()
+    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+
+    go_on.set()
+    assert list(read) == [b"x"]
+    assert ask(client) == ROW
+
+    assert tier.engine.connections == 2
+    tier.wait_until_idle()
+
+
 # A worker that goes between two statements.
 
 
@@ -215,15 +249,22 @@ def test_a_worker_that_ended_between_two_statements_costs_none(tier: Tier) -> No
     assert tier.engine.connections == 20
 
 
+def closes_at_once(peer: Peer) -> None:
+    peer.send(HEADER, END, CLOSING)
+
+
+def closes_late(peer: Peer) -> None:
+    reads_a_part(peer)
+    peer.send(CLOSING)
+
+
+def reads_a_part(peer: Peer) -> None:
+    peer.send(HEADER, END)
+    peer.socket.recv(1)
+
+
 @pytest.mark.usefixtures("keeping")
-@pytest.mark.parametrize(
-    "last",
-    [
-        pytest.param(lambda peer: peer.send(HEADER, END, CLOSING), id="says so with the answer"),
-        pytest.param(lambda peer: (peer.send(HEADER, END), peer.socket.recv(1), peer.send(CLOSING)), id="says so late"),
-        pytest.param(lambda peer: (peer.send(HEADER, END), peer.socket.recv(1)), id="reads a part only"),
-    ],
-)
+@pytest.mark.parametrize("last", [closes_at_once, closes_late, reads_a_part])
 def test_a_statement_that_its_worker_has_not_begun_is_sent_to_another(
     tier: Tier, last: Callable[[Peer], object]
 ) -> None:
@@ -274,7 +315,7 @@ def test_a_first_statement_that_is_told_of_the_end_is_no_answer(tier: Tier) -> N
 @pytest.mark.usefixtures("keeping")
 def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None:
     client = tier.client()
-    tier.engine.scripts["endless"] = lambda peer: (peer.send(HEADER, data(b"x")), peer.wait_for_stop())[0]
+    tier.engine.scripts["endless"] = endless
     held = client.run(Query(sql="endless", fingerprint="k"))
     held.close()
 
@@ -311,6 +352,27 @@ def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier, tmp_path: Pa
     finally:
         client.close()
         tier.engine.close()
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
+    tier: Tier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = tier.client()
+    assert ask(client) == ROW
+    link = client._places.link
+    close = link.close
+
+    def close_late() -> None:
+        tier.engine.call(tier.engine.broker.drain)
+        tier.wait_until_idle()
+        close()
+
+    monkeypatch.setattr(link, "close", close_late)
+
+    client.close()
+
+    assert caplog.messages == []
 
 
 @pytest.mark.usefixtures("keeping")
