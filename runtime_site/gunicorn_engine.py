@@ -36,6 +36,9 @@ HEARTBEAT_MARGIN_S = 5.0
 #: How long a worker waits that cannot accept a connection, for want of descriptors for example.
 REFUSED_ACCEPT_S = 0.1
 
+#: What the engine writes is for this user alone.
+PRIVATE_UMASK = 0o077
+
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn makes the file there safely, and unlinks it
 
 #: Signals that a process group or an operator may send, and that are for the arbiter or mean nothing here.
@@ -127,6 +130,7 @@ class EngineWorker(SyncWorker):
 
     def _confine(self) -> None:
         die_with_parent(self.ppid)
+        os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes

@@ -285,6 +285,8 @@ def test_what_the_system_refuses_is_done_later(
     engine.wait_until_whole(client)
     assert ask(client) == RIGHT
     assert late.answer()[0] == "late"
+    scratch = [path for path in (engine.state_dir / "tmp").rglob("*") if path.is_dir()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in scratch} == {0o700}, "an ordinary user could not enter them"
 
 
 def test_respawns_are_many_at_once_and_then_few() -> None:
