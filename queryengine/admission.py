@@ -67,7 +67,7 @@ class Turns:
             EngineBusyError: The queue is full.
         """
         ticket = Ticket(key, decided)
-        if self.running < self._workers and self._may_run(key) and key not in self._queues:
+        if self.running < self._workers and self.may_run(key) and key not in self._queues:
             # Whoever waits now waits for a place of its own key, not for this one.
             self._admit(ticket)
             return ticket
@@ -85,7 +85,8 @@ class Turns:
         elif standing is Standing.ADMITTED:
             self._give_back(ticket.key)
 
-    def _may_run(self, key: str) -> bool:
+    def may_run(self, key: str) -> bool:
+        """Whether *key* does not hold all places that it may."""
         return not key or self._running.get(key, 0) < self._per_key
 
     def _admit(self, ticket: Ticket) -> None:
@@ -99,7 +100,7 @@ class Turns:
         if not self._running[key]:
             del self._running[key]
         while self.running < self._workers:
-            next_key = next((waiting for waiting in self._queues if self._may_run(waiting)), None)
+            next_key = next((waiting for waiting in self._queues if self.may_run(waiting)), None)
             if next_key is None:
                 return
             queue = self._queues.pop(next_key)

@@ -4,12 +4,20 @@ The broker: gives the places of the engine's workers to the statements of all cl
 It lives in the engine's arbiter, has no thread, and never blocks but in `Broker.poll`. Each client process holds one
 connection to `broker.sock` and speaks MESSAGE frames of `queryengine.frames`; what they say is below.
 
-From a client: `{"do":"enter","id","key","sql","started"}` asks for a place, `{"do":"leave","id"}` gives it back or ends
-the wait (with `"kill":true` the worker that runs the statement is killed first), `{"do":"active","ask","key"}` lists
-the statements of a key, `{"do":"cancel","ask","key","id"}` stops one; a statement that entered with `"inner":true` is
-the runtime's own, and no caller's to see or stop. To a client: `{"is":"admitted"|"busy"|"stopping",
-"id"}` about its own statements, `{"is":"cancel","id"}` when somebody stops one, `{"is":"active"|"cancelled","ask"}` as
-answers, and `{"is":"status","alive","killed","stopping"}` every second and on any change.
+A place belongs to a key and a client process, which may run one short statement of that key after the other in it and
+say so now and then: then a statement costs no message at all. The broker takes a place back when somebody else should
+have it: another key at once, another process of the same key after `QUANTUM_S`, so that each has its share. One that
+does not come back soon is used for a long statement: then it asks for another as well.
+
+From a client: `{"do":"enter","id","key","sql","started"}` asks for a place for a statement, `{"do":"leave","id"}` ends
+its wait; `{"do":"runs","place","id","sql","started"}` says what a place is used for now (no id: for nothing),
+`{"do":"leave","place"}` gives it back (`"kill"` names a statement whose worker is killed first);
+`{"do":"active","ask","key"}` lists the statements of a key, `{"do":"cancel","ask","key","id"}` stops one; a statement
+with `"inner":true` is the runtime's own, and no caller's to see or stop. To a client:
+`{"is":"admitted","id","key","place"}`, `{"is":"busy"|"stopping","id"}` about its statements, `{"is":"recall","place"}`
+when a place is to be given back after the statement that it is used for, `{"is":"cancel","id"}` when somebody stops a
+statement, `{"is":"active"|"cancelled","ask"}` as answers, and `{"is":"status","alive","killed","stopping"}` every
+second and on any change.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ import selectors
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +50,12 @@ STATUS_INTERVAL_S = 0.9
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 #: The longest message a client has reason to send, with room: the statement in it is cut. Nothing longer is waited for.
 MAX_MESSAGE_BYTES = 64 * 1024
+#: So long a client process keeps a place that another one wants for the same key.
+QUANTUM_S = 0.02
+#: A statement that has waited so long may have a place of its key from any process, whatever share its own has.
+SHARE_S = 0.05
+#: A place that was called back and does not come for so long is not counted on: another one is called back.
+RECALL_S = 0.02
 #: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
 UNSEEN_LOOKS = 3
 
@@ -52,35 +66,64 @@ _REFUSED_ACCEPT_S = 0.1
 
 
 class _Statement:
-    """A statement that waits or has a place."""
+    """A statement that waits, or that a place is used for."""
 
-    __slots__ = ("client", "id", "is_inner", "key", "serial", "sql", "started", "ticket", "unseen", "waits_until")
+    __slots__ = ("client", "id", "is_inner", "key", "serial", "since", "sql", "started", "ticket", "waits_until")
 
     ticket: Ticket
 
-    def __init__(self, client: _Client, fields: dict[str, Any], serial: int) -> None:
+    def __init__(self, client: _Client, fields: dict[str, Any], key: str, serial: int) -> None:
         self.client = client
         self.id = _text(fields, "id")
-        self.key = _text(fields, "key")
+        self.key = key
         self.is_inner = fields.get("inner") is True
         self.sql = _text(fields, "sql")[:ACTIVE_SQL_CHARACTERS]
         self.started = _text(fields, "started")
         self.serial = serial
+        self.since = time.monotonic()
         self.waits_until = 0.0
+
+
+class _Place:
+    """A place that a client process has, and the statement it was last known to use it for."""
+
+    __slots__ = ("client", "number", "recalled_at", "since", "statement", "ticket", "unseen")
+
+    def __init__(self, number: int, statement: _Statement) -> None:
+        self.number = number
+        self.client = statement.client
+        self.ticket = statement.ticket
+        self.statement: _Statement | None = statement
+        self.since = time.monotonic()
+        self.recalled_at: float | None = None
         self.unseen = 0
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether its client was asked for it."""
+        return self.recalled_at is not None
+
+    def is_awaited(self, now: float) -> bool:
+        """Whether its client was asked for it so lately that it may come at any moment."""
+        return self.recalled_at is not None and now < self.recalled_at + RECALL_S
 
 
 class _Client:
     """The connection of one client process, and what it has in hand."""
 
-    __slots__ = ("decoder", "out", "socket", "statements", "writes")
+    __slots__ = ("decoder", "out", "places", "socket", "waiting", "writes")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.decoder = FrameDecoder(max_json_bytes=MAX_MESSAGE_BYTES)
         self.out = bytearray()
         self.writes = False  # whether the selector waits for it to read
-        self.statements: dict[str, _Statement] = {}
+        self.waiting: dict[str, _Statement] = {}
+        self.places: dict[int, _Place] = {}
+
+    def places_of(self, key: str) -> int:
+        """How many places of this key it has, and keeps."""
+        return sum(place.ticket.key == key and not place.is_recalled for place in self.places.values())
 
 
 class Broker:
@@ -109,6 +152,7 @@ class Broker:
         self._queued: OrderedDict[_Statement, None] = OrderedDict()  # oldest first
         self._clients: set[_Client] = set()
         self._unsent: set[_Client] = set()
+        self._places: dict[int, _Place] = {}  # in the order in which they were given
         self._serials = itertools.count()
         self._status = (0, 0, False)
         self._status_sent = -STATUS_INTERVAL_S
@@ -132,10 +176,12 @@ class Broker:
     def poll(self, timeout_s: float) -> None:
         """Wait for something to do, *timeout_s* seconds at most, and do it. No fault of a client is raised."""
         if self._queued:
-            timeout_s = min(timeout_s, next(iter(self._queued)).waits_until - time.monotonic())
+            timeout_s = min(timeout_s, QUANTUM_S, next(iter(self._queued)).waits_until - time.monotonic())
         for key, events in self._selector.select(max(0.0, timeout_s)):
             key.data(events)
         self._expire()
+        if self._queued:
+            self._recall_what_others_want()
         self._flush()
 
     def report(self, *, alive: int, killed: int) -> None:
@@ -159,26 +205,27 @@ class Broker:
         """
         if not any_idle:
             return
-        for client in list(self._clients):
-            for statement in list(client.statements.values()):
-                if statement.ticket.standing is not Standing.ADMITTED or statement.id[:32] in running:
-                    statement.unseen = 0
-                    continue
-                statement.unseen += 1
-                if statement.unseen >= UNSEEN_LOOKS:
-                    self._forget(statement)
+        for place in list(self._places.values()):
+            if place.statement is not None and place.statement.id[:32] in running:
+                place.unseen = 0
+                continue
+            place.unseen += 1
+            if place.unseen >= UNSEEN_LOOKS:
+                self._recall(place)  # A client that goes on later must not use it for another.
+                self._take_back(place)
         self._flush()
 
     def drain(self) -> None:
         """Refuse statements from now on. What runs or waits goes on."""
         self.draining = True
+        for place in self._places.values():
+            self._recall(place)
         self.report(alive=self._status[0], killed=self._status[1])
 
     def end_statements(self) -> None:
         """Have every client end what it runs or waits for."""
-        for client in self._clients:
-            for statement in client.statements.values():
-                self._say(client, {"is": "stopping", "id": statement.id})
+        for statement in self._statements():
+            self._say(statement.client, {"is": "stopping", "id": statement.id})
         self._flush()
 
     def close(self) -> None:
@@ -248,8 +295,10 @@ class Broker:
         self._unsent.discard(client)
         self._selector.unregister(client.socket)
         client.socket.close()
-        for statement in list(client.statements.values()):
+        for statement in list(client.waiting.values()):
             self._forget(statement)
+        for place in list(client.places.values()):
+            self._take_back(place)
 
     def _say(self, client: _Client, fields: dict[str, Any]) -> None:
         client.out += encode_json(Kind.MESSAGE, fields)
@@ -284,9 +333,15 @@ class Broker:
     def _obey(self, client: _Client, fields: dict[str, Any]) -> None:
         match fields.get("do"):
             case "enter":
-                self._enter(_Statement(client, fields, next(self._serials)))
+                self._enter(_Statement(client, fields, _text(fields, "key"), next(self._serials)))
+            case "runs":
+                self._note(client, fields)
+            case "leave" if "place" in fields:
+                self._give_back(client, _number(fields, "place"), fields.get("kill"))
             case "leave":
-                self._leave(client, _text(fields, "id"), kill=fields.get("kill") is True)
+                statement = client.waiting.get(_text(fields, "id"))
+                if statement is not None:  # else it was admitted, refused or turned away meanwhile
+                    self._forget(statement)
             case "active":
                 key = _text(fields, "key")
                 self._say(client, {"is": "active", "ask": fields.get("ask"), "statements": self._active(key)})
@@ -298,7 +353,7 @@ class Broker:
 
     def _enter(self, statement: _Statement) -> None:
         client = statement.client
-        if statement.id in client.statements:
+        if statement.id in client.waiting:
             raise FrameError("a statement entered twice")
         if self.draining:
             self._say(client, {"is": "stopping", "id": statement.id})
@@ -308,31 +363,48 @@ class Broker:
         except EngineBusyError as error:
             self._refuse(statement, error)
             return
-        client.statements[statement.id] = statement
         if statement.ticket.standing is Standing.ADMITTED:
-            self._say(client, {"is": "admitted", "id": statement.id})
+            self._give(statement)
         else:
             statement.waits_until = time.monotonic() + self._queue_timeout_s
+            client.waiting[statement.id] = statement
             self._queued[statement] = None
 
-    def _leave(self, client: _Client, query_id: str, *, kill: bool) -> None:
-        statement = client.statements.get(query_id)
-        if statement is None:  # refused, turned away or forgotten meanwhile
+    def _note(self, client: _Client, fields: dict[str, Any]) -> None:
+        """Take note of what a client uses its place for."""
+        place = client.places.get(_number(fields, "place"))
+        if place is None:  # it was taken back meanwhile
             return
-        if kill and statement.ticket.standing is Standing.ADMITTED:
-            self._kill(query_id)
-        self._forget(statement)
+        place.unseen = 0
+        place.statement = None
+        if "id" not in fields:
+            return
+        statement = _Statement(client, fields, place.ticket.key, next(self._serials))
+        waited = client.waiting.get(statement.id)
+        if waited is not None:
+            self._forget(waited)
+        for other in client.places.values():  # given to it just before it had this one
+            if other.statement is not None and other.statement.id == statement.id:
+                other.statement = None
+        place.statement = statement
+
+    def _give_back(self, client: _Client, number: int, kill: object) -> None:
+        place = client.places.get(number)
+        if place is None:  # it was taken back meanwhile
+            return
+        if isinstance(kill, str):
+            self._kill(kill)
+        self._take_back(place)
 
     def _active(self, key: str) -> list[dict[str, str]]:
-        statements = sorted(self._statements_of(key), key=lambda statement: statement.serial)
         return [
             {
                 "id": statement.id,
                 "started": statement.started,
-                "state": "running" if statement.ticket.standing is Standing.ADMITTED else "queued",
+                "state": "queued" if statement in self._queued else "running",
                 "sql": statement.sql,
             }
-            for statement in statements
+            for statement in sorted(self._statements_of(key), key=lambda one: (one.started, one.serial))
         ]
 
     def _cancel(self, key: str, query_id: str) -> bool:
@@ -341,33 +413,80 @@ class Broker:
             self._say(statement.client, {"is": "cancel", "id": query_id})
         return bool(found)
 
+    def _statements(self) -> Iterator[_Statement]:
+        yield from self._queued
+        yield from (place.statement for place in self._places.values() if place.statement is not None)
+
     def _statements_of(self, key: str) -> list[_Statement]:
-        everything = (client.statements.values() for client in self._clients)
-        return [
-            statement
-            for statement in itertools.chain.from_iterable(everything)
-            if statement.key == key and not statement.is_inner
-        ]
+        return [statement for statement in self._statements() if statement.key == key and not statement.is_inner]
 
     # Places and the queue.
 
     def _decided(self, statement: _Statement) -> None:
         """Tell a statement that waited what became of it. `Turns` calls this."""
+        del self._queued[statement]
+        del statement.client.waiting[statement.id]
         if statement.ticket.standing is Standing.ADMITTED:
-            del self._queued[statement]
-            self._say(statement.client, {"is": "admitted", "id": statement.id})
+            self._give(statement)
         else:
             self._refuse(statement, EngineBusyError())
-            self._forget(statement)
+
+    def _give(self, statement: _Statement) -> None:
+        place = _Place(next(self._serials), statement)
+        self._places[place.number] = statement.client.places[place.number] = place
+        fields = {"is": "admitted", "id": statement.id, "key": statement.key, "place": place.number}
+        self._say(statement.client, fields)
+
+    def _take_back(self, place: _Place) -> None:
+        """Free a place: who is next gets it."""
+        del self._places[place.number]
+        del place.client.places[place.number]
+        self._turns.leave(place.ticket)
+
+    def _recall(self, place: _Place) -> None:
+        """Ask a client for its place."""
+        if not place.is_recalled:
+            place.recalled_at = time.monotonic()
+            self._say(place.client, {"is": "recall", "place": place.number})
+
+    def _recall_what_others_want(self) -> None:
+        """Ask for as many places as there are waiting keys and processes that should have one of somebody else."""
+        now = time.monotonic()
+        asked = sum(place.is_awaited(now) for place in self._places.values())
+        seen = set()
+        for statement in self._queued:
+            want = (statement.client, statement.key)
+            if want in seen:
+                continue
+            seen.add(want)
+            wanted = [place for place in self._places.values() if self._should_have(statement, place, now)]
+            if asked and wanted:
+                asked -= 1  # One is on its way to whoever is next.
+            elif wanted := [place for place in wanted if not place.is_recalled]:
+                self._recall(min(wanted, key=lambda place: place.statement is not None))
+
+    def _should_have(self, statement: _Statement, place: _Place, now: float) -> bool:
+        """Whether a statement that waits should have a place of somebody else who keeps it."""
+        if place.ticket.key != statement.key:
+            return self._turns.may_run(statement.key)
+        if place.client is statement.client:
+            return False  # It serves its own.
+        if place.statement is None:
+            return True
+        if now < place.since + QUANTUM_S:
+            return False
+        its, theirs = (client.places_of(statement.key) for client in (statement.client, place.client))
+        # A share may be all long statements, which help nobody who waits: after a while it does not count.
+        return its == 0 or theirs > its + 1 or now >= statement.since + SHARE_S
 
     def _refuse(self, statement: _Statement, error: EngineBusyError) -> None:
         fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}
         self._say(statement.client, fields)
 
     def _forget(self, statement: _Statement) -> None:
-        """End the wait of a statement, or free its place."""
-        del statement.client.statements[statement.id]
-        self._queued.pop(statement, None)
+        """End the wait of a statement."""
+        del statement.client.waiting[statement.id]
+        del self._queued[statement]
         self._turns.leave(statement.ticket)
 
     def _expire(self) -> None:
@@ -397,5 +516,12 @@ def _listen(path: Path) -> socket.socket:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
+        raise FrameError(f"a message has no {name}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int):
         raise FrameError(f"a message has no {name}")
     return value

@@ -15,7 +15,6 @@ import math
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,9 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from queryengine.broker import BROKER_SOCKET
-from queryengine.cancellation import Reason
 from queryengine.engine import EngineStatus
-from queryengine.errors import EngineBusyError, EngineUnavailableError, QueryCancelledError, QueryError
+from queryengine.errors import EngineUnavailableError
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 
 logger = logging.getLogger(__name__)
@@ -48,22 +46,17 @@ stopping = partial(EngineUnavailableError, "The runtime is stopping: try again."
 unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try again.")
 
 
-class Party(Protocol):
-    """A statement, as far as the broker has to do with it. Called from the threads of the link; it must not block."""
+class Listener(Protocol):
+    """Who is told what the broker says. Called from the threads of the link; nothing in it blocks."""
 
-    query_id: str
+    def take(self, message: dict[str, Any]) -> None:
+        """Take a message that is no answer to a question and no status."""
 
-    def admitted(self) -> None:
-        """Take note that it has its place."""
+    def lost(self) -> None:
+        """Take note that the connection is lost: whatever the broker knew is forgotten."""
 
-    def refused(self, error: QueryError) -> None:
-        """Take note that it gets none; nothing happens when it has one."""
-
-    def stop(self, reason: Reason) -> None:
-        """End it, wherever it is."""
-
-    def look(self, now: float) -> None:
-        """See whether its time is up at *now* (`time.monotonic()`)."""
+    def tick(self, now: float) -> float:
+        """Do what is due at *now* (`time.monotonic()`); seconds until the next tick at the latest."""
 
 
 class _Question:
@@ -164,14 +157,15 @@ class _Connection:
 class BrokerLink:
     """The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self.lock = threading.Lock()  # of this object and its parties; nothing under it blocks
+    def __init__(self, state_dir: Path, listener: Listener) -> None:
+        self._lock = threading.Lock()  # nothing under it blocks
+        self._listener = listener
         self._path = str(state_dir / BROKER_SOCKET)
         self._connection: _Connection | None = None
         self._connected = threading.Event()
         self._closed = threading.Event()
+        self._woken = threading.Event()
         self._lost_at = time.monotonic()
-        self._parties: dict[str, Party] = {}
         self._questions: dict[int, _Question] = {}
         self._numbers = itertools.count()
         self._status = (0, 0, False)
@@ -181,6 +175,9 @@ class BrokerLink:
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._run, "engine-broker"), (self._keep_time, "engine-clock"))
         ]
+
+    def start(self) -> None:
+        """Connect, and stay so. The listener is called from now on."""
         for thread in self._threads:
             thread.start()
 
@@ -188,6 +185,11 @@ class BrokerLink:
     def is_heard(self) -> bool:
         """Whether the broker has said something lately."""
         return time.monotonic() - self._status_at < SILENCE_S
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the runtime ends, or this does."""
+        return self._status[2] or self._closed.is_set()
 
     @property
     def is_alive(self) -> bool:
@@ -203,43 +205,32 @@ class BrokerLink:
             workers_alive=alive if self.is_heard else 0, workers_killed=killed, is_starting=not self._was_alive
         )
 
-    def enter(self, party: Party, fields: Mapping[str, Any]) -> None:
+    def require(self) -> None:
         """
-        Ask for a place. *party* is told the answer, and whatever the broker says of it until it leaves.
-
-        Its `query_id` is replaced when another statement has the same.
+        Wait a moment for a connection, if there is none.
 
         Raises:
             EngineUnavailableError: There is no broker, or this is closed.
         """
         if not self._connected.is_set():
             self._connected.wait(max(0.0, self._lost_at + RECONNECT_GRACE_S - time.monotonic()))
-        with self.lock:
-            if self._closed.is_set():
-                raise stopping()
-            connection = self._connection
-            if connection is None or not self.is_heard:
-                raise unreachable()
-            if not party.query_id or party.query_id in self._parties:
-                party.query_id = uuid.uuid4().hex
-            self._parties[party.query_id] = party
-        self._send(connection, {"do": "enter", "id": party.query_id, **fields})
+        if self._closed.is_set():
+            raise stopping()
+        if self._connection is None or not self.is_heard:
+            raise unreachable()
 
-    def leave(self, party: Party, *, kill: bool = False) -> None:
-        """
-        Give the place of *party* back or end its wait; *kill* has the worker killed that runs it. Never fails.
+    def say(self, fields: Mapping[str, Any]) -> bool:
+        """Send a message, without waiting; False: not now. For what is lost after that, `Listener.lost` is called."""
+        connection = self._connection
+        if connection is None:
+            return False
+        with suppress(EngineUnavailableError):
+            self._send(connection, fields)
+        return True
 
-        Nothing happens for one that has not entered or has left: its id may be another's by now.
-        """
-        with self.lock:
-            if self._parties.get(party.query_id) is not party:
-                return
-            del self._parties[party.query_id]
-            connection = self._connection
-        if connection is not None:
-            # A connection that is lost has freed the place.
-            with suppress(EngineUnavailableError):
-                self._send(connection, {"do": "leave", "id": party.query_id, **({"kill": True} if kill else {})})
+    def wake(self) -> None:
+        """Have `Listener.tick` called soon: what it is to do may be due earlier than it said."""
+        self._woken.set()
 
     def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -249,7 +240,7 @@ class BrokerLink:
             EngineUnavailableError: There is none.
         """
         question = _Question()
-        with self.lock:
+        with self._lock:
             connection = self._connection
             if connection is None:
                 raise unreachable()
@@ -259,20 +250,22 @@ class BrokerLink:
             self._send(connection, {**fields, "ask": number})
             answer = question.wait()
         finally:
-            with self.lock:
+            with self._lock:
                 self._questions.pop(number, None)
         if answer is None:
             raise unreachable()
         return answer
 
+    def shut(self) -> None:
+        """Let nothing begin any more. More than one call is harmless."""
+        self._closed.set()
+        self._woken.set()
+
     def close(self) -> None:
-        """End every statement and the connection. More than one call is harmless."""
-        with self.lock:
-            self._closed.set()
+        """End the connection. More than one call is harmless."""
+        self.shut()
+        with self._lock:
             connection = self._connection
-            parties = list(self._parties.values())
-        for party in parties:
-            party.stop(stopping)
         if connection is not None:
             connection.hang_up()
         for thread in self._threads:
@@ -288,24 +281,20 @@ class BrokerLink:
     # The threads.
 
     def _keep_time(self) -> None:
-        while not self._closed.wait(TICK_S):
+        wait_s = TICK_S
+        while not self._closed.is_set():
+            self._woken.wait(wait_s)
+            self._woken.clear()
             with _going_on():
-                self._tick(time.monotonic())
+                wait_s = self._tick(time.monotonic())
 
-    def _tick(self, now: float) -> None:
-        with self.lock:
-            connection = self._connection
-            parties = list(self._parties.values())
+    def _tick(self, now: float) -> float:
+        connection = self._connection
         if connection is not None:
             connection.flush()
             if now - self._status_at >= 2 * SILENCE_S or not connection.is_read(now):
                 connection.hang_up()
-        is_heard = self.is_heard
-        for party in parties:
-            with _going_on():  # One must not cost the others their time.
-                if not is_heard:
-                    party.refused(unreachable())
-                party.look(now)
+        return min(TICK_S, self._listener.tick(now))
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -335,7 +324,7 @@ class BrokerLink:
             self._lose(connection)
 
     def _gain(self, connection: _Connection) -> None:
-        with self.lock:
+        with self._lock:
             self._connection = connection
             # It has as long for its first status as for any other.
             self._status, self._status_at = (0, self._status[1], False), time.monotonic()
@@ -344,18 +333,16 @@ class BrokerLink:
         self._connected.set()
 
     def _lose(self, connection: _Connection) -> None:
-        """Take leave of a connection: who waits over it waits in vain, and who has a place goes on."""
-        with self.lock:
+        """Take leave of a connection: who asks over it asks in vain."""
+        with self._lock:
             self._connection = None
             self._connected.clear()
             self._lost_at = time.monotonic()
             self._status_at = -math.inf
-            parties = list(self._parties.values())
             questions = list(self._questions.values())
             self._questions.clear()
         connection.close()
-        for party in parties:
-            party.refused(unreachable())
+        self._listener.lost()
         for question in questions:
             question.wake()
 
@@ -373,26 +360,13 @@ class BrokerLink:
                 self._status_at = time.monotonic()
                 self._was_alive |= fields["alive"] > 0
             case "active" | "cancelled":
-                with self.lock:
+                with self._lock:
                     question = self._questions.pop(fields["ask"], None)
                 if question is not None:
                     question.answer = fields
                     question.wake()
-            case about:
-                party = self._parties.get(fields["id"])
-                if party is not None:
-                    _tell(party, about, fields)
-
-
-def _tell(party: Party, about: object, fields: dict[str, Any]) -> None:
-    if about == "admitted":
-        party.admitted()
-    elif about == "busy":
-        party.refused(EngineBusyError(fields["retry_after_s"]))
-    elif about == "stopping":
-        party.stop(stopping)
-    elif about == "cancel":
-        party.stop(QueryCancelledError)
+            case _:
+                self._listener.take(fields)
 
 
 @contextmanager

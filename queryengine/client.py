@@ -1,9 +1,9 @@
 """
 The engine as processes that answer requests see it: places from the broker, statements run by engine workers.
 
-A statement asks the broker for its place, connects to `engine.sock`, sends itself and reads its answer; see
-`queryengine.frames` for the form. It is right under threads and under gevent: whatever waits is looked up in `socket`
-and `threading` when it is used.
+A statement waits for its place, connects to `engine.sock` unless its place has a connection already, sends itself and
+reads its answer; see `queryengine.frames` for the form. It is right under threads and under gevent: whatever waits is
+looked up in `socket` and `threading` when it is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from queryengine.broker_link import BrokerLink, unreachable
+from queryengine.broker_link import unreachable
 from queryengine.cancellation import Reason
 from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
@@ -52,12 +52,11 @@ from queryengine.errors import (
 )
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from queryengine.parameters import UNKNOWN_TYPE, check_values
+from queryengine.places import Place, Places
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: The socket's name in the state directory.
-ENGINE_SOCKET = "engine.sock"
 #: A worker that was told to stop has so long to do it, and is then killed.
 STOP_S = 1.5
 #: A worker ends itself a second after the time limit; one that is stopped itself cannot, and is killed this much later.
@@ -109,19 +108,22 @@ class ClientResult:
     back, once.
     """
 
-    def __init__(self, link: BrokerLink, path: str, query_id: str, *, limit_s: float, shown_limit_s: float) -> None:
-        """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*. Workers listen at *path*."""
+    def __init__(self, places: Places, query_id: str, key: str, *, limit_s: float, shown_limit_s: float) -> None:
+        """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*."""
         self.timings = QueryTimings()
         self.query_id = query_id
+        self.key = key
         self.answer: dict[str, Any] = {}  # of the END frame
-        self._link = link
-        self._path = path
-        self._lock = link.lock
+        self.place: Place | None = None
+        self._places = places
+        self._lock = places.lock
         self._deadline = time.monotonic() + limit_s
         self._timeout = partial(QueryTimeoutError, shown_limit_s)
+        self._started = time.time()
+        self._listed = ""
+        self._is_inner = False
         # The place.
-        self._waits = threading.Lock()  # held until there is something to tell the one who waits
-        self._waits.acquire()
+        self._waits: threading.Lock | None = None  # held until there is something to tell the one who waits
         self._told = False
         self._refusal: QueryError | None = None
         # The end.
@@ -135,28 +137,37 @@ class ClientResult:
         self._decoder = FrameDecoder()
         self._ready: deque[bytes] = deque()
         self._reading = True  # until `start` is through
+        self._is_kept = False  # whether the connection served another statement before
         self._has_header = False
         self._complete = False
+        self._has_last_word = False
         self._worker_is_done = False
 
-    def start(self, call: Mapping[str, Any], entry: Mapping[str, Any], cancel: CancelToken | None) -> None:
+    def start(self, call: Mapping[str, Any], cancel: CancelToken | None, *, inner: bool = False) -> None:
         """
         Wait for a place, have a worker begin *call*, and read the first bytes of its answer, or all of a short one.
+
+        An *inner* statement is the runtime's own: callers without a key would see it otherwise, and could stop it.
 
         Raises:
             QueryError: There is no place, or the statement failed; everything is given back.
         """
+        self._listed, self._is_inner = call["sql"], inner
         try:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
-            self._wait_for_place(entry)
-            self._send(self._connect(), call)
-            while not self._ready and not self._complete:
-                self._read()
+            self._wait_for_place()
+            self._begin(call)
         except BaseException:
             self._end()
             raise
         self._reading = False
+
+    def entry(self) -> dict[str, Any]:
+        """As `Party.entry`."""
+        started = datetime.fromtimestamp(self._started, UTC).isoformat(timespec="milliseconds")
+        fields = {"id": self.query_id, "sql": _listed(self._listed), "started": started.replace("+00:00", "Z")}
+        return {**fields, "inner": True} if self._is_inner else fields
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -200,16 +211,14 @@ class ClientResult:
     # What the broker says.
 
     def admitted(self) -> None:
-        """Let the one who waits go on with its place."""
-        with self._lock:
-            self._wake()
+        """Let the one who waits go on with its place. Under the lock."""
+        self._wake()
 
     def refused(self, error: QueryError) -> None:
-        """Let the one who waits go on without a place."""
-        with self._lock:
-            if not self._told:
-                self._refusal = error
-                self._wake()
+        """Let the one who waits go on without a place. Under the lock."""
+        if not self._told:
+            self._refusal = error
+            self._wake()
 
     def stop(self, reason: Reason) -> None:
         """End the statement because of *reason*; an earlier reason stands."""
@@ -224,8 +233,9 @@ class ClientResult:
 
     def look(self, now: float) -> None:
         """Give up a place that did not come, and a worker that neither answers nor ends though its time is long up."""
-        if now >= self._deadline:
-            self.refused(self._timeout())
+        if now >= self._deadline and not self._told:
+            with self._lock:
+                self.refused(self._timeout())
         stopped = self._reason is not None and now >= self._stopped_at + STOP_S
         if not stopped and now < self._deadline + LAST_LINE_S:
             return
@@ -244,19 +254,60 @@ class ClientResult:
         """Wake the one who waits for a place, once. Under the lock."""
         if not self._told:
             self._told = True
-            self._waits.release()
+            if self._waits is not None:
+                self._waits.release()
 
     # The way of a statement.
 
-    def _wait_for_place(self, entry: Mapping[str, Any]) -> None:
+    def _wait_for_place(self) -> None:
         self._check()
         began = time.monotonic()
-        self._link.enter(self, entry)
-        self._waits.acquire()
+        waits = threading.Lock()
+        waits.acquire()
+        with self._lock:
+            self._waits = None if self._told else waits
+        self._places.enter(self)
+        if self._waits is not None:
+            waits.acquire()
         self.timings.queued_ms = (time.monotonic() - began) * 1000
         self._check()
         if self._refusal is not None:
             raise self._refusal
+
+    def _begin(self, call: Mapping[str, Any]) -> None:
+        """Send the statement and wait for the first bytes of its answer."""
+        while True:
+            try:
+                connection = self._connected()
+                self._send(connection, call)
+                while not self._ready and not self._complete:
+                    self._read()
+            except _NotBegunError:
+                # The worker that waited for the next statement has ended meanwhile. Another will do.
+                self._disconnect()
+                self._check()
+            else:
+                return
+
+    def _connected(self) -> socket.socket:
+        """Return the connection of the place, or make one."""
+        if self.place is None:
+            raise unreachable()
+        self._is_kept = self.place.connection is not None
+        connection = self.place.connection or self._connect()
+        # Whoever has stopped this statement before has left a reason; later ones find the socket.
+        self._socket = self.place.connection = connection
+        self._check()
+        return connection
+
+    def _disconnect(self) -> None:
+        self._decoder = FrameDecoder()
+        with self._lock:
+            connection, self._socket = self._socket, None
+            if self.place is not None:
+                self.place.connection = None
+        if connection is not None:
+            connection.close()
 
     def _connect(self) -> socket.socket:
         try:
@@ -264,14 +315,12 @@ class ClientResult:
         except OSError as error:
             raise unreachable() from error
         try:
-            connection.connect(self._path)
+            connection.connect(self._places.engine_path)
         except BaseException as error:
             connection.close()
             if isinstance(error, OSError):
                 raise unreachable() from error
             raise
-        self._socket = connection  # Whoever has stopped this statement before has left a reason; later ones find it.
-        self._check()
         return connection
 
     def _send(self, connection: socket.socket, call: Mapping[str, Any]) -> None:
@@ -285,16 +334,23 @@ class ClientResult:
         except (TypeError, ValueError, RecursionError) as error:  # no JSON: only a value can be to blame
             check_values(call.get("parameters"))
             raise ParameterError(UNKNOWN_TYPE) from error
-        with suppress(OSError):  # The worker has ended; what it said before comes first.
+        try:
             sent = connection.send(frame)
             while sent < len(frame):
                 sent += connection.send(frame[sent : sent + _SEND_BYTES])
+        except OSError as error:  # The worker has ended; what it said before comes first.
+            if self._is_kept:
+                raise _NotBegunError from error
 
     def _read(self) -> None:
         """Take what has come of the answer."""
         connection = self._socket
         try:
             data = connection.recv(_RECEIVE_BYTES) if connection is not None else b""
+        except ConnectionResetError as error:
+            if self._is_kept and not self._has_header:  # It ended before it had read the statement.
+                raise _NotBegunError from error
+            data = b""
         except OSError:
             data = b""
         if not data:
@@ -303,6 +359,8 @@ class ClientResult:
         try:
             for kind, payload in self._decoder.feed(data):
                 self._take(kind, payload)
+                if self._complete:
+                    break
         except FrameError as error:
             logger.exception("an engine worker sent no answer")
             raise QueryError("The engine's answer cannot be read.") from error
@@ -313,15 +371,17 @@ class ClientResult:
         elif kind is Kind.HEADER:
             self._has_header = True
         elif kind is Kind.END:
-            self._worker_is_done = True
+            self._worker_is_done = self._has_last_word = True
             self.answer = decode_json(payload)
             for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
                 setattr(self.timings, name, self.answer.get(name, 0))
             self._complete = True
             self._end()
         elif kind is Kind.ERROR:
-            self._worker_is_done = True
+            self._worker_is_done = self._has_last_word = True
             raise self._reason() if self._reason is not None else self._rebuilt(decode_json(payload))
+        elif kind is Kind.CLOSING and self._is_kept and not self._has_header:
+            raise _NotBegunError
         else:
             raise FrameError(f"a frame of kind {kind.name} is out of place")
 
@@ -358,13 +418,18 @@ class ClientResult:
                 self._ready.clear()
             connection, self._socket = self._socket, None
             self._told = True
+            # A statement that came to its end in peace leaves the connection to the next one.
+            if self._has_last_word and self._reason is None and self._decoder.is_between_frames:
+                connection = None
+            elif self.place is not None and connection is not None:
+                self.place.connection = None
         if self._unsubscribe is not None:
             self._unsubscribe()
         if connection is None:
-            self._link.leave(self)
+            self._places.leave(self)
         elif self._worker_is_done or self._worker_is_stuck:
             # Whoever was admitted to wait for this place has a way to go until it connects.
-            self._link.leave(self, kill=self._worker_is_stuck)
+            self._places.leave(self, kill=self._worker_is_stuck)
             connection.close()
         else:
             _ask_to_stop(connection)
@@ -374,13 +439,17 @@ class ClientResult:
         """Give the place back once the worker has ended *connection*, without waiting for it here."""
 
         def wait() -> None:
-            self._link.leave(self, kill=not _read_out(connection))
+            self._places.leave(self, kill=not _read_out(connection))
 
         try:
             threading.Thread(target=wait, name="engine-farewell", daemon=True).start()
         except RuntimeError:  # The process ends, or may have no more threads.
-            self._link.leave(self, kill=True)
+            self._places.leave(self, kill=True)
             connection.close()
+
+
+class _NotBegunError(Exception):
+    """The worker has not begun the statement, and will not."""
 
 
 class EngineClient:
@@ -391,9 +460,8 @@ class EngineClient:
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
-        self._path = str(config.state_dir / ENGINE_SOCKET)
         self._limit_s = config.query.timeout_s
-        self._link = BrokerLink(config.state_dir)
+        self._places = Places(config.state_dir)
 
     def run(self, query: Query, cancel: CancelToken | None = None) -> ClientResult:
         """
@@ -409,8 +477,8 @@ class EngineClient:
             "fingerprint": query.fingerprint,
             **_values(query.parameters),
         }
-        result = self._statement(query.query_id, query.timeout_s)
-        result.start(call, _entry(query.sql, query.fingerprint), cancel)
+        result = self._statement(query.query_id, query.fingerprint, query.timeout_s)
+        result.start(call, cancel)
         return result
 
     def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
@@ -421,8 +489,8 @@ class EngineClient:
             "fingerprint": query.fingerprint,
             **_values(query.parameters),
         }
-        statement = self._statement(query.query_id, query.timeout_s)
-        statement.start(call, _entry(query.sql, query.fingerprint), cancel)
+        statement = self._statement(query.query_id, query.fingerprint, query.timeout_s)
+        statement.start(call, cancel)
         try:
             fields = statement.answer["description"]
             schema = fields["schema"]
@@ -436,9 +504,8 @@ class EngineClient:
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
-        statement = self._statement("", None)
-        entry = {**_entry(sql, ""), "inner": True}  # Callers without a key would see it, and could stop it.
-        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, entry, None)
+        statement = self._statement("", "", None)
+        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, None, inner=True)
         try:
             fields = statement.answer["statement"]
             return GatedStatement(
@@ -454,7 +521,8 @@ class EngineClient:
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`: the statements of all processes."""
-        answer = self._link.ask({"do": "active", "key": fingerprint})
+        self._places.tell()
+        answer = self._places.link.ask({"do": "active", "key": fingerprint})
         return tuple(
             ActiveQuery(query_id=one["id"], started=one["started"], state=one["state"], sql=one["sql"])
             for one in answer["statements"]
@@ -462,24 +530,25 @@ class EngineClient:
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """As `QueryEngine.cancel`: a statement of any process."""
-        return bool(self._link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
+        self._places.tell()
+        return bool(self._places.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
 
     def status(self) -> EngineStatus:
         """Say how many workers are alive and were killed; none alive when the engine has not been heard of lately."""
-        return self._link.status
+        return self._places.link.status
 
     def is_alive(self) -> bool:
         """Say whether a statement would be taken now; a busy engine is alive."""
-        return self._link.is_alive
+        return self._places.link.is_alive
 
     def close(self) -> None:
         """Stop everything that runs and give back what is held."""
-        self._link.close()
+        self._places.close()
 
-    def _statement(self, query_id: str, limit_s: float | None) -> ClientResult:
+    def _statement(self, query_id: str, key: str, limit_s: float | None) -> ClientResult:
         whole_s = self._limit_s
         return ClientResult(
-            self._link, self._path, query_id, limit_s=whole_s if limit_s is None else limit_s, shown_limit_s=whole_s
+            self._places, query_id, key, limit_s=whole_s if limit_s is None else limit_s, shown_limit_s=whole_s
         )
 
 
@@ -488,12 +557,6 @@ def _values(parameters: Parameters | None) -> dict[str, Any]:
     if isinstance(parameters, ArrowParameters):
         return {"arrow_parameters": b64encode(parameters.stream).decode("ascii")}
     return {"parameters": parameters}
-
-
-def _entry(sql: str, key: str) -> dict[str, str]:
-    """Return what the broker is told of a statement."""
-    started = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"key": key, "sql": _listed(sql), "started": started}
 
 
 def _listed(sql: str) -> str:

@@ -2,9 +2,11 @@
 The frames that travel between an engine client, the broker and an engine worker, over Unix sockets.
 
 A frame is one byte of kind, four bytes of payload length (unsigned, network order), and the payload: a JSON object in
-UTF-8, or bytes for DATA. A statement's connection carries one REQUEST there and back either HEADER, any number of
-DATA, END, or at any point an ERROR, after which nothing follows. An answer that stops before its END or ERROR was cut.
-A broker's connection carries MESSAGE frames in both directions.
+UTF-8, or bytes for DATA. A worker's connection carries one REQUEST there and back either HEADER, any number of DATA,
+END, or at any point an ERROR; then the next REQUEST. An answer that stops before its END or ERROR was cut. A worker
+that will take no further REQUEST says CLOSING: one that crosses it was not begun, nor one that meets a connection which
+is closed or reset, for a worker reads all of a REQUEST first. A broker's connection carries MESSAGE frames in both
+directions.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class Kind(enum.IntEnum):
     END = 4
     ERROR = 5
     MESSAGE = 6
+    CLOSING = 7
 
 
 # Made once: every statement is several small frames, and `json.dumps` makes an encoder a call.

@@ -1,5 +1,5 @@
 """
-What an engine worker does with a connection: read one statement, run it here, send its answer.
+What an engine worker does with a connection: read a statement, run it here, send its answer, and wait for the next.
 
 Two lines of defence are armed before anything of the caller's text is looked at. The first stops the statement when
 its time is up or its client is gone, and needs DuckDB to listen. The second is SIGALRM at its default action: the
@@ -13,11 +13,12 @@ import os
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -37,9 +38,11 @@ logger = logging.getLogger(__name__)
 GRACE_S = 1.0
 #: How often a hang-up is looked at again, until the statement has ended.
 _HANG_UP_TICK_S = 0.05
-#: How long a client that has connected may take to send its statement, and how often it is waited for in that time.
+#: How long a client that has connected may take to send its statement, and after an answer to send the next.
 REQUEST_S = 10.0
-_HEARTBEAT_S = 1.0
+NEXT_S = 0.5
+#: How often the worker shows meanwhile that it lives: half a second, as a `struct timeval`.
+_HEARTBEAT = struct.pack("@ll", 0, 500_000)
 #: An error, or the last of an answer, is sent for so long when the statement's own time is used up.
 LAST_WORD_S = 0.5
 #: What is sent at once of an answer that is there to its end.
@@ -67,6 +70,7 @@ WORN_BYTES = 64 * MIB
 
 _CallKind = Literal["run", "describe", "admit"]
 
+_CLOSING = encode_json(Kind.CLOSING, {})
 _TOO_LARGE = "The statement needs more memory than there is."
 
 
@@ -80,27 +84,36 @@ class HangUpWatch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epoll = select.epoll()
-        self._watched: tuple[socket.socket, CancelSource] | None = None
+        self._connection: socket.socket | None = None
+        self._cancel: CancelSource | None = None
         threading.Thread(target=self._run, name="engine-hang-up", daemon=True).start()
 
-    def begin(self, connection: socket.socket, cancel: CancelSource) -> None:
+    @contextmanager
+    def over(self, connection: socket.socket) -> Iterator[None]:
         """
-        Cancel *cancel* when *connection* is hung up before `end`; the process has `GRACE_S` to obey then.
+        Watch *connection* for the length of the block.
 
         Raises:
             OSError: The system lacks the means.
         """
-        with self._lock:
-            self._watched = connection, cancel
         self._epoll.register(connection, select.EPOLLRDHUP)
+        self._connection = connection
+        try:
+            yield
+        finally:
+            self.end()
+            self._connection = None
+            with suppress(OSError):
+                self._epoll.unregister(connection)
+
+    def begin(self, cancel: CancelSource) -> None:
+        """Cancel *cancel* when the connection is hung up before `end`; the process has `GRACE_S` to obey then."""
+        self._cancel = cancel
 
     def end(self) -> None:
-        """Watch no longer: no alarm is set from now on. More than one call is harmless."""
+        """Have no statement cancelled: no alarm is set from now on. More than one call is harmless."""
         with self._lock:
-            watched, self._watched = self._watched, None
-        if watched is not None:
-            with suppress(OSError):
-                self._epoll.unregister(watched[0])
+            self._cancel = None
 
     def _run(self) -> None:
         while True:
@@ -111,27 +124,30 @@ class HangUpWatch:
 
     def _look(self) -> None:
         with self._lock:
-            watched = self._watched
+            cancel, connection = self._cancel, self._connection
             # The event may be that of an earlier connection with the same descriptor.
-            if watched is None or not _is_hung_up(watched[0]):
+            if cancel is None or connection is None or not _is_hung_up(connection):
                 return
             left_s, _ = signal.getitimer(signal.ITIMER_REAL)
             signal.setitimer(signal.ITIMER_REAL, min(GRACE_S, left_s or GRACE_S))
-        watched[1].cancel()
+        cancel.cancel()
 
 
 class StatementServer:
     """
     Serves one connection after the other, with an engine of this process's own that is opened when first needed.
 
-    *report* tells whoever watches this process what it does. `worn_out` becomes True when the process should be
-    replaced by a new one.
+    *report* tells whoever watches this process what it does, *stops* whether it is to end. `worn_out` becomes True when
+    the process should be replaced by a new one.
     """
 
-    def __init__(self, config: RuntimeConfig, report: Callable[[WorkerState], None]) -> None:
+    def __init__(
+        self, config: RuntimeConfig, report: Callable[[WorkerState], None], stops: Callable[[], bool] = lambda: False
+    ) -> None:
         # Who is served is decided before a connection is made: here is one place, and nobody to be fair to.
         self._config = replace(config, query=replace(config.query, workers=1, max_queued=1))
         self._report = report
+        self._stops = stops
         self._watch = HangUpWatch()
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
@@ -146,30 +162,48 @@ class StatementServer:
             self._opened()
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer the one statement of *connection*, and close it. What goes wrong is logged and not raised."""
+        """Answer the statements of *connection*, and close it. What goes wrong is logged and not raised."""
         with connection:
             try:
-                call = self._received(connection)
+                connection.setblocking(True)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _HEARTBEAT)
+                with self._watch.over(connection):
+                    self._converse(connection)
             except (FrameError, OSError) as exc:
                 logger.warning("engine worker got no statement", extra={"fields": {"error": str(exc)}})
-                return
             except MemoryError:
                 self.worn_out = True
                 with suppress(OSError):
                     connection.settimeout(LAST_WORD_S)
                     connection.sendall(_error_frame(ResourceLimitError(_TOO_LARGE)))
-                return
-            if call is None:
-                return
+
+    def _converse(self, connection: socket.socket) -> None:
+        """
+        Answer one statement after the other.
+
+        Raises:
+            FrameError: What came is no request.
+            OSError: It does not come.
+            MemoryError: It is too large for this process.
+        """
+        decoder = FrameDecoder()
+        patience_s = REQUEST_S
+        while (call := self._received(connection, decoder, patience_s)) is not None:
             started = time.monotonic()
             try:
                 self._answer(call, connection)
             except _ClientLostError:
                 logger.debug("the answer could not be sent", extra={"fields": call.named})
+                return
             finally:
                 self._disarm()
-        if time.monotonic() - started > _SETTLE_AFTER_S:
-            self._settle(call)
+            if time.monotonic() - started > _SETTLE_AFTER_S:
+                self._settle(call)
+            if self.worn_out or self._stops():
+                break
+            patience_s = NEXT_S
+        with suppress(OSError):
+            connection.send(_CLOSING, socket.MSG_DONTWAIT)
 
     def be_idle(self) -> None:
         """Report that nothing runs. Without an engine, another try is made to open one, every few seconds."""
@@ -184,44 +218,42 @@ class StatementServer:
             self._engine.close()
             self._engine = None
 
-    def _received(self, connection: socket.socket) -> _Call | None:
+    def _received(self, connection: socket.socket, decoder: FrameDecoder, patience_s: float) -> _Call | None:
         """
-        Receive a request; None when the client closed the connection instead.
+        Receive a request, the first within `REQUEST_S`; None when there will be no other.
 
         Raises:
             FrameError: It is not a request.
             OSError: It does not come.
             MemoryError: It is too large for this process.
         """
-        decoder = FrameDecoder()
-        until = time.monotonic() + REQUEST_S
-        connection.settimeout(_HEARTBEAT_S)
+        until = time.monotonic() + patience_s
         while True:
             try:
                 data = connection.recv(_RECEIVE_BYTES)
-            except TimeoutError:
-                if time.monotonic() >= until:
-                    raise
-                self.be_idle()
-                continue
-            if time.monotonic() >= until:
-                raise TimeoutError("the request comes too slowly")
-            if not data:
+            except BlockingIOError:  # the heartbeat
+                data = None
+            if data:
+                for kind, payload in decoder.feed(data):
+                    if kind is not Kind.REQUEST:
+                        raise FrameError(f"a request was expected, {kind.name} came")
+                    return _checked(decode_json(payload), self._config.query.timeout_s)
+            elif data is not None:
                 if decoder.is_between_frames:
                     return None
                 raise FrameError("the request was cut")
-            for kind, payload in decoder.feed(data):
-                if kind is not Kind.REQUEST:
-                    raise FrameError(f"a request was expected, {kind.name} came")
-                return _checked(decode_json(payload), self._config.query.timeout_s)
+            if time.monotonic() >= until:
+                if decoder.is_between_frames and patience_s == NEXT_S:
+                    return None
+                raise TimeoutError("the request comes too slowly")
             self.be_idle()
 
-    def _arm(self, call: _Call, connection: socket.socket, cancel: CancelSource) -> None:
+    def _arm(self, call: _Call, cancel: CancelSource) -> None:
         left_s = max(call.deadline - time.monotonic(), 0.0)
         self._report(WorkerState(phase="busy", deadline=call.deadline + GRACE_S, query_id=call.query.query_id))
         signal.setitimer(signal.ITIMER_REAL, left_s + GRACE_S)
         process_limits.limit_cpu((left_s + 2 * GRACE_S) * _CPUS)
-        self._watch.begin(connection, cancel)
+        self._watch.begin(cancel)
 
     def _disarm(self) -> None:
         self._watch.end()
@@ -239,7 +271,7 @@ class StatementServer:
         sender = _Sender(connection, call.deadline)
         cancel = CancelSource()
         try:
-            self._arm(call, connection, cancel)
+            self._arm(call, cancel)
             engine = self._opened()
             last = _done(engine, call, cancel, sender)
         except QueryError as exc:
@@ -311,11 +343,21 @@ class _Sender:
 
     def send(self, frames: bytes) -> None:
         """Send *frames*; raises _ClientLostError."""
-        self._connection.settimeout(max(self._deadline - time.monotonic(), LAST_WORD_S))
         try:
-            self._connection.sendall(frames)
+            sent = self._sent_at_once(frames)
+            if sent < len(frames):
+                self._connection.settimeout(max(self._deadline - time.monotonic(), LAST_WORD_S))
+                self._connection.sendall(memoryview(frames)[sent:])
+                self._connection.settimeout(None)
         except OSError as exc:
             raise _ClientLostError from exc
+
+    def _sent_at_once(self, frames: bytes) -> int:
+        """Send what the client has room for: all of a short answer."""
+        try:
+            return self._connection.send(frames, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,6 +290,9 @@ class EngineArbiter(Arbiter):
             try:
                 self.spawn_worker()
             except OSError as error:  # no process, no descriptor or no space for its heartbeat: later, perhaps
+                # gunicorn has set the one of its sockets and not come to setting it back: a later worker would make
+                # directories that it cannot enter.
+                os.umask(gunicorn_engine.PRIVATE_UMASK)
                 logger.error(  # noqa: TRY400 - the system's sentence is all there is to know
                     "an engine worker could not be made", extra={"fields": {"error": error.strerror}}
                 )

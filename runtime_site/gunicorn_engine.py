@@ -21,7 +21,7 @@ from gunicorn.workers.sync import SyncWorker
 
 import runtimeconf.state
 from queryengine import process_limits
-from queryengine.client import ENGINE_SOCKET
+from queryengine.places import ENGINE_SOCKET
 from queryengine.worker import GRACE_S, StatementServer
 from queryengine.worker_state import WorkerState, write_state
 from runtimeconf.model import RuntimeConfig
@@ -35,6 +35,9 @@ HEARTBEAT_S = 1.0
 HEARTBEAT_MARGIN_S = 5.0
 #: How long a worker waits that cannot accept a connection, for want of descriptors for example.
 REFUSED_ACCEPT_S = 0.1
+
+#: What the engine writes is for this user alone.
+PRIVATE_UMASK = 0o077
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn makes the file there safely, and unlinks it
 
@@ -90,7 +93,7 @@ class EngineWorker(SyncWorker):
         # One connection wakes one worker, not all that are idle.
         self._poll.register(self.sockets[0], select.EPOLLIN | select.EPOLLEXCLUSIVE)
         self._poll.register(self.PIPE[0], select.EPOLLIN)
-        self._server = StatementServer(runtimeconf.state.get_config(), self._report)
+        self._server = StatementServer(runtimeconf.state.get_config(), self._report, lambda: not self.alive)
         self._server.warm_up()
         self._server.be_idle()
         super().run()
@@ -116,7 +119,7 @@ class EngineWorker(SyncWorker):
             time.sleep(REFUSED_ACCEPT_S)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
-        """Answer the statement of *client*."""
+        """Answer the statements of *client*."""
         self._server.serve(client)
         if self._server.worn_out:
             self.alive = False
@@ -127,6 +130,7 @@ class EngineWorker(SyncWorker):
 
     def _confine(self) -> None:
         die_with_parent(self.ppid)
+        os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes

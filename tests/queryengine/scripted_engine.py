@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from queryengine.broker import BROKER_SOCKET, Broker
-from queryengine.client import ENGINE_SOCKET
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_data, encode_json
+from queryengine.places import ENGINE_SOCKET
 from runtimeconf.model import QueryConfig
 
 HEADER = encode_json(Kind.HEADER, {"columns": [["a", "INTEGER"]], "content_type": "application/json"})
@@ -56,6 +56,8 @@ class ScriptedEngine:
     def __init__(self, state_dir: Path, limits: QueryConfig) -> None:
         self.scripts: dict[str, Script] = {"SELECT 1": one_row}
         self.requests: list[dict[str, Any]] = []
+        self.connections = 0
+        self.keeps = False  # whether a connection may bring another statement
         self.killed: list[str] = []
         self.alive = limits.workers
         self.reports = True
@@ -104,6 +106,7 @@ class ScriptedEngine:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self.connections += 1
             threading.Thread(target=self._serve, args=[connection], daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -114,4 +117,5 @@ class ScriptedEngine:
                     request = decode_json(payload)
                     self.requests.append(request)
                     self.scripts[request["sql"]](Peer(connection, request))
-                    return
+                    if not self.keeps:
+                        return

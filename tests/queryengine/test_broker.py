@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from queryengine.broker import MAX_MESSAGE_BYTES, UNSEEN_LOOKS, Broker
+from queryengine.broker import MAX_MESSAGE_BYTES, SHARE_S, UNSEEN_LOOKS, Broker
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
 from tests.queryengine.publishing import wait_until
@@ -38,6 +38,9 @@ class Bench:
         for _ in range(4):
             self.broker.poll(0)
 
+    def is_idle(self) -> bool:
+        return self.broker.is_idle
+
     def close(self) -> None:
         self._clients.close()
         self.broker.close()
@@ -46,6 +49,8 @@ class Bench:
 class Client:
     def __init__(self, bench: Bench, connection: socket.socket) -> None:
         self.socket = connection
+        self.places: dict[str, int] = {}  # by the statement that was given it
+        self._called: set[int] = set()
         self._bench = bench
         self._decoder = FrameDecoder()
         connection.connect(str(bench.path))
@@ -63,18 +68,33 @@ class Client:
     def enter(self, query_id: str, key: str = "k") -> list[dict[str, Any]]:
         return self.say(do="enter", id=query_id, key=key, sql=f"SELECT '{query_id}'", started="2026-01-01T00:00:00Z")
 
-    def leave(self, query_id: str, **more: Any) -> list[dict[str, Any]]:
-        return self.say(do="leave", id=query_id, **more)
+    def leave(self, query_id: str, *, kill: bool = False) -> list[dict[str, Any]]:
+        """Give back the place that was given for this statement, or end its wait."""
+        if query_id not in self.places:
+            return self.say(do="leave", id=query_id)
+        return self.say(do="leave", place=self.places.pop(query_id), **({"kill": query_id} if kill else {}))
 
     def heard(self) -> list[dict[str, Any]]:
-        """What has come since the last look, without statuses."""
-        return [message for message in self.everything() if message["is"] != "status"]
+        """What has come since the last look, without statuses and calls for places."""
+        messages = [message for message in self.everything() if message["is"] not in ("status", "recall")]
+        for message in messages:
+            if message["is"] == "admitted":
+                self.places[message["id"]] = message.pop("place")
+                del message["key"]
+        return messages
+
+    def recalled(self) -> set[str]:
+        """The statements for which the places were given that are called for now."""
+        self.everything()
+        numbers, self._called = self._called, set()
+        return {query_id for query_id, number in self.places.items() if number in numbers}
 
     def everything(self) -> list[dict[str, Any]]:
         self._bench.turn()
         messages = []
         while data := self._received():
             messages += [decode_json(payload) for _, payload in self._decoder.feed(data)]
+        self._called |= {message["place"] for message in messages if message["is"] == "recall"}
         return messages
 
     def _received(self) -> bytes:
@@ -217,8 +237,9 @@ def test_an_id_of_nobody_or_of_somebody_else_frees_nothing(make_bench: Callable[
     a.enter("1")
     b.enter("2", "other")
 
-    assert b.leave("1", kill=True) == []
-    assert b.leave("none", kill=True) == []
+    assert b.say(do="leave", place=a.places["1"], kill="1") == []
+    assert b.leave("1") == []
+    assert b.say(do="leave", place=10**9, kill="1") == []
     assert a.leave("2") == []
 
     assert not a.is_dropped()
@@ -259,6 +280,169 @@ def test_a_place_that_no_worker_uses_any_longer_is_freed(bench: Bench) -> None:
     assert client.heard() == [admitted("next")]
     assert client.leave("ended") == []
     assert client.enter("more", "d") == [], "the place of one that runs is not freed"
+
+
+# Places that clients keep.
+
+
+def runs(client: Client, place: int, query_id: str = "") -> list[dict[str, Any]]:
+    fields = {"id": query_id, "sql": "SELECT 2", "started": "2026-01-01T00:00:02Z"} if query_id else {}
+    return client.say(do="runs", place=place, **fields)
+
+
+def listed(client: Client, key: str = "k") -> list[tuple[str, str]]:
+    (answer,) = client.say(do="active", ask=1, key=key)
+    return [(one["id"], one["state"]) for one in answer["statements"]]
+
+
+def test_a_place_is_used_for_one_statement_after_the_other(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=1)
+    client = bench.client()
+    client.enter("1")
+    client.enter("2")
+    place = client.places["1"]
+
+    assert runs(client, place, "2") == []
+    assert listed(client) == [("2", "running")], "it waits no longer"
+    assert runs(client, place, "3") == []
+    assert listed(client) == [("3", "running")]
+    assert runs(client, place) == []
+    assert listed(client) == []
+    assert not bench.is_idle()
+
+    client.leave("1")
+    assert bench.is_idle()
+    assert runs(client, place, "4") == [], "the place is nobody's"
+    assert bench.is_idle()
+
+
+def test_a_statement_that_got_two_places_is_listed_once(bench: Bench) -> None:
+    client = bench.client()
+    client.enter("1", "")
+    client.enter("2", "")
+
+    runs(client, client.places["1"], "2")
+
+    assert listed(client, "") == [("2", "running")]
+    client.leave("1")
+    client.leave("2")
+    assert bench.is_idle()
+
+
+def test_another_key_gets_a_place_that_is_kept(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=1)
+    keeper, other = bench.client(), bench.client()
+    keeper.enter("1")
+    assert keeper.recalled() == set()
+
+    keeper.enter("2", "another")
+    assert keeper.recalled() == {"1"}, "of its own process"
+    other.enter("3", "third")
+    assert keeper.recalled() == set(), "once"
+
+    assert keeper.leave("1") == [admitted("2")]
+    assert keeper.recalled() == {"2"}, "for the third key"
+
+
+def test_each_process_of_a_key_has_its_share_of_places(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    bench = make_bench(workers=4, several_keys=False, max_queued=8)
+    greedy, modest = bench.client(), bench.client()
+    for query_id in "1234":
+        greedy.enter(query_id)
+    greedy.enter("5")
+    assert greedy.recalled() == set(), "it serves its own"
+
+    modest.enter("a")
+    assert greedy.recalled() == {"1"}
+    assert greedy.leave("1") == [admitted("5")], "the place is for who has waited longest"
+    assert greedy.recalled() == {"2"}
+    greedy.leave("2")
+    assert modest.heard() == [admitted("a")]
+
+    modest.enter("b")
+    assert greedy.recalled() == {"3"}
+    greedy.leave("3")
+    assert modest.heard() == [admitted("b")]
+    modest.enter("c")
+    assert greedy.recalled() == set(), "both have two"
+
+
+def test_a_place_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=1)
+    first, second = bench.client(), bench.client()
+    first.enter("1")
+    place = bench.broker._places[first.places["1"]]
+
+    place.since = time.monotonic() + 60
+    second.enter("2")
+    assert first.recalled() == set()
+    runs(first, first.places["1"])
+    assert first.recalled() == {"1"}, "unless it is used for nothing"
+
+
+def test_a_place_that_does_not_come_back_has_another_called(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.RECALL_S", 60.0)
+    bench = make_bench(workers=3, several_keys=False)
+    keeper, other = bench.client(), bench.client()
+    for query_id in "123":
+        keeper.enter(query_id)
+    runs(keeper, keeper.places["2"])
+
+    other.enter("a", "another")
+    assert keeper.recalled() == {"2"}, "one that is used for nothing comes soonest"
+    bench.broker._places[keeper.places["2"]].recalled_at = time.monotonic() - 61
+    assert keeper.recalled() == {"1"}
+    assert keeper.recalled() == set(), "one at a time"
+    keeper.leave("1")
+
+    assert other.heard() == [admitted("a")]
+
+
+def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    bench = make_bench(workers=2, several_keys=False)
+    first, second = bench.client(), bench.client()
+    first.enter("long")
+    second.enter("short")
+
+    first.enter("waits")
+    assert second.recalled() == set(), "each has one"
+    next(iter(bench.broker._queued)).since -= SHARE_S
+
+    assert second.recalled() == {"short"}
+
+
+def test_draining_calls_all_places_back(bench: Bench) -> None:
+    client = bench.client()
+    client.enter("1", "a")
+    client.enter("2", "b")
+
+    bench.broker.drain()
+
+    assert client.recalled() == {"1", "2"}
+
+
+def test_a_place_that_is_used_for_nothing_for_long_is_freed(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=1)
+    client = bench.client()
+    client.enter("1")
+    for _ in range(2 * UNSEEN_LOOKS):
+        bench.broker.look((), any_idle=True)
+        runs(client, client.places["1"], "again")
+    assert not bench.is_idle()
+
+    for _ in range(UNSEEN_LOOKS):
+        bench.broker.look((), any_idle=True)
+
+    assert bench.is_idle()
+    assert client.recalled() == {"1"}, "its process must not use it any more"
 
 
 # What is asked.
@@ -309,7 +493,8 @@ def test_cancel_reaches_the_process_that_runs_the_statement(bench: Bench) -> Non
 def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> None:
     client = Client.__new__(Client)
     with socket.socket(socket.AF_UNIX) as connection:
-        client.socket, client._bench, client._decoder = connection, bench, FrameDecoder()
+        client.socket, client._bench, client._decoder, client.places = connection, bench, FrameDecoder(), {}
+        client._called = set()
         connection.connect(str(bench.path))
         connection.setblocking(False)
         assert client.everything() == [{"is": "status", "alive": 0, "killed": 0, "stopping": False}]
@@ -394,6 +579,8 @@ _ENTER = {"do": "enter", "id": "1", "key": "k", "sql": "SELECT 1", "started": "n
         pytest.param(encode_json(Kind.MESSAGE, {"do": "fly"}), id="something unknown"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "leave"}), id="no id"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "leave", "id": 7}), id="an id that is a number"),
+        pytest.param(encode_json(Kind.MESSAGE, {"do": "leave", "place": "1"}), id="a place that is text"),
+        pytest.param(encode_json(Kind.MESSAGE, {"do": "runs", "id": "1"}), id="no place"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "cancel", "id": "7", "ask": 1}), id="no key"),
         pytest.param(encode_json(Kind.MESSAGE, _ENTER) * 2, id="the same twice"),
         pytest.param(struct.pack("!BI", 6, MAX_MESSAGE_BYTES + 1), id="too long a message"),

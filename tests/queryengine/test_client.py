@@ -412,6 +412,8 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_under_way(setup: Setu
         started.append(in_thread(lambda token=token: engine.run(Query(sql="wait"), token)))  # type: ignore[misc]
         wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
     assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
+    # Who has a place has yet to reach a worker, and does not when it is cancelled before.
+    wait_until(lambda: len(setup.engine.requests) == 2, within_s=LONG_S)
     for token in reversed(runs):
         token.cancel()
 
@@ -607,7 +609,7 @@ def test_what_is_thrown_into_a_waiting_statement_gives_all_back(
         setup.wait_until_idle()
 
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-    assert engine._link._parties == {}
+    assert engine._places._parties == {}
 
 
 def test_statements_with_the_same_id_do_not_meet(setup: Setup, engine: EngineClient) -> None:
@@ -784,7 +786,7 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
         refused.clear()
-        connection = engine._link._connection
+        connection = engine._places.link._connection
         assert connection is not None
         connection.hang_up()
         assert refused.wait(LONG_S)
@@ -803,11 +805,11 @@ def test_a_broker_that_talks_nonsense_is_left_for_the_next(setup: Setup, engine:
             other.out += data
             setup.engine.broker._unsent.add(other)
 
-    before = engine._link._connection
+    before = engine._places.link._connection
 
     setup.engine.call(talk)
 
-    wait_until(lambda: engine._link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: engine._places.link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
@@ -840,9 +842,9 @@ def test_a_client_lives_through_a_restart_of_the_engine(setup: Setup, engine: En
 def test_a_question_to_an_engine_that_goes_is_answered(setup: Setup, engine: EngineClient) -> None:
     with setup.stalled():
         thread, outcome = in_thread(lambda: engine.active("k"))
-        wait_until(lambda: bool(engine._link._questions), within_s=LONG_S)
+        wait_until(lambda: bool(engine._places.link._questions), within_s=LONG_S)
 
-        connection = engine._link._connection
+        connection = engine._places.link._connection
         assert connection is not None
         connection.hang_up()
 
@@ -858,7 +860,7 @@ def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
     engine = setup.client()
     with setup.stalled():
         threads = [in_thread(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
-        wait_until(lambda: len(engine._link._parties) == 400 and is_full(engine), within_s=LONG_S)
+        wait_until(lambda: len(engine._places._parties) == 400 and is_full(engine), within_s=LONG_S)
     setup.engine.scripts["SELECT 1" + " " * 992] = one_row
 
     for thread, outcome in threads:
@@ -869,7 +871,7 @@ def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
 
 def is_full(engine: EngineClient) -> bool:
     """Whether more was said to the broker than the kernel takes."""
-    connection = engine._link._connection
+    connection = engine._places.link._connection
     return connection is not None and bool(connection._unsent)
 
 
@@ -903,7 +905,7 @@ def test_a_broker_that_stops_reading_costs_no_statement_its_time_limit(
 def test_a_broker_that_speaks_but_does_not_read_is_given_up(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = engine._link._connection
+    before = engine._places.link._connection
     assert before is not None
     monkeypatch.setattr(broker_link, "_ANSWER_TIMEOUT_S", 0.0)
 
@@ -916,9 +918,9 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
         wait_until(ask_too_much, within_s=LONG_S)
         monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
         monkeypatch.setattr(broker_link.BrokerLink, "is_heard", True)
-        engine._link._status_at = time.monotonic() + LONG_S
+        engine._places.link._status_at = time.monotonic() + LONG_S
 
-        wait_until(lambda: engine._link._connection is not before, within_s=LONG_S)
+        wait_until(lambda: engine._places.link._connection is not before, within_s=LONG_S)
 
     monkeypatch.undo()
     wait_until(engine.is_alive, within_s=LONG_S)
@@ -928,11 +930,11 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
 def test_a_silent_broker_that_reads_is_given_up_too(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = engine._link._connection
+    before = engine._places.link._connection
     setup.engine.reports = False
     monkeypatch.setattr(broker_link, "SILENCE_S", 0.2)
 
-    wait_until(lambda: engine._link._connection is not before, within_s=LONG_S)
+    wait_until(lambda: engine._places.link._connection is not before, within_s=LONG_S)
 
 
 def test_a_fault_of_our_own_ends_no_thread_of_the_link(

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from queryengine.engine import Encoding, Query
-from queryengine.frames import Kind, encode_data, encode_json
+from queryengine.frames import FrameDecoder, Kind, encode_data, encode_json
 from queryengine.inprocess import InProcessEngine
 from queryengine.worker import GRACE_S as REAL_GRACE_S
 from runtimeconf.model import MIB
 from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
-from tests.runtime_site.bare_engine import GRACE_S, Answer, Engine, receive, running, state_of
+from tests.runtime_site.bare_engine import GRACE_S, Answer, Engine, receive, running
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 #: DuckDB does not look at its interrupt flag before this is done, which takes minutes.
@@ -473,3 +474,86 @@ def test_statements_leave_nothing_behind(engine: Engine) -> None:
 
     assert engine.worker() == worker
     wait_until(lambda: held() <= before, within_s=60)
+
+
+# More than one statement on a connection.
+
+
+def conversation(connection: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+    """Give the frames that come, until the worker ends the connection."""
+    decoder = FrameDecoder()
+    while data := connection.recv(65536):
+        yield from decoder.feed(data)
+
+
+def request(sql: str, **fields: Any) -> bytes:
+    call = {"call": "run", "sql": sql, "encoding": "json", "timeout_s": 30.0, "query_id": "q"}
+    return encode_json(Kind.REQUEST, call | fields)
+
+
+def test_a_connection_brings_one_statement_after_the_other(engine: Engine) -> None:
+    with engine.connect() as connection:
+        for number in range(20):
+            connection.sendall(request(f"SELECT {number} AS a"))
+            assert receive(connection).data == b'[{"a":%d}]' % number
+            connection.sendall(request("SELECT * FROM absent"))
+            assert receive(connection).code == "sql_error"
+            connection.sendall(request("SELECT 1", call="admit", relations=[]))
+            assert receive(connection).end is not None
+
+
+def test_a_worker_that_is_sent_nothing_more_says_that_it_goes_on_without(engine: Engine) -> None:
+    worker = engine.worker()
+    with engine.send("SELECT 1 AS a") as connection:
+        kinds = [kind for kind, _ in conversation(connection)]
+
+    assert kinds == [Kind.HEADER, Kind.DATA, Kind.END, Kind.CLOSING]
+    still_works(engine)
+    assert engine.worker() == worker
+
+
+def test_a_worker_that_is_told_to_end_says_so_on_its_connection(state_dir: Path) -> None:
+    with running(state_dir) as engine:
+        worker = engine.worker()
+        with engine.send("SELECT 1 AS a") as connection:
+            assert receive(connection).data == b'[{"a":1}]'
+            os.kill(worker, signal.SIGTERM)
+            assert [kind for kind, _ in conversation(connection)] == [Kind.CLOSING]
+        wait_until(lambda: worker not in engine.workers(), within_s=60)
+        still_works(engine)
+
+
+def test_a_later_statement_of_a_connection_is_stopped_like_a_first_one(engine: Engine) -> None:
+    worker = engine.worker()
+    connection = engine.send("SELECT 1 AS a")
+    assert receive(connection).data == b'[{"a":1}]'
+    connection.sendall(request(ENDLESS))
+    until_busy(worker)
+
+    assert given_up(connection).code == "query_cancelled"
+
+    still_works(engine)
+    assert engine.worker() == worker
+
+
+def test_a_later_statement_of_a_connection_has_its_own_time(engine: Engine) -> None:
+    with engine.send("SELECT 1 AS a") as connection:
+        receive(connection)
+        connection.sendall(request(ENDLESS, timeout_s=0.2))
+        assert receive(connection).code == "query_timeout"
+        connection.sendall(request("SELECT 2 AS a"))
+        assert receive(connection).data == b'[{"a":2}]'
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00", encode_json(Kind.REQUEST, {})])
+def test_what_is_no_request_after_one_ends_the_connection(engine: Engine, sent: bytes) -> None:
+    worker = engine.worker()
+    with engine.send("SELECT 1 AS a") as connection:
+        receive(connection)
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+
+        assert list(conversation(connection)) == []
+
+    still_works(engine)
+    assert engine.worker() == worker

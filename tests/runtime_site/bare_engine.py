@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from gunicorn.arbiter import Arbiter
 
 import queryengine.worker
 import runtimeconf.state
-from queryengine.client import ENGINE_SOCKET
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
-from queryengine.worker_state import WorkerState, read_state
+from queryengine.places import ENGINE_SOCKET
 from runtime_site import gunicorn_engine
 from runtime_site.logs import logging_config
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
+from tests.queryengine.heartbeats import state_of
 
 #: A statement that is told to stop has so long before its worker dies: a slow machine needs it.
 GRACE_S = 20.0
@@ -123,31 +123,17 @@ class Engine:
         return workers[0]
 
 
-def state_of(worker: int) -> WorkerState:
-    """Read what a worker says of itself, as the arbiter does."""
-    for descriptor in Path(f"/proc/{worker}/fd").iterdir():
-        with suppress(OSError):
-            if "wgunicorn-" in str(descriptor.readlink()):
-                opened = os.open(descriptor, os.O_RDONLY)
-                try:
-                    return read_state(opened)
-                finally:
-                    os.close(opened)
-    return WorkerState()
-
-
 def receive(connection: socket.socket) -> Answer:
     answer = Answer()
     decoder = FrameDecoder()
     parts: list[bytes] = []
-    while True:
+    while not answer.end and not answer.error:
         try:
             data = connection.recv(65536)
         except ConnectionResetError:
             data = b""
         if not data:
-            answer.data = b"".join(parts)
-            return answer
+            break
         for kind, payload in decoder.feed(data):
             if kind is Kind.HEADER:
                 answer.header = decode_json(payload)
@@ -155,8 +141,10 @@ def receive(connection: socket.socket) -> Answer:
                 parts.append(payload)
             elif kind is Kind.END:
                 answer.end = decode_json(payload)
-            else:
+            elif kind is Kind.ERROR:
                 answer.error = decode_json(payload)
+    answer.data = b"".join(parts)
+    return answer
 
 
 @contextmanager

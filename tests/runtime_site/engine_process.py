@@ -21,6 +21,7 @@ from runtime_site import gunicorn_engine
 from runtime_site.engine_arbiter import run_engine
 from runtime_site.gunicorn_engine import EngineWorker
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
+from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import wait_until
 
 #: A test fails after this long; a slow machine does not.
@@ -79,7 +80,18 @@ class EngineProcess:
         return client
 
     def wait_until_whole(self, client: EngineClient) -> None:
-        wait_until(lambda: client.status().workers_alive == self.config.query.workers, within_s=LONG_S)
+        """Wait until all workers are there to serve, and *client* has heard of it."""
+
+        def is_whole() -> bool:
+            # What a client has heard may be older than the end of a worker, so the workers themselves come first.
+            phases = [state_of(pid).phase for pid in self.workers()]
+            return (
+                len(phases) == client.status().workers_alive == self.config.query.workers
+                and "booting" not in phases
+                and "unfit" not in phases
+            )
+
+        wait_until(is_whole, within_s=LONG_S)
 
     def workers(self) -> set[int]:
         return set(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()))
@@ -89,7 +101,7 @@ class EngineProcess:
         found: list[int] = []
 
         def is_running() -> bool:
-            found[:] = [pid for pid in self.workers() if query_id.encode() in _heartbeat(pid)]
+            found[:] = [pid for pid in self.workers() if state_of(pid).runs(query_id)]
             return bool(found)
 
         wait_until(is_running, within_s=LONG_S)
@@ -116,17 +128,6 @@ class EngineProcess:
         finally:
             self._process.kill()
             self._process.wait()
-
-
-def _heartbeat(pid: int) -> bytes:
-    """Return what a worker last wrote for its arbiter; nothing when it is gone."""
-    try:
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            if "wgunicorn-" in str(descriptor.readlink()):
-                return descriptor.read_bytes()
-    except OSError:
-        pass
-    return b""
 
 
 def main() -> None:

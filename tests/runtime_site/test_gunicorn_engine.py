@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from queryengine.client import ENGINE_SOCKET
+from queryengine.places import ENGINE_SOCKET
 from queryengine.process_limits import NICENESS
 from queryengine.scratch import SCRATCH_DIRECTORY
 from runtime_site import gunicorn_engine
 from runtimeconf.model import QueryConfig, RuntimeConfig
+from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, wait_until
-from tests.runtime_site.bare_engine import Engine, receive, running, state_of
+from tests.runtime_site.bare_engine import Engine, receive, running
 
 
 @pytest.fixture(scope="module")

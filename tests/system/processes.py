@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.queryengine.heartbeats import state_of
 
 MIB = 1024 * 1024
 
@@ -94,8 +95,6 @@ def cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def busy_engine_workers(pid: int, within_s: float = 0.2) -> list[int]:
-    """Return the engine workers that use the CPU now, judged over *within_s* seconds."""
-    before = {worker: cpu_s(worker) for worker in engine_workers(pid)}
-    time.sleep(within_s)
-    return [worker for worker, used in before.items() if is_alive(worker) and cpu_s(worker) - used > within_s / 4]
+def busy_engine_workers(pid: int) -> list[int]:
+    """Return the engine workers that run a statement now. One that starts uses the CPU as well, and is not meant."""
+    return [worker for worker in engine_workers(pid) if state_of(worker).phase == "busy"]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -205,15 +205,39 @@ def test_twenty_deaths_in_a_row_are_recovered_from(limited: Server) -> None:
     assert others <= set(family(limited.process.pid))
 
 
+#: Spills some hundred MiB within a second, and then computes without an end.
+SPILLING = """
+WITH wide AS MATERIALIZED (SELECT repeat(i::VARCHAR, 1000) AS r FROM range(60000) t(i))
+SELECT count(*) FROM wide a, wide b WHERE a.r || b.r = 'x'
+"""
+
+
+def spilled_bytes(directory: Path) -> int:
+    """Return the size of all files below *directory*; those that go meanwhile do not count."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += (Path(folder) / name).stat().st_size
+    return total
+
+
 def test_nothing_is_left_in_the_temporary_directory_by_a_killed_worker(limited: Server) -> None:
-    spilling = "SELECT count(*) FROM (SELECT i, repeat(i::VARCHAR, 10) AS r FROM range(40000000) t(i) ORDER BY r DESC)"
+    scratch = limited.directory / ".runtime" / "tmp"
+    wait_for(lambda: not spilled_bytes(scratch), "earlier statements to end")
+
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(limited.sql, spilling)
-        victim = wait_for(lambda: busy_engine_workers(limited.process.pid), "a busy worker")[0]
+        answer = pool.submit(limited.sql, SPILLING)
+        left = wait_for(lambda: [own for own in scratch.iterdir() if spilled_bytes(own)], "a worker to spill")
+        (victim,) = busy_engine_workers(limited.process.pid)
         os.kill(victim, signal.SIGKILL)
-        answer.result()
-    scratch = Path(limited.directory) / ".runtime" / "tmp"
-    wait_for(lambda: not any(path.is_file() for path in scratch.rglob("*")), "the spilled files to go")
+        failed = answer.result()
+
+    assert failed.json()["code"] == "engine_worker_died"
+    # Not all files: in the directory of a worker that lives, DuckDB keeps an empty one once it has spilled.
+    wait_for(lambda: not any(own.exists() for own in left), "what it spilled to go")
+    wait_for(lambda: len(list(scratch.iterdir())) == WORKERS, "a directory for each worker")
+    assert spilled_bytes(scratch) == 0
 
 
 def test_one_key_that_floods_delays_nobody_else(tmp_path: Path) -> None:

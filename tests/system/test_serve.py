@@ -163,15 +163,19 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(supervised: Server) -> None:
-    with stopped(part_of(supervised, "refresh")):
-        assert is_right(supervised)
-        answer = supervised.get("/v1/datasets", headers=KEYED)
-        assert answer.status_code == 503
-        assert answer.json()["code"] == "datasets_unavailable"
-        assert supervised.get("/v1/ready").status_code == 200
+def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        # Each web worker finds out for itself that the data is there; one that had not before would not now.
+        wait_for(lambda: "Ready " in server.output(), "every web worker to be ready")
 
-    wait_for(lambda: supervised.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
+        with stopped(part_of(server, "refresh")):
+            assert is_right(server)
+            answer = server.get("/v1/datasets", headers=KEYED)
+            assert answer.status_code == 503
+            assert answer.json()["code"] == "datasets_unavailable"
+            assert server.get("/v1/ready").status_code == 200
+
+        wait_for(lambda: server.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
 
 
 def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: Server) -> None:

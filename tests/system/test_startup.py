@@ -315,7 +315,7 @@ SLOW = "SELECT sum(hash(i)) AS h FROM range(400000000) t(i)"
 
 
 def statements_running(server: Server) -> bool:
-    """Say whether an engine worker computes: the only work of the engine in these tests is the statement."""
+    """Say whether an engine worker runs one."""
     return bool(busy_engine_workers(server.process.pid))
 
 
