@@ -118,7 +118,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             return self._described(call, plan.sql, ()), plan
         if isinstance(plan, PreparedExecution):
             prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
-            if prepared.description.parameters:
+            if prepared.description.parameters or prepared.parameters is not None:
                 return self._described(call, prepared.sql, _given(prepared)), plan
             # Such a ticket needs nothing that is kept here.
             ticket = Statement(prepared.sql)

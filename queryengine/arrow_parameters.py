@@ -79,7 +79,7 @@ def _value(name: str, column: pa.Array) -> Any:
             if is_type(column.type) and column.type.unit == "ns":
                 return _of_nanoseconds(column, target)
         return column[0].as_py()
-    except (pa.ArrowException, ValueError, OverflowError, NotImplementedError, TypeError) as exc:
+    except (pa.ArrowException, ValueError, ArithmeticError, NotImplementedError, TypeError) as exc:
         raise ParameterError(f"The value of ${name[:40]}, of the type {column.type}, is not taken.") from exc
 
 

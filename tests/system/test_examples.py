@@ -49,7 +49,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     line = prepare(directory, "--print-query")
     text = (directory / "examples" / "runtime.yaml").read_text()
     assert text.count("8090") == line.count("8090") == 1
-    server = Server(directory / "examples", port=port, text=text.replace("8090", str(port)))
+    assert text.count("50051") == 1
+    text = text.replace("8090", str(port)).replace("50051", str(free_port()))
+    server = Server(directory / "examples", port=port, text=text)
     with server:
         yield server, line.replace("8090", str(port))
 
