@@ -53,7 +53,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 #: So long a client process keeps a place that another one wants for the same key.
 QUANTUM_S = 0.02
 #: A statement that has waited so long may have a place of its key from any process, whatever share its own has.
-SHARE_S = 0.05
+SHARE_S = 0.2
 #: A place that was called back and does not come for so long is not counted on: another one is called back.
 RECALL_S = 0.02
 #: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
