@@ -346,7 +346,7 @@ class ClientResult:
         """Take what has come of the answer."""
         connection = self._socket
         try:
-            data = connection.recv(_RECEIVE_BYTES) if connection is not None else b""
+            data = connection.recv(max(_RECEIVE_BYTES, self._decoder.missing)) if connection is not None else b""
         except ConnectionResetError as error:
             if self._is_kept and not self._has_header:  # It ended before it had read the statement.
                 raise _NotBegunError from error

@@ -22,6 +22,9 @@ _HEAD = struct.Struct("!BI")
 #: The longest payload of DATA; whoever sends splits what is longer.
 MAX_DATA_BYTES = 1024 * 1024
 
+#: Of a DATA payload more is to come than this: then its pieces are kept as they are, and joined at its end.
+_LONG_BYTES = 64 * 1024
+
 #: The longest JSON payload. A statement with its parameters is the largest one.
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
@@ -49,12 +52,13 @@ class FrameError(Exception):
     """The bytes are no frames, or not the ones expected; `str()` is for the log."""
 
 
-def encode_data(data: bytes) -> Iterator[bytes]:
-    """Give the DATA frames of *data*, of any length; none for no bytes."""
+def encode_data(data: bytes) -> Iterator[bytes | memoryview]:
+    """Give the DATA frames of *data*, of any length and not copied, as heads and payloads; none for no bytes."""
     view = memoryview(data)
     for begin in range(0, len(view), MAX_DATA_BYTES):
         part = view[begin : begin + MAX_DATA_BYTES]
-        yield _HEAD.pack(Kind.DATA, len(part)) + part
+        yield _HEAD.pack(Kind.DATA, len(part))
+        yield part
 
 
 def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
@@ -84,22 +88,38 @@ class FrameDecoder:
     def __init__(self, *, max_json_bytes: int = MAX_JSON_BYTES) -> None:
         self._buffer = bytearray()
         self._max_json_bytes = max_json_bytes
+        #: A long DATA payload under way, which is not to go through the buffer, and how much of it is still to come.
+        self._long: list[bytes | memoryview] = []
+        self.missing = 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """
         Add *data*, and give each frame that is complete when it is asked for.
 
         Raises:
             FrameError: What came is no frame.
         """
+        if self.missing:
+            part = data if len(data) <= self.missing else data[: self.missing]
+            self._long.append(part)
+            self.missing -= len(part)
+            data = data[len(part) :]
         self._buffer += data
         return self._whole_frames()
 
     def _whole_frames(self) -> Iterator[tuple[Kind, bytes]]:
+        if self._long and not self.missing:
+            payload = b"".join(self._long)
+            self._long.clear()
+            yield Kind.DATA, payload
         while len(self._buffer) >= _HEAD.size:
             kind, length = self._checked_head()
             end = _HEAD.size + length
             if len(self._buffer) < end:
+                if kind is Kind.DATA and end - len(self._buffer) >= _LONG_BYTES:
+                    self._long.append(bytes(memoryview(self._buffer)[_HEAD.size :]))
+                    self.missing = end - len(self._buffer)
+                    self._buffer.clear()
                 return
             payload = bytes(memoryview(self._buffer)[_HEAD.size : end])
             del self._buffer[:end]
@@ -117,7 +137,7 @@ class FrameDecoder:
     @property
     def is_between_frames(self) -> bool:
         """Whether every byte so far belonged to a whole frame."""
-        return not self._buffer
+        return not self._buffer and not self._long
 
 
 def decode_json(payload: bytes) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -341,23 +341,37 @@ class _Sender:
         self._connection = connection
         self._deadline = deadline
 
-    def send(self, frames: bytes) -> None:
-        """Send *frames*; raises _ClientLostError."""
+    def send(self, *frames: bytes | memoryview) -> None:
+        """Send *frames*, in parts of any kind and without a copy; raises _ClientLostError."""
         try:
-            sent = self._sent_at_once(frames)
-            if sent < len(frames):
-                self._connection.settimeout(max(self._deadline - time.monotonic(), LAST_WORD_S))
-                self._connection.sendall(memoryview(frames)[sent:])
-                self._connection.settimeout(None)
+            rest = self._rest(frames, socket.MSG_DONTWAIT)
+            if rest:
+                self._wait_and_send(rest)
         except OSError as exc:
             raise _ClientLostError from exc
 
-    def _sent_at_once(self, frames: bytes) -> int:
-        """Send what the client has room for: all of a short answer."""
+    def _wait_and_send(self, rest: list[memoryview]) -> None:
+        until = max(self._deadline, time.monotonic() + LAST_WORD_S)
+        while rest:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left_s)
+            rest = self._rest(rest)
+        self._connection.settimeout(None)
+
+    def _rest(self, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
+        """Send as much as there is room for, and return what is left."""
         try:
-            return self._connection.send(frames, socket.MSG_DONTWAIT)
+            sent = self._connection.sendmsg(frames, (), flags)
         except BlockingIOError:
-            return 0
+            sent = 0
+        rest = []
+        for frame in frames:
+            if sent < len(frame):
+                rest.append(memoryview(frame)[sent:])
+            sent = max(0, sent - len(frame))
+        return rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,7 +447,7 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
             chunks.append(chunk)
             unsent += len(chunk)
             if not result.whole or unsent >= _SEND_BYTES:
-                sender.send(b"".join([*frames, *encode_data(b"".join(chunks))]))
+                sender.send(*frames, *encode_data(chunks[0] if len(chunks) == 1 else b"".join(chunks)))
                 frames, chunks, unsent = [], [], 0
     finally:
         result.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from contextlib import suppress
 from typing import Any
@@ -165,3 +166,20 @@ def test_bytes_count_even_when_their_frames_are_not_asked_for() -> None:
     decoder.feed(frame[:4])
 
     assert [json.loads(payload) for _, payload in decoder.feed(frame[4:])] == [{"is": "status"}]
+
+
+@pytest.mark.parametrize("size", [997, 65_536, 70_001, 300_005, 10**7])
+def test_long_payloads_come_in_any_pieces(size: int) -> None:
+    payloads = [os.urandom(300_000), b"", b"short", os.urandom(frames.MAX_DATA_BYTES), os.urandom(65_536)]
+    stream = b"".join(part for payload in payloads for part in (*encode_data(payload), encode_json(Kind.MESSAGE, {})))
+    decoder = FrameDecoder()
+    received = []
+
+    for begin in range(0, len(stream), size):
+        received += decoder.feed(memoryview(stream)[begin : begin + size])
+        assert decoder.missing <= frames.MAX_DATA_BYTES
+        assert not (decoder.missing and decoder.is_between_frames)
+
+    assert [payload for kind, payload in received if kind is Kind.DATA] == [payload for payload in payloads if payload]
+    assert [kind for kind, _ in received].count(Kind.MESSAGE) == len(payloads)
+    assert decoder.is_between_frames

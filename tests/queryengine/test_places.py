@@ -139,27 +139,21 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Calla
         one_row(peer)
 
     tier.engine.scripts["long"] = long
-    order: list[str] = []
 
-    def note(sql: str, key: str) -> Callable[[], None]:
-        def run() -> None:
-            ask(client, sql, key)
-            order.append(key)
-
-        return run
-
-    threads = [threading.Thread(target=note("long", "flood"), daemon=True) for _ in range(3)]
-    for thread in threads:
+    def begin(sql: str, key: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: ask(client, sql, key), daemon=True)
         thread.start()
-    wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
-    threads.append(threading.Thread(target=note("SELECT 1", "other"), daemon=True))
-    threads[-1].start()
-    wait_until(lambda: len(client.active("other")) == 1, within_s=LONG_S)
+        return thread
 
+    threads = [begin("long", "flood") for _ in range(3)]
+    wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
+    threads.append(begin("SELECT 1", "other"))
+    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
     go_on.set()
     for thread in threads:
         thread.join(LONG_S)
 
+    order = [request["fingerprint"] for request in tier.engine.requests]
     assert order.index("other") <= 2, "after the statement that ran and one of who waited before it"
 
 
