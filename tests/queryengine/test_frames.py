@@ -173,7 +173,7 @@ def test_long_payloads_come_in_any_pieces(size: int) -> None:
     payloads = [os.urandom(300_000), b"", b"short", os.urandom(frames.MAX_DATA_BYTES), os.urandom(65_536)]
     stream = b"".join(part for payload in payloads for part in (*encode_data(payload), encode_json(Kind.MESSAGE, {})))
     decoder = FrameDecoder()
-    received = []
+    received: list[tuple[Kind, bytes]] = []
 
     for begin in range(0, len(stream), size):
         received += decoder.feed(memoryview(stream)[begin : begin + size])
