@@ -166,7 +166,7 @@ def _answers(contestant: Contestant) -> bool:
 
 
 def _has_loaded(contestant: Contestant) -> bool:
-    """Whether no load goes on beside what is measured: a runtime that starts again answers before it has loaded anew."""
+    """Whether nothing loads beside what is measured: a runtime that starts again answers before it has loaded anew."""
     if not contestant.datasets:
         return True
     datasets = httpx.get(contestant.datasets, headers={"X-API-Key": KEY}, trust_env=False).json()
