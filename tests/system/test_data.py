@@ -342,7 +342,7 @@ def test_catalog_routes(mutable: Server) -> None:
 
     assert set(status) == {"http", "flight", "engine", "refresh"}
     assert status["http"]["status"] == status["engine"]["status"] == status["refresh"]["status"] == "Ready"
-    assert status["flight"]["status"] == "Disabled"
+    assert status["flight"]["status"] == ("Ready" if mutable.mode == "serve" else "Disabled")
     assert status["http"]["endpoint"] == f"127.0.0.1:{mutable.port}"
     assert [row["name"] for row in datasets] == ["orders"]
     assert datasets[0]["from"] == "file:orders.parquet"
