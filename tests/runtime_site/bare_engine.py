@@ -103,7 +103,9 @@ class Engine:
     def send(self, sql: str, **fields: Any) -> socket.socket:
         connection = self.connect()
         request = {"call": "run", "sql": sql, "encoding": "json", "timeout_s": self.timeout_s, "query_id": "q"}
-        connection.sendall(encode_json(Kind.REQUEST, request | fields))
+        # A worker that takes no more of it has said why before.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(encode_json(Kind.REQUEST, request | fields))
         return connection
 
     def ask(self, sql: str, **fields: Any) -> Answer:
