@@ -367,6 +367,25 @@ def test_a_statement_is_cancelled_by_its_flight_info(
     assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
 
 
+def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    calls = [endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1)) for _ in range(2)]
+    wait_until(lambda: len(engine.active(FINGERPRINTS[0])) == 2)
+    listed = {statement.query_id for statement in engine.active(FINGERPRINTS[0])}
+    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+
+    endpoint.works("DoAction", action("CancelFlightInfo", request))
+
+    told = set()
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+        told.add(dict(call.trailing_metadata())["x-query-id"])
+    assert told == listed
+    assert len(told) == 2
+
+
 def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
     call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
