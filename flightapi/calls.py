@@ -1,7 +1,8 @@
 """
 One RPC as the service sees it: who calls, what comes, when it ends, and how errors leave.
 
-gRPC waits without end for the next message of a client. Here each wait has a limit, kept by one clock for all calls.
+gRPC waits without end for the next message of a client, and for the client to take the next answer. Here each wait has
+a limit, kept by one clock for all calls.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import grpc
@@ -32,6 +33,8 @@ QUERY_ID = "x-query-id"
 IDLE_S = 30.0
 #: The same for a handshake, which may come from anybody.
 HANDSHAKE_IDLE_S = 10.0
+#: Seconds that a client may take nothing, beyond the time limit of statements: all that could follow then is an error.
+SEND_GRACE_S = 30.0
 
 _TICK_S = 1.0
 
@@ -123,6 +126,10 @@ class Call:
             return message
         raise MalformedMessageError("The call has no message.")
 
+    def taken_within(self, seconds: float) -> AbstractContextManager[None]:
+        """End the RPC when the block, in which the client takes an answer, has not been left in *seconds*."""
+        return self._clock.limit(seconds, self.context.cancel)
+
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call *callback* when the RPC has ended in any way, once, or now when it has already. It must not block."""
         if not self.context.add_callback(callback):
@@ -180,13 +187,17 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
     return grpc.stream_unary_rpc_method_handler(behave)
 
 
-def many_answers(act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
-    """As `one_answer`, for an RPC with any number of answers."""
+def many_answers(
+    act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call], send_s: float
+) -> Any:
+    """As `one_answer`, for an RPC with any number of answers, each of which the client takes within *send_s* seconds."""
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)
         try:
-            yield from act(call)
+            for answer in act(call):
+                with call.taken_within(send_s):
+                    yield answer
         except (grpc.RpcError, CallEndedError):
             raise
         except Exception as error:  # noqa: BLE001 (as above)

@@ -453,6 +453,22 @@ def test_who_sends_nothing_is_ended(
             silence.set()
 
 
+def test_who_takes_nothing_is_ended(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flightapi.service.SEND_GRACE_S", 0.3 - config.query.timeout_s)
+    with serving(config, engine) as running:
+        call = running.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
+        next(call)
+        wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+        wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+
+
 def test_a_message_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, max_message_bytes=10_000) as endpoint:
         refused = endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000))
