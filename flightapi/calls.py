@@ -190,7 +190,7 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
 def many_answers(
     act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call], send_s: float
 ) -> Any:
-    """As `one_answer`, for an RPC with any number of answers, each of which the client takes within *send_s* seconds."""
+    """As `one_answer`, for an RPC with any number of answers, each of which is taken within *send_s* seconds."""
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)
