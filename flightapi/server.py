@@ -91,8 +91,13 @@ class FlightServer:
         self._server.start()
 
     def begin_stop(self, limit_s: float) -> None:
-        """Take no more calls. Those under way have *limit_s* seconds, and are then broken off."""
+        """
+        Take no more calls. Those under way have *limit_s* seconds, and are then broken off.
+
+        Those whose client has not said yet what it wants are not waited for.
+        """
         self._stopped = self._server.stop(limit_s)
+        self._clock.begin_stop()
 
     def has_stopped(self, within_s: float) -> bool:
         """Wait for the calls under way, *within_s* seconds at most, and say whether they have ended."""

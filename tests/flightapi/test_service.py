@@ -469,6 +469,28 @@ def test_who_takes_nothing_is_ended(
         assert ended.value.code() == grpc.StatusCode.CANCELLED
 
 
+def test_a_stop_waits_for_nobody_who_sends_nothing(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    silence = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    with serving(config, engine) as endpoint:
+        for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
+            endpoint.begin(METHODS[name].path, nothing(), metadata)
+        running = endpoint.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
+        first = next(running)
+        try:
+            endpoint.server.begin_stop(60)
+
+            assert not endpoint.server.has_stopped(2.5)  # the one that runs is waited for
+            assert table_of([first, *running]).num_rows == 10_000_000
+            assert endpoint.server.has_stopped(10)
+        finally:
+            silence.set()
+
+
 def test_a_message_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, max_message_bytes=10_000) as endpoint:
         refused = endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000))
