@@ -1,16 +1,18 @@
 """
 One RPC as the service sees it: who calls, what comes, when it ends, and how errors leave.
 
-gRPC waits without end for the next message of a client. Here each wait has a limit, kept by one clock for all calls.
+gRPC waits without end for the next message of a client, and for the client to take the next answer. Here each wait has
+a limit, kept by one clock for all calls.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import grpc
@@ -32,6 +34,10 @@ QUERY_ID = "x-query-id"
 IDLE_S = 30.0
 #: The same for a handshake, which may come from anybody.
 HANDSHAKE_IDLE_S = 10.0
+#: The same for both once the server stops.
+STOPPING_IDLE_S = 1.0
+#: Seconds that a client may take nothing, beyond the time limit of statements: all that could follow then is an error.
+SEND_GRACE_S = 30.0
 
 _TICK_S = 1.0
 
@@ -41,26 +47,39 @@ class CallEndedError(Exception):
 
 
 class IdleClock:
-    """Ends calls whose client sends nothing. One thread, until `close`."""
+    """Ends calls whose client does nothing. One thread, until `close`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waits: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._messages: set[object] = set()  # the waits for one
+        self._stops_by = math.inf
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flight-idle-clock", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def limit(self, seconds: float, end: Callable[[], None]) -> Iterator[None]:
-        """Call *end* when the block has not been left in *seconds*, give or take a tick."""
+    def limit(self, seconds: float, end: Callable[[], None], *, message: bool = False) -> Iterator[None]:
+        """
+        Call *end* when the block has not been left in *seconds*, give or take a tick.
+
+        *message* says that it waits for a message, which is not for long once `begin_stop` was called.
+        """
         wait = object()
         with self._lock:
             self._waits[wait] = (time.monotonic() + seconds, end)
+            if message:
+                self._messages.add(wait)
         try:
             yield
         finally:
             with self._lock:
                 self._waits.pop(wait, None)
+                self._messages.discard(wait)
+
+    def begin_stop(self) -> None:
+        """Have no call wait for a message for longer than `STOPPING_IDLE_S` from now on."""
+        self._stops_by = time.monotonic() + STOPPING_IDLE_S
 
     def close(self) -> None:
         """End the thread."""
@@ -71,7 +90,8 @@ class IdleClock:
         while not self._closed.wait(_TICK_S):
             now = time.monotonic()
             with self._lock:
-                due = [wait for wait, (deadline, _) in self._waits.items() if deadline <= now]
+                silent = self._messages if now >= self._stops_by else ()
+                due = [wait for wait, (deadline, _) in self._waits.items() if deadline <= now or wait in silent]
                 ends = [self._waits.pop(wait)[1] for wait in due]
             for end in ends:
                 end()
@@ -105,7 +125,7 @@ class Call:
             grpc.RpcError: The call ended: the client left, or sent nothing for too long.
         """
         while True:
-            with self._clock.limit(self._idle_s, self.context.cancel):
+            with self._clock.limit(self._idle_s, self.context.cancel, message=True):
                 message = next(self._requests, None)
             if message is None:
                 return
@@ -122,6 +142,10 @@ class Call:
         for message in self.messages():
             return message
         raise MalformedMessageError("The call has no message.")
+
+    def taken_within(self, seconds: float) -> AbstractContextManager[None]:
+        """End the RPC when the block, in which the client takes an answer, has not been left in *seconds*."""
+        return self._clock.limit(seconds, self.context.cancel)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call *callback* when the RPC has ended in any way, once, or now when it has already. It must not block."""
@@ -180,13 +204,17 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
     return grpc.stream_unary_rpc_method_handler(behave)
 
 
-def many_answers(act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
-    """As `one_answer`, for an RPC with any number of answers."""
+def many_answers(
+    act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call], send_s: float
+) -> Any:
+    """As `one_answer`, for an RPC with any number of answers, each of which is taken within *send_s* seconds."""
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)
         try:
-            yield from act(call)
+            for answer in act(call):
+                with call.taken_within(send_s):
+                    yield answer
         except (grpc.RpcError, CallEndedError):
             raise
         except Exception as error:  # noqa: BLE001 (as above)

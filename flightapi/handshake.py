@@ -16,6 +16,7 @@ from flightapi.authentication import Accepted, Judge, Refused, Undecided, refuse
 from flightapi.calls import Call
 from flightapi.errors import MalformedMessageError
 from flightapi.protocol import messages
+from queryengine.process_limits import give_memory_back
 
 #: What a caller gets where everybody may call and it has presented nothing that can be sent back.
 NOTHING = "anonymous"
@@ -23,8 +24,12 @@ NOTHING = "anonymous"
 #: The longest message that is looked into: a key is a few hundred bytes at most.
 MAX_MESSAGE_BYTES = 64 * 1024
 
-#: Handshakes that may wait for their message at once: whoever they are, they hold a thread.
-MAX_WAITING = 8
+#: Handshakes that may wait at once, and of these, read their message: whoever they are, the first hold a thread each,
+#: and the second as much memory as two messages may have.
+MAX_WAITING = 16
+MAX_READING = 2
+#: Seconds that one waits for its turn to read.
+TURN_S = 2.0
 
 
 class Handshake:
@@ -33,6 +38,7 @@ class Handshake:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._room = threading.BoundedSemaphore(MAX_WAITING)
+        self._turn = threading.BoundedSemaphore(MAX_READING)
 
     def answer(self, call: Call, verdict: Accepted | Undecided) -> Iterator[bytes]:
         """Answer one handshake."""
@@ -41,22 +47,38 @@ class Handshake:
             call.context.send_initial_metadata((("authorization", f"Bearer {bearer}"),))
             yield _response(b"")
             return
-        if not self._room.acquire(blocking=False):
-            refuse_call(call.context, Refused(audit.MISSING), "Handshake")
-        try:
-            message = next(call.messages(), None)
-        finally:
-            self._room.release()
-        if message is None and self._judge.is_open:
+        found = self._found(call)
+        if found is None:
             return
-        found = Refused(audit.MISSING) if message is None else self._of_message(message)
         if isinstance(found, Refused):
             refuse_call(call.context, found, "Handshake")
         yield _response(found.presented.encode() or NOTHING.encode())
 
-    def _of_message(self, message: bytes) -> Accepted | Refused:
+    def _found(self, call: Call) -> Accepted | Refused | None:
+        """Decide by the message of *call*; None when there is none and none is needed."""
+        if not self._room.acquire(blocking=False):
+            return Refused(audit.MISSING)
+        try:
+            if not self._turn.acquire(timeout=TURN_S):
+                return Refused(audit.MISSING)
+            try:
+                return self._read(call)
+            finally:
+                self._turn.release()
+        finally:
+            self._room.release()
+
+    def _read(self, call: Call) -> Accepted | Refused | None:
+        message = next(call.messages(), None)
+        if message is None:
+            return None if self._judge.is_open else Refused(audit.MISSING)
         if len(message) > MAX_MESSAGE_BYTES:
+            del message
+            give_memory_back()  # Allocators would keep as much for each thread, and anybody may send it.
             return Refused(audit.UNKNOWN)
+        return self._of_message(message)
+
+    def _of_message(self, message: bytes) -> Accepted | Refused:
         try:
             payload = messages.parse(messages.HandshakeRequest, message).payload
             password = messages.parse(messages.BasicAuth, payload).password

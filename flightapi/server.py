@@ -6,6 +6,7 @@ A process that has imported gRPC must not fork: the endpoint has a process of it
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,16 @@ HANDSHAKE_S = 15.0
 _IDENTITY_ONLY = 1
 
 
+#: gRPC logs metadata that is not UTF-8, which may be a key with a byte too many.
+_GRPC_LOGGER = "grpc._cython.cygrpc"
+_METADATA_LOGGED = "Invalid encoding on "
+
+
+def _is_harmless(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC's log holds no metadata. A refused call has its line in the audit log anyway."""
+    return not str(record.msg).startswith(_METADATA_LOGGED)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What bounds the server: `calls` at once, and bytes of one message."""
@@ -61,6 +72,7 @@ class FlightServer:
             message_bytes=config.flight.max_message_bytes,
         )
         judge = Judge(access)
+        logging.getLogger(_GRPC_LOGGER).addFilter(_is_harmless)
         self._clock = IdleClock()
         self._pool = ThreadPoolExecutor(limits.calls, thread_name_prefix="flight")
         self._stopped = threading.Event()
@@ -79,8 +91,13 @@ class FlightServer:
         self._server.start()
 
     def begin_stop(self, limit_s: float) -> None:
-        """Take no more calls. Those under way have *limit_s* seconds, and are then broken off."""
+        """
+        Take no more calls. Those under way have *limit_s* seconds, and are then broken off.
+
+        Those whose client has not said yet what it wants are not waited for.
+        """
         self._stopped = self._server.stop(limit_s)
+        self._clock.begin_stop()
 
     def has_stopped(self, within_s: float) -> bool:
         """Wait for the calls under way, *within_s* seconds at most, and say whether they have ended."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from authkeys.principal import ANONYMOUS
 from flightapi import actions, commands, metadata
 from flightapi.authentication import Accepted, CallDetails, Judge, Undecided
-from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, Call, IdleClock, many_answers, one_answer
+from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import PreparedExecution, Statement
 from flightapi.errors import UnsupportedError
 from flightapi.handshake import Handshake
@@ -67,6 +67,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             version=VERSION, handle_timeout_ms=round(PREPARED_IDLE_S * 1000), max_statement_bytes=self._max_bytes
         )
         self._clock = clock
+        send_s = config.query.timeout_s + SEND_GRACE_S
         one: dict[str, Callable[[Call], bytes]] = {
             "GetFlightInfo": self._get_flight_info,
             "GetSchema": self._get_schema,
@@ -79,7 +80,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
         self._handlers: dict[str, Callable[[Any], Any]] = {
             **{METHODS[name].path: partial(one_answer, act) for name, act in one.items()},
-            **{METHODS[name].path: partial(many_answers, act) for name, act in many.items()},
+            **{METHODS[name].path: partial(many_answers, act, send_s=send_s) for name, act in many.items()},
             **{METHODS[name].path: partial(one_answer, partial(_refuse, text)) for name, text in _UNSUPPORTED.items()},
         }
 
@@ -87,9 +88,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return the handler of a call that was let through."""
         verdict = details.verdict
         if details.method == METHODS["Handshake"].path:
-            return many_answers(
-                partial(self._handshake.answer, verdict=verdict), self._begin(verdict, HANDSHAKE_IDLE_S)
-            )
+            answer = partial(self._handshake.answer, verdict=verdict)
+            return many_answers(answer, self._begin(verdict, HANDSHAKE_IDLE_S), HANDSHAKE_IDLE_S)
         if not isinstance(verdict, Accepted):
             raise TypeError("A call that nobody decided about.")
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 
 from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
@@ -32,6 +33,8 @@ class Statements:
         self._engine = engine
         self._lock = threading.Lock()
         self._cancelled: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        # By ticket; the same one may be asked for several times at once.
+        self._running: dict[tuple[str, bytes], list[CancelSource]] = {}
 
     def describe(self, call: Call, sql: str, parameters: Parameters | None) -> Description:
         """
@@ -59,26 +62,22 @@ class Statements:
             QueryError: Any, before or while the answer is given.
             AnswerCutError: The engine's answer is no Arrow stream.
         """
-        fingerprint = call.principal.fingerprint
-        with self._lock:
-            if ticket_id is not None and (fingerprint, ticket_id) in self._cancelled:
-                raise QueryCancelledError
+        cancel = CancelSource()
         query = Query(
             sql=sql,
             encoding="arrow",
             parameters=parameters,
-            query_id=new_id() if ticket_id is None else ticket_id.hex(),
-            fingerprint=fingerprint,
+            query_id=new_id() if ticket_id is None else self._enter(call, ticket_id, cancel),
+            fingerprint=call.principal.fingerprint,
         )
         call.say_last(QUERY_ID, query.query_id)
-        return _Answer(self._engine, query, call)
+        return _Answer(self._engine, query, call, cancel)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
         """
-        Stop the statement of a ticket that the caller's key was given, and any that begins with it later.
+        Stop the statements that the caller's key runs with a ticket, and any that begins with it later.
 
-        Raises:
-            EngineUnavailableError: The engine cannot be told.
+        Tickets are answered by this process alone, so nobody else has to be told.
         """
         key = call.principal.fingerprint, ticket_id
         with self._lock:
@@ -86,19 +85,46 @@ class Statements:
             self._cancelled.move_to_end(key)
             while len(self._cancelled) > MAX_CANCELLED:
                 self._cancelled.popitem(last=False)
-        self._engine.cancel(ticket_id.hex(), call.principal.fingerprint)
+            running = list(self._running.get(key, ()))
+        for cancel in running:
+            cancel.cancel()
+
+    def _enter(self, call: Call, ticket_id: bytes, cancel: CancelSource) -> str:
+        """
+        Have *cancel* called, until *call* ends, when somebody cancels the ticket.
+
+        Returns:
+            The id of its statement: that of the ticket, unless one with that id runs.
+
+        Raises:
+            QueryCancelledError: The ticket was cancelled.
+        """
+        key = call.principal.fingerprint, ticket_id
+        with self._lock:
+            if key in self._cancelled:
+                raise QueryCancelledError
+            is_free = all(ticket_id != other for _, other in self._running)
+            self._running.setdefault(key, []).append(cancel)
+        call.on_end(partial(self._leave, key, cancel))
+        return ticket_id.hex() if is_free else new_id()
+
+    def _leave(self, key: tuple[str, bytes], cancel: CancelSource) -> None:
+        with self._lock:
+            self._running[key].remove(cancel)
+            if not self._running[key]:
+                del self._running[key]
 
 
 class _Answer:
     """A statement that runs, as an iterator. It ends with its call, whoever still holds it."""
 
-    def __init__(self, engine: QueryEngine, query: Query, call: Call) -> None:
+    def __init__(self, engine: QueryEngine, query: Query, call: Call, cancel: CancelSource) -> None:
         self._record = QueryRecord(logger, "flight-sql", query, call.request_id)
         self._lock = threading.Lock()
         self._ended = False
         self._gone = False
         self._result: QueryResult | None = None
-        self._cancel = CancelSource()
+        self._cancel = cancel
         call.on_end(self._leave)
         try:
             self._result = engine.run(query, self._cancel)

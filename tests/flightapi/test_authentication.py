@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
+import socket
+import struct
 
 import pytest
 
@@ -151,3 +153,31 @@ def test_no_credential_is_in_a_representation() -> None:
 
     assert isinstance(verdict, Accepted)
     assert K1 not in repr(verdict)
+
+
+def test_a_key_with_bytes_that_are_not_text_is_not_logged(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    # Clients of gRPC refuse to send such bytes, so HTTP/2 is spoken by hand.
+    headers = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": METHODS["DoGet"].path.encode(),
+        b":authority": b"localhost",
+        b"content-type": b"application/grpc",
+        b"te": b"trailers",
+        b"authorization": b"Bearer " + K1.encode() + b"\xff",
+    }
+    block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers.items())
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 5, 1, block))
+        received = b""
+        while b"grpc-status" not in received:
+            received += connection.recv(65536)
+
+    assert b"The API key is not valid." in received
+    assert "authentication failed" in caplog.text
+    assert K1 not in caplog.text
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return a frame of HTTP/2 (RFC 9113, 4.1)."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload

@@ -367,6 +367,25 @@ def test_a_statement_is_cancelled_by_its_flight_info(
     assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
 
 
+def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    calls = [endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1)) for _ in range(2)]
+    wait_until(lambda: len(engine.active(FINGERPRINTS[0])) == 2)
+    listed = {statement.query_id for statement in engine.active(FINGERPRINTS[0])}
+    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+
+    endpoint.works("DoAction", action("CancelFlightInfo", request))
+
+    told = set()
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+        told.add(dict(call.trailing_metadata())["x-query-id"])
+    assert told == listed
+    assert len(told) == 2
+
+
 def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
     call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
@@ -430,6 +449,44 @@ def test_who_sends_nothing_is_ended(
                 with pytest.raises(grpc.RpcError) as ended:
                     list(call)
                 assert ended.value.code() == grpc.StatusCode.CANCELLED
+        finally:
+            silence.set()
+
+
+def test_who_takes_nothing_is_ended(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flightapi.service.SEND_GRACE_S", 0.3 - config.query.timeout_s)
+    with serving(config, engine) as running:
+        call = running.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
+        next(call)
+        wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+        wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+
+
+def test_a_stop_waits_for_nobody_who_sends_nothing(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    silence = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    with serving(config, engine) as endpoint:
+        for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
+            endpoint.begin(METHODS[name].path, nothing(), metadata)
+        running = endpoint.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
+        first = next(running)
+        try:
+            endpoint.server.begin_stop(60)
+
+            assert not endpoint.server.has_stopped(2.5)  # the one that runs is waited for
+            assert table_of([first, *running]).num_rows == 10_000_000
+            assert endpoint.server.has_stopped(10)
         finally:
             silence.set()
 

@@ -237,6 +237,22 @@ def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer,
     assert memory(part, "VmHWM") < before + 60 * MIB
 
 
+def test_f19_handshakes_as_large_as_messages_may_be_keep_no_memory(server: FlightServer) -> None:
+    part = flight_part(server)
+    rows(server, "SELECT 1")
+    before = memory(part, "VmRSS")
+
+    with channel_to(server) as channel:
+        for _ in range(3):
+            calls = [channel.stream_stream(METHODS["Handshake"].path)(iter([bytes(15 * MIB)])) for _ in range(12)]
+            for call in calls:
+                with pytest.raises(grpc.RpcError) as refused:
+                    list(call)
+                assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+    assert memory(part, "VmRSS") < before + 100 * MIB
+
+
 def memory(pid: int, name: str) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
