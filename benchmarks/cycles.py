@@ -26,8 +26,8 @@ from pathlib import Path
 
 import httpx
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-KEY = "benchmark-key-of-no-worth-0123456789"
+from benchmarks.servers import KEY, REPOSITORY, free_port
+
 PATIENCE_S = 60.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (nothing is written there)
 
@@ -63,7 +63,7 @@ def main() -> int:
     done: list[Cycle] = []
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        port = _free_port()
+        port = free_port()
         (directory / "small.csv").write_text("a,b\n1,2\n")
         config = directory / "runtime.yaml"
         config.write_text(CONFIG.format(key=KEY, port=port))
@@ -111,13 +111,6 @@ def _cycle(directory: Path, port: int) -> Cycle:
     memory = [str(SHARED_MEMORY / name) for name in sorted(_shared_memory() - shared)]
     ports = [f"port {port}"] if _is_taken(port) else []
     return Cycle(ready_s, stop_s, code, [*processes, *files, *memory, *ports])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _is_taken(port: int) -> bool:

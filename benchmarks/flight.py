@@ -14,16 +14,13 @@ import argparse
 import json
 import os
 import shutil
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import adbc_driver_flightsql.dbapi as adbc
@@ -31,9 +28,7 @@ import duckdb
 import httpx
 from adbc_driver_flightsql import DatabaseOptions
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-KEY = "benchmark-key-of-no-worth-0123456789"
-START_PATIENCE_S = 120.0
+from benchmarks.servers import KEY, REPOSITORY, free_port, running
 
 #: The aims: rows a second at least, the median of SELECT 1 at most, both times the peer's.
 LEAST_ROWS, MOST_LATENCY = 1.2, 1.8
@@ -80,7 +75,7 @@ def main() -> int:
         turns: dict[str, list[Turn]] = {contestant.name: [] for contestant in contestants}
         for round_ in range(options.rounds):
             for contestant in contestants[round_ % len(contestants) :] + contestants[: round_ % len(contestants)]:
-                with _running(contestant, Path(scratch)):
+                with running(contestant.command, Path(scratch), partial(_answers, contestant)):
                     turn = _measure(contestant, options.rows, options.reads, options.statements)
                 turns[contestant.name].append(turn)
                 print(f"round {round_ + 1} {contestant.name:6} {turn}", flush=True)
@@ -88,7 +83,7 @@ def main() -> int:
 
 
 def _contestants(scratch: Path, roapi: str | None, workers: int) -> Iterator[Contestant]:
-    ours = {"http": _free_port(), "flight": _free_port()}
+    ours = {"http": free_port(), "flight": free_port()}
     config = scratch / "runtime.yaml"
     config.write_text(
         json.dumps(  # JSON is YAML
@@ -107,11 +102,11 @@ def _contestants(scratch: Path, roapi: str | None, workers: int) -> Iterator[Con
     serve = [sys.executable, str(REPOSITORY / "manage.py"), "serve", "--config", str(config)]
     yield Contestant("ours", serve, ours["flight"], f"http://127.0.0.1:{ours['http']}/v1/datasets")
     if roapi:
-        peer = _free_port()
+        peer = free_port()
         settings = {
             "addr": {
-                "http": f"127.0.0.1:{_free_port()}",
-                "postgres": f"127.0.0.1:{_free_port()}",
+                "http": f"127.0.0.1:{free_port()}",
+                "postgres": f"127.0.0.1:{free_port()}",
                 "flight_sql": f"127.0.0.1:{peer}",
             },
             "tables": [
@@ -126,29 +121,6 @@ def _contestants(scratch: Path, roapi: str | None, workers: int) -> Iterator[Con
         file = scratch / "roapi.yml"
         file.write_text(json.dumps(settings))
         yield Contestant("ROAPI", [roapi, "-c", str(file)], peer)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def _running(contestant: Contestant, scratch: Path) -> Iterator[None]:
-    with (scratch / "server.log").open("wb") as log:
-        process = subprocess.Popen(contestant.command, cwd=REPOSITORY, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + START_PATIENCE_S
-        while not _answers(contestant):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise TimeoutError(f"{contestant.name}: {(scratch / 'server.log').read_text()[-2000:]}")
-            time.sleep(0.2)
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(START_PATIENCE_S)
 
 
 def _connect(contestant: Contestant) -> adbc.Connection:

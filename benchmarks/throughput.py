@@ -15,24 +15,20 @@ import argparse
 import json
 import os
 import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-KEY = "benchmark-key-of-no-worth-0123456789"
+from benchmarks.servers import KEY, REPOSITORY, free_port, running
+
 CONNECTIONS = 16
-START_PATIENCE_S = 60.0
 
 CONFIG = """\
 runtime:
@@ -71,7 +67,7 @@ def main() -> int:
         rates: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
         for turn in range(options.rounds):
             for contestant in contestants[turn % len(contestants) :] + contestants[: turn % len(contestants)]:
-                with _running(contestant, Path(scratch)):
+                with running(contestant.command, Path(scratch), partial(_answers, contestant)):
                     _measure(contestant, 1)
                     found = _measure(contestant, options.seconds)
                 rates[contestant.name].append(found["requests"] / found["seconds"])
@@ -84,7 +80,7 @@ def main() -> int:
 
 
 def _contestants(scratch: Path, roapi: str | None, workers: int) -> Iterator[Contestant]:
-    ours, bare, peer = _free_port(), _free_port(), _free_port()
+    ours, bare, peer = free_port(), free_port(), free_port()
     config = scratch / "runtime.yaml"
     config.write_text(CONFIG.format(key=KEY, port=ours, workers=workers))
     config.chmod(0o600)
@@ -106,40 +102,12 @@ def _contestants(scratch: Path, roapi: str | None, workers: int) -> Iterator[Con
         table = scratch / "small.csv"
         table.write_text("a,b\n1,2\n")
         settings = {
-            "addr": {"http": f"127.0.0.1:{peer}", "postgres": f"127.0.0.1:{_free_port()}"},
+            "addr": {"http": f"127.0.0.1:{peer}", "postgres": f"127.0.0.1:{free_port()}"},
             "tables": [{"name": "small", "uri": str(table)}],
         }
         file = scratch / "roapi.yml"
         file.write_text(json.dumps(settings))  # JSON is YAML
         yield Contestant("ROAPI", [roapi, "-c", str(file)], f"http://127.0.0.1:{peer}/api/sql", {})
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def _running(contestant: Contestant, scratch: Path) -> Iterator[None]:
-    # To a file as in production, and not to a terminal, which would be slower than any of them.
-    with (scratch / "server.log").open("wb") as log:
-        process = subprocess.Popen(contestant.command, cwd=REPOSITORY, stdout=log, stderr=log)
-    try:
-        _wait_until(lambda: _answers(contestant), contestant.name)
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(START_PATIENCE_S)
-
-
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + START_PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} does not answer")
-        time.sleep(0.1)
 
 
 def _answers(contestant: Contestant) -> bool:
