@@ -159,8 +159,7 @@ class Places:
                 place.since = time.monotonic()
                 place.changed = True
                 self._kept.setdefault(place.key, []).append(place)
-        if closing is not None:
-            closing.close()
+        _close(closing)
 
     def tell(self) -> None:
         """Tell the broker all that it does not know yet."""
@@ -181,9 +180,7 @@ class Places:
         for party in parties:
             party.stop(stopping)
         self.link.close()
-        for connection in closing:
-            if connection is not None:
-                connection.close()
+        _close(*closing)
 
     # What the link calls.
 
@@ -207,8 +204,7 @@ class Places:
                     party = self._parties.get(query_id)
                 case _:
                     raise FrameError("a message of the broker is unknown")
-        if closing is not None:
-            closing.close()
+        _close(closing)
         if party is not None:
             party.stop(stopping if message["is"] == "stopping" else QueryCancelledError)
 
@@ -220,8 +216,7 @@ class Places:
             self._places.clear()
             self._had.clear()
             self._refuse_all()
-        for place in kept:
-            _close(place)
+        _close(*(place.connection for place in kept))
 
     def tick(self, now: float) -> float:
         """Do what is due."""
@@ -234,9 +229,7 @@ class Places:
             closing += [self._recalled(place) for place in idle]
             parties = list(self._parties.values())
             wait_s = ASK_S if self._places else 1.0
-        for connection in closing:
-            if connection is not None:
-                connection.close()
+        _close(*closing)
         for party in parties:
             try:
                 party.look(now)
@@ -365,7 +358,7 @@ class Places:
                 self._tell_use(place)
 
 
-def _close(place: Place) -> None:
-    connection, place.connection = place.connection, None
-    if connection is not None:
-        connection.close()
+def _close(*connections: socket.socket | None) -> None:
+    for connection in connections:
+        if connection is not None:
+            connection.close()
