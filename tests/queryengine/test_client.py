@@ -857,11 +857,11 @@ def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
 ) -> None:
     setup = make_setup(workers=1, max_queued=10_000)
     monkeypatch.setattr(broker_link, "SILENCE_S", LONG_S)
+    setup.engine.scripts["SELECT 1" + " " * 992] = one_row
     engine = setup.client()
     with setup.stalled():
         threads = [in_thread(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
         wait_until(lambda: len(engine._places._parties) == 400 and is_full(engine), within_s=LONG_S)
-    setup.engine.scripts["SELECT 1" + " " * 992] = one_row
 
     for thread, outcome in threads:
         assert finished(thread)
