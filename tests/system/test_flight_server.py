@@ -141,7 +141,7 @@ def test_active_statements_and_cancel_cover_flight(server: FlightServer) -> None
         assert (statement["sql"], statement["state"]) == (ENDLESS, "running")
         assert server.get("/v1/sql/active", headers={"X-API-Key": K2}).json() == []
 
-        cancelled = httpx.post(f"{server.url}/v1/sql/{statement['id']}/cancel", headers=KEYED, trust_env=False)
+        cancelled = server.request("POST", f"/v1/sql/{statement['id']}/cancel", headers=KEYED)
 
         assert cancelled.status_code == 200
         with pytest.raises(grpc.RpcError) as ended:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.harness import K1, K2, Server, example_config, free_port, wait_for
+from tests.system.harness import K1, K2, NO_ROOTS, Server, example_config, free_port, wait_for
 from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
 
 TIMEOUT_S = 3.0
@@ -79,7 +79,7 @@ class Prober:
         self.wrong: list[str] = []
 
     def _run(self) -> None:
-        with httpx.Client(trust_env=False, timeout=60, headers={"X-API-Key": K2}) as client:
+        with httpx.Client(trust_env=False, verify=NO_ROOTS, timeout=60, headers={"X-API-Key": K2}) as client:
             while not self._stop.wait(0.05):
                 began = time.monotonic()
                 answer = client.post(f"{self._server.url}/v1/sql", content="SELECT 1 AS a")

@@ -179,10 +179,8 @@ def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(tmp
 
 
 def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: Server) -> None:
-    url = f"{supervised.url}/v1/datasets/orders/acceleration/refresh"
-
     def refresh(body: dict[str, str]) -> httpx.Response:
-        return httpx.post(url, json=body, headers=KEYED, timeout=60, trust_env=False)
+        return supervised.request("POST", "/v1/datasets/orders/acceleration/refresh", json=body, headers=KEYED)
 
     assert refresh({"refresh_sql": "DELETE FROM orders"}).json()["code"] == "statement_not_allowed"
     assert refresh({"refresh_sql": "SELECT FROM WHERE"}).json()["code"] == "sql_syntax_error"

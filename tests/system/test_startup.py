@@ -16,7 +16,19 @@ import httpx
 import pytest
 import yaml
 
-from tests.system.harness import K1, K2, MODES, PYTHON, REPOSITORY, Mode, Server, example_config, free_port, wait_for
+from tests.system.harness import (
+    K1,
+    K2,
+    MODES,
+    NO_ROOTS,
+    PYTHON,
+    REPOSITORY,
+    Mode,
+    Server,
+    example_config,
+    free_port,
+    wait_for,
+)
 from tests.system.processes import busy_engine_workers
 
 
@@ -248,7 +260,7 @@ def test_tls_serves_https_only(tls_server: tuple[Server, Path]) -> None:
     assert server.rows("SELECT 1 AS a") == [{"a": 1}]
     assert server.sql("SELECT 1", None).status_code == 401
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://localhost:{server.port}/health", trust_env=False)
+        httpx.get(f"http://localhost:{server.port}/health", trust_env=False, verify=NO_ROOTS)
     wait_for(lambda: "a TLS connection failed" in server.output(), "the line about the failed connection")
     assert "Traceback" not in server.output()
 
