@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -33,7 +34,7 @@ from queryengine.errors import WANT_OF_MEMORY
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
-#: Below the state directory: where a load spills. Nobody else writes there, so it is emptied at each start.
+#: Below the state directory: a directory for each load, where it spills. It is deleted at each start.
 TEMPORARY_DIRECTORY = "refresh_tmp"
 
 #: Types that a table can hold but no answer can show.
@@ -42,6 +43,8 @@ _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 #: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
 _WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
 
+
+logger = logging.getLogger(__name__)
 
 TOO_LARGE = (
     "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
@@ -125,7 +128,15 @@ def new_file_name(dataset: DatasetConfig) -> str:
 class Builder(Protocol):
     """What loads a dataset."""
 
-    def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+    def build(
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+    ) -> Snapshot | None:
         """
         Read the source and leave a verified file that survives a loss of power. Nothing is published yet.
 
@@ -133,11 +144,28 @@ class Builder(Protocol):
             dataset: What to read.
             refresh_sql: A gated SELECT over the dataset's own name, run on what was read; None for all of it.
             deadline: What ends the build early.
+            served: What is published of the dataset, which must stay in place until this returns.
+            skip_unchanged: Whether a source that has not changed since *served* may be left unread.
+
+        Returns:
+            The new snapshot; None when there is nothing to publish: *served* is what the source holds, and its file
+            was found undamaged just now. That takes *skip_unchanged*.
 
         Raises:
             SourceError: The source cannot be read, or is not what it should be.
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One call of `Builder.build`. *file* is a name in the directory of snapshots that is not there yet."""
+
+    file: str
+    dataset: DatasetConfig
+    refresh_sql: str | None = None
+    served: Snapshot | None = None
+    skip_unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +190,32 @@ class SnapshotBuilder:
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
         )
 
-    def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+    def build(
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+    ) -> Snapshot | None:
         """As `Builder.build`."""
-        return self.build_file(new_file_name(dataset), dataset, refresh_sql, deadline)
+        order = Order(
+            file=new_file_name(dataset),
+            dataset=dataset,
+            refresh_sql=refresh_sql,
+            served=served,
+            skip_unchanged=skip_unchanged,
+        )
+        return self.carry_out(order, deadline)
 
-    def build_file(self, file: str, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
-        """As `Builder.build`, into a *file* of the directory of snapshots that is not there yet."""
-        path = self.state_dir / SNAPSHOT_DIRECTORY / file
+    def carry_out(self, order: Order, deadline: Deadline) -> Snapshot | None:
+        """As `Builder.build`."""
+        dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
         try:
-            columns, rows = self._load(dataset, refresh_sql, path, deadline)
+            if order.skip_unchanged and self._is_unchanged(order, path, deadline):
+                return None
+            columns, rows, version = self._load(dataset, order.refresh_sql, path, deadline)
             path.chmod(0o600)
             _sync(path)
             sync_directory(path.parent)
@@ -183,6 +228,7 @@ class SnapshotBuilder:
                 sha256=checksum,
                 created_at=utc_now(),
                 source=fingerprint(dataset),
+                source_version=None if version is None else _version_prefix(order.refresh_sql) + version,
                 columns=columns,
             )
             _verify_content(path, snapshot)
@@ -198,14 +244,32 @@ class SnapshotBuilder:
             raise
         return snapshot
 
+    def _is_unchanged(self, order: Order, path: Path, deadline: Deadline) -> bool:
+        """Say whether a load would give what is served, and the file of that is undamaged."""
+        dataset, served = order.dataset, order.served
+        if served is None:
+            return False
+        prefix, version = _version_prefix(order.refresh_sql), served.source_version
+        if served.source != fingerprint(dataset) or version is None or not version.startswith(prefix):
+            return False
+        with self._scratch(path, deadline) as load:
+            if source_of(dataset).has_changed(version.removeprefix(prefix), load):
+                return False
+        try:
+            verify(self.state_dir, served)
+        except SnapshotError as exc:
+            logger.warning("%s It is loaded from the source again.", exc)
+            return False
+        return True
+
     def _load(
         self, dataset: DatasetConfig, refresh_sql: str | None, path: Path, deadline: Deadline
-    ) -> tuple[tuple[Column, ...], int]:
+    ) -> tuple[tuple[Column, ...], int, str | None]:
         deadline.check()
         with (
-            self._scratch(deadline) as load,
+            self._scratch(path, deadline) as load,
             source_of(dataset).open(load) as scan,
-            self._connection(path, scan) as connection,
+            self._connection(path, scan, load.scratch) as connection,
         ):
             table = f"_snapshot.main.{identifier(dataset.name)}"
             view = f"runtime.main.{identifier(dataset.name)}"
@@ -224,12 +288,14 @@ class SnapshotBuilder:
             for column in columns:
                 if column.type.startswith(_UNSUPPORTED_TYPES):
                     raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
-            return columns, _count(connection, table)
+            return columns, _count(connection, table), scan.version
 
     @contextlib.contextmanager
-    def _scratch(self, deadline: Deadline) -> Iterator[Load]:
+    def _scratch(self, path: Path, deadline: Deadline) -> Iterator[Load]:
         """Begin a load with a directory of its own, which is gone when it ends."""
-        scratch = self.state_dir / TEMPORARY_DIRECTORY
+        scratch = scratch_directory(self.state_dir, path.name)
+        # The one above it stays: another load may be about to make its own in it.
+        scratch.parent.mkdir(mode=0o700, exist_ok=True)
         scratch.mkdir(mode=0o700, exist_ok=True)
         try:
             yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
@@ -237,13 +303,13 @@ class SnapshotBuilder:
             shutil.rmtree(scratch, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _connection(self, path: Path, scan: Scan) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _connection(self, path: Path, scan: Scan, scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         connection = duckdb.connect(
             ":memory:",
             config={
                 "threads": 1,
                 "memory_limit": f"{self.memory_limit_bytes}B",
-                "temp_directory": str(self.state_dir / TEMPORARY_DIRECTORY),
+                "temp_directory": str(scratch),
                 "max_temp_directory_size": f"{self.temp_directory_limit_bytes}B",
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
@@ -291,11 +357,21 @@ class SnapshotBuilder:
             raise scan.explain(connection, exc) from exc
 
 
+def scratch_directory(state_dir: Path, file: str) -> Path:
+    """Return the directory that the load into the snapshot *file* has to itself."""
+    return state_dir / TEMPORARY_DIRECTORY / Path(file).stem
+
+
 def remove(path: Path) -> None:
     """Delete a snapshot's file and what the engine may have left beside it; what is not there is no matter."""
     for leftover in path.parent.glob(f"{path.name}*"):
         with contextlib.suppress(OSError):
             leftover.unlink()
+
+
+def _version_prefix(refresh_sql: str | None) -> str:
+    """Return what `Snapshot.source_version` begins with: other rows come of the same source by another SELECT."""
+    return hashlib.sha256(json.dumps(refresh_sql).encode()).hexdigest()[:16] + ":"
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:

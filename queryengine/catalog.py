@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 #: Of the manifest and of the snapshots. Another number on disk means: rebuild from the sources, with a warning.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MANIFEST_NAME = "manifest.json"
 SNAPSHOT_DIRECTORY = "snapshots"
@@ -46,6 +46,8 @@ class Snapshot:
 
     `file` is a name inside `SNAPSHOT_DIRECTORY`; `sha256` and `size_bytes` are of that file; `created_at` is
     ISO 8601 in UTC; `source` fingerprints the settings it was built from, so that a changed YAML rebuilds it.
+    `source_version` says which version of the source it was built from and by which `refresh_sql`, as only `datasets`
+    reads it; None where the source cannot tell its version.
     """
 
     dataset: str
@@ -55,6 +57,7 @@ class Snapshot:
     sha256: str
     created_at: str
     source: str
+    source_version: str | None = None
     columns: tuple[Column, ...]
 
 

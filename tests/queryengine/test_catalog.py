@@ -63,7 +63,7 @@ def test_r18_an_unknown_format_version_is_named(tmp_path: Path) -> None:
     catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
     rewrite(tmp_path, format_version=999)
 
-    with pytest.raises(ManifestError, match="format version 999, not 1"):
+    with pytest.raises(ManifestError, match="format version 999, not 2"):
         catalog.read_manifest(tmp_path)
 
 
