@@ -19,6 +19,7 @@ from pathlib import Path
 
 import duckdb
 
+from datasets.columns import columns_of
 from datasets.deadline import Deadline
 from datasets.errors import SourceError
 from datasets.sources.source import Bound, Value
@@ -107,36 +108,32 @@ def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Co
         )
 
 
-def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str, columns: Sequence[Column]) -> Watermark | None:
+def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> Watermark | None:
     """
-    Return the greatest time in *table*, None when it has none.
+    Return the greatest time in *table*, which is quoted, None when it has none.
 
-    Args:
-        connection: Where the table is, with UTC as its time zone.
-        table: Quoted.
-        name: Of the `time_column`.
-        columns: Those of *table*.
+    The time zone of *connection* is UTC; *name* is the `time_column`.
 
     Raises:
         duckdb.Error: It cannot be read.
     """
-    column = _found(name, columns)
+    column = _found(name, columns_of(connection, table))
     if column is None:
         return None
     quoted = identifier(column.name)
     finite = f"FILTER (isfinite({quoted}))" if _UNBOUNDED.fullmatch(column.type) else ""
-    hint = _HINTS.get(column.type, "{}").format("m")
+    as_hint = _HINTS.get(column.type, "{}").format("m")
     row = connection.execute(
-        f"SELECT m::VARCHAR, {hint} FROM (SELECT max({quoted}) {finite} AS m FROM {table})"  # noqa: S608 - quoted by us
+        f"SELECT m::VARCHAR, {as_hint} FROM (SELECT max({quoted}) {finite} AS m FROM {table})"  # noqa: S608 - quoted by us
     ).fetchone()
     if row is None or row[0] is None:
         return None
     text, value = row
-    if not isinstance(value, int | float | Decimal | date | datetime):
-        value = None  # before the year 1 or after 9999
-    elif column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
+    if isinstance(value, datetime) and column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
         value = value.replace(tzinfo=UTC)
-    return Watermark(column, f"CAST({literal(text)} AS {column.type})", value)
+    # What is before the year 1 or after 9999 is none for Python.
+    hint = value if isinstance(value, int | float | Decimal | date) else None
+    return Watermark(column, f"CAST({literal(text)} AS {column.type})", hint)
 
 
 def copy(source: Path, target: Path, deadline: Deadline) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.deadline import Deadline
-from datasets.errors import DatasetError, SnapshotError, SourceError
+from datasets.errors import DatasetError, SchemaChangedError, SnapshotError, SourceError
 from datasets.snapshots import Order, SnapshotBuilder, new_file_name, remove, scratch_directory
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
@@ -41,7 +41,7 @@ _RECEIVE_BYTES = 64 * 1024
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SnapshotError)}
+_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SchemaChangedError, SnapshotError)}
 
 
 class LoaderFaultError(Exception):

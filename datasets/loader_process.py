@@ -18,7 +18,8 @@ from typing import Any
 
 from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
-from datasets.snapshots import TOO_LARGE, Order, SnapshotBuilder
+from datasets.loading import TOO_LARGE
+from datasets.snapshots import Order, SnapshotBuilder
 from queryengine import process_limits
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf import handover

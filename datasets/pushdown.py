@@ -26,7 +26,6 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "enable_external_access": False,
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
-    "TimeZone": "UTC",
 }
 
 #: Expressions that mean no columns but those they name. Not among them: STAR, COLUMNS(), #1, and LAMBDA, whose
@@ -74,7 +73,11 @@ _Node = Mapping[str, Any]
 def wanted_by(refresh_sql: str) -> Wanted:
     """Return what *refresh_sql*, a SELECT that the gate let through, needs of the dataset that it is over."""
     with duckdb.connect(":memory:", config=_SETTINGS) as connection:
-        row = connection.execute(_PARSE, [refresh_sql]).fetchone()
+        connection.execute("SET TimeZone = 'UTC'")
+        try:
+            row = connection.execute(_PARSE, [refresh_sql]).fetchone()
+        except duckdb.Error:
+            return Wanted()  # the load says what is wrong with it
         answer = decode(row[0]) if row else {}
         statements = answer.get("statements", ())
         if len(statements) != 1:
@@ -141,11 +144,11 @@ def _bounds(root: _Node, nodes: Iterable[_Node], connection: duckdb.DuckDBPyConn
     given.update(_relation_names(table))
     for conjunct in _conjuncts(root.get("where_clause", {})):
         for left, operator, right in _comparisons(conjunct):
-            column, value = _column(left), _value(right, connection)
-            if column is None:
-                column, value, operator = _column(right), _value(left, connection), _MIRRORED[operator]
-            if column is not None and value is not None and column not in given:
-                yield Bound(column, operator, value)
+            sides = ((left, operator, right), (right, _MIRRORED[operator], left))
+            for name, towards, constant in sides:
+                column, value = _column(name), _value(constant, connection)
+                if column is not None and value is not None and column not in given:
+                    yield Bound(column, towards, value)
 
 
 def _conjuncts(where: _Node) -> Iterator[_Node]:
@@ -167,7 +170,7 @@ def _comparisons(node: _Node) -> Iterator[tuple[_Node, Operator, _Node]]:
 
 
 def _column(node: _Node) -> str | None:
-    names = node.get("column_names", ()) if node.get("class") == "COLUMN_REF" else ()
+    names: list[str] = node.get("column_names", []) if node.get("class") == "COLUMN_REF" else []
     return names[0].lower() if len(names) == 1 else None
 
 
@@ -200,7 +203,7 @@ def _time(text: str, kind: str, connection: duckdb.DuckDBPyConnection) -> date |
         row = connection.execute(f"SELECT m FROM (SELECT {moment} AS m) WHERE isfinite(m)").fetchone()  # noqa: S608
     except duckdb.Error:
         return None  # the load says what is wrong with it
-    value = row[0] if row else None
+    value: Any = row[0] if row else None
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if kind == _ZONED else value
     return value if isinstance(value, date) else None
