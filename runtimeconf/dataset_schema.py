@@ -142,13 +142,13 @@ def _check_params(connector: Connector, params: dict[str, str], node: Mapping, p
 
 
 def _check_time_column(values: dict[str, Any], node: Mapping, place: Place) -> None:
-    """Compare `time_column` with the mode: one goes by it, the other has no use for it."""
+    """Compare `time_column` with the mode: append goes by it; what upstream also uses it for is not here."""
     mode = values.get("acceleration", AccelerationConfig()).refresh_mode
     if mode == "append" and "time_column" not in values:
         place.fault(node.line, "lacks the field time_column: by it refresh_mode append tells which rows are newer")
     elif mode != "append" and "time_column" in values:
         where = place.field("time_column")
-        where.fault(line_of(node, "time_column"), "has no use without acceleration.refresh_mode append")
+        where.warn(line_of(node, "time_column"), "has no effect without acceleration.refresh_mode append")
 
 
 def _build_view(values: dict[str, Any], node: Mapping, place: Place) -> ViewConfig:
