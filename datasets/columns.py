@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import duckdb
 
-from datasets.errors import SchemaChangedError
+from datasets.errors import SchemaChangedError, SourceError
 from queryengine.catalog import Column
+
+#: What one dataset may have. Each column takes memory in every engine worker, and the manifest names them all.
+MAX_COLUMNS = 10_000
+#: And the characters of their names and types together, which a nested type can have more of than of columns.
+MAX_SCHEMA_LENGTH = 2_000_000
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
@@ -20,6 +25,23 @@ def count_of(connection: duckdb.DuckDBPyConnection, table: str) -> int:
     """Return the number of rows of *table*, which is quoted."""
     row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a quoted name of the YAML
     return int(row[0]) if row else 0
+
+
+def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
+    """
+    Refuse more *columns* than a dataset may have.
+
+    Raises:
+        SourceError: They are too many, or their names and types too long.
+    """
+    if len(columns) > MAX_COLUMNS:
+        raise SourceError(f"The source of {dataset} has {len(columns)} columns: a dataset has at most {MAX_COLUMNS}.")
+    length = sum(len(column.name) + len(column.type) for column in columns)
+    if length > MAX_SCHEMA_LENGTH:
+        raise SourceError(
+            f"The names and types of the columns of {dataset} have {length} characters: a dataset has at most "
+            f"{MAX_SCHEMA_LENGTH}."
+        )
 
 
 def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]) -> None:

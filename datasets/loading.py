@@ -18,7 +18,7 @@ import duckdb
 
 from datasets import append
 from datasets.append import Watermark
-from datasets.columns import columns_of, count_of, refuse_changes
+from datasets.columns import columns_of, count_of, refuse_changes, refuse_excess
 from datasets.errors import SnapshotError, SourceError
 from datasets.pushdown import wanted_by
 from datasets.sources.registry import source_of
@@ -102,6 +102,7 @@ class LoadingEngine:
                 rows = f"SELECT * FROM {relation}"  # noqa: S608 - quoted by the source
                 connection.execute(f"CREATE VIEW {view} AS {rows}")
                 columns = [Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall()]
+                refuse_excess(dataset.name, columns)
                 scan.accept(connection, [column.name for column in columns])
                 time = append.find_time_column(dataset, columns) if append.time_column_of(dataset) else None
                 if time is not None and newer_than is not None:
@@ -117,6 +118,7 @@ class LoadingEngine:
                 connection.execute("CHECKPOINT _snapshot")
             scan.confirm()
             written = columns_of(connection, table)
+            refuse_excess(dataset.name, written)
             for column in written:
                 if column.type.startswith(_UNSUPPORTED_TYPES):
                     raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
@@ -201,10 +203,14 @@ class LoadingEngine:
             is_broken = isinstance(exc, duckdb.FatalException | duckdb.InternalException)
             if is_broken and WANT_OF_MEMORY.search(text):
                 raise SnapshotError(TOO_LARGE) from exc
-            if scan is None or is_broken or str(self.state_dir) in text:
-                reason = _WRITE_FAILURES.search(text)
+            reason = _WRITE_FAILURES.search(text)
+            if scan is None or str(self.state_dir) in text or (is_broken and reason is not None):
                 raise SnapshotError(
                     f"The snapshot cannot be written: {reason[0] if reason else 'the engine failed'}."
+                ) from exc
+            if is_broken:
+                raise SourceError(
+                    "The engine broke off: the source is damaged in a way that it does not expect."
                 ) from exc
             if refresh_sql is not None and not any(path in text for path in scan.paths):
                 raise SourceError(f"The refresh_sql failed: {text.partition(chr(10))[0].rstrip('.')[:300]}.") from exc

@@ -8,6 +8,7 @@ right after the manifest that no longer names it has taken the place of the one 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -103,14 +104,17 @@ def write_manifest(state_dir: Path, manifest: Manifest) -> None:
     Publish *manifest*: once this returns, every reader sees it, and it survives a loss of power.
 
     Raises:
-        OSError: It could not be written; what was published before still is.
+        OSError: It could not be written, or is too large to be read again; what was published before still is.
     """
+    text = _encode(manifest)
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     target = manifest_path(state_dir)
     temporary = target.with_name(f"{MANIFEST_NAME}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_encode(manifest))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

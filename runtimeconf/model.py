@@ -117,7 +117,8 @@ class DatasetConfig:
 
     `from_` is the text of `from:`; `connector` is what stands before its colon and `location` what follows, a path
     made absolute; `params` are those of the connector, with secret references resolved. `time_column` is there when
-    `refresh_mode` is `append`, and has no meaning otherwise. `line` counts from 1 in the YAML; `yaml_path` like `datasets[0]`.
+    `refresh_mode` is `append`, and has no meaning otherwise. `line` counts from 1 in the YAML; `yaml_path` like
+    `datasets[0]`.
     """
 
     name: str
