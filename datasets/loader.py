@@ -9,6 +9,7 @@ another process (`datasets.loader_process`).
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import shutil
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from datasets.deadline import Deadline
-from datasets.errors import DatasetError, SnapshotError, SourceError
-from datasets.snapshots import TEMPORARY_DIRECTORY, SnapshotBuilder, new_file_name, remove
+from datasets.errors import DatasetError, SchemaChangedError, SnapshotError, SourceError
+from datasets.snapshots import Order, SnapshotBuilder, new_file_name, remove, scratch_directory
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf import handover
 from runtimeconf.model import DatasetConfig
+
+logger = logging.getLogger(__name__)
 
 #: How long a load whose time is up has until its process ends.
 GRACE_S = 1.0
@@ -38,7 +41,7 @@ _RECEIVE_BYTES = 64 * 1024
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SnapshotError)}
+_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SchemaChangedError, SnapshotError)}
 
 
 class LoaderFaultError(Exception):
@@ -68,7 +71,15 @@ class LoaderProcess:
             self._child.end()
             self._child = None
 
-    def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+    def build(
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+    ) -> Snapshot | None:
         """
         As `Builder.build`.
 
@@ -77,13 +88,17 @@ class LoaderProcess:
             SnapshotError: As there; or the process died or cannot be started.
             LoaderFaultError: The load failed for another reason.
         """
-        file = new_file_name(dataset)
+        order = Order(
+            file=new_file_name(dataset),
+            dataset=dataset,
+            refresh_sql=refresh_sql,
+            served=served,
+            skip_unchanged=skip_unchanged,
+        )
         child = self._running()
         request = {
             "builder": handover.plain(self._builder),
-            "file": file,
-            "dataset": handover.plain(dataset),
-            "refresh_sql": refresh_sql,
+            "order": handover.plain(order),
             "limit_s": deadline.limit_s,
             "left_s": deadline.left_s,
         }
@@ -95,15 +110,17 @@ class LoaderProcess:
                 self._child = None
                 reason = child.end(kill=answer is None)
             if answer is None:
-                self._clean_up(file)
+                self._clean_up(order.file)
         if answer is None:
             deadline.check()
             raise SnapshotError(
                 f"The load of {dataset.name} ended with its process ({reason}): a fault of the engine, "
                 "or not enough memory."
             )
+        for level, message in answer["log"]:
+            logger.log(level, "%s", message)
         if "snapshot" in answer:
-            snapshot: Snapshot = handover.rebuilt(Snapshot, answer["snapshot"])
+            snapshot: Snapshot | None = handover.rebuilt(Snapshot | None, answer["snapshot"])
             return snapshot
         if answer["error"] in _ERRORS:
             raise _ERRORS[answer["error"]](answer["message"])
@@ -123,7 +140,7 @@ class LoaderProcess:
     def _clean_up(self, file: str) -> None:
         """Delete what a load left that could not do so itself."""
         remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / file)
-        shutil.rmtree(self._builder.state_dir / TEMPORARY_DIRECTORY, ignore_errors=True)
+        shutil.rmtree(scratch_directory(self._builder.state_dir, file), ignore_errors=True)
 
 
 class _Child:

@@ -7,6 +7,7 @@ connection. Its parent decides about its life: it takes no other signals than th
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -17,11 +18,12 @@ from typing import Any
 
 from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
-from datasets.snapshots import TOO_LARGE, SnapshotBuilder
+from datasets.loading import TOO_LARGE
+from datasets.snapshots import Order, SnapshotBuilder
 from queryengine import process_limits
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf import handover
-from runtimeconf.model import MIB, DatasetConfig
+from runtimeconf.model import MIB
 from runtimeconf.parent_death import die_with_parent
 
 #: How much loads give way to answering callers, in the system's unit; more than statements do.
@@ -40,6 +42,23 @@ _WORN_BYTES = 64 * MIB
 _RECEIVE_BYTES = 64 * 1024
 
 
+class _Said(logging.Handler):
+    """Keeps what a load has to say, for the log of the parent."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._records: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the level and the text."""
+        self._records.append((record.levelno, record.getMessage()))
+
+    def take(self) -> list[tuple[int, str]]:
+        """Return what was said since the last call."""
+        said, self._records = self._records, []
+        return said
+
+
 def main(descriptor: int, parent: int) -> None:
     """Serve the connection *descriptor* of the process *parent* until it is closed."""
     die_with_parent(parent)
@@ -48,6 +67,8 @@ def main(descriptor: int, parent: int) -> None:
     # Snapshots may be of any size.
     is_nice = os.getpriority(os.PRIO_PROCESS, 0)
     process_limits.confine(file_bytes=None, niceness=max(0, NICENESS - is_nice))
+    said = _Said()
+    logging.getLogger().addHandler(said)
     memory = process_limits.Memory()
     base = memory.use().resident
     decoder = FrameDecoder()
@@ -58,6 +79,7 @@ def main(descriptor: int, parent: int) -> None:
                 allowance = int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"])
                 memory.limit(allowance + SPARE_BYTES)
                 answer = _loaded(request)
+                answer["log"] = said.take()
                 process_limits.give_memory_back()
                 answer["worn_out"] = answer.get("error") == "fault" or memory.use().resident > base + _WORN_BYTES
                 connection.sendall(encode_json(Kind.END, answer))
@@ -67,11 +89,10 @@ def _loaded(request: dict[str, Any]) -> dict[str, Any]:
     """Build what *request* asks for, and return the answer."""
     try:
         builder: SnapshotBuilder = handover.rebuilt(SnapshotBuilder, request["builder"])
-        dataset: DatasetConfig = handover.rebuilt(DatasetConfig, request["dataset"])
+        order: Order = handover.rebuilt(Order, request["order"])
         # Stopping is the business of the parent, which does not wait for this process then.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
-        snapshot = builder.build_file(request["file"], dataset, request["refresh_sql"], deadline)
-        return {"snapshot": handover.plain(snapshot)}
+        return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
     except (SourceError, SnapshotError) as exc:
         return {"error": exc.code, "message": str(exc)}
     except MemoryError:

@@ -1,9 +1,7 @@
 """
 Build one immutable DuckDB file per version of a dataset, and tell a good one from a damaged one.
 
-The loading engine is private to one build: it has its own memory limit and temporary directory, and can open nothing
-but the pinned files of the source and the file it writes. So a `refresh_sql`, gated before, cannot reach further than
-its dataset even if the gate let something through.
+What is read, and how, is the business of `datasets.loading`; here it becomes a file that can be trusted.
 """
 
 from __future__ import annotations
@@ -11,41 +9,35 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 import duckdb
 
+from datasets import append
+from datasets.columns import columns_of, count_of, refuse_changes
 from datasets.deadline import Deadline
-from datasets.errors import SchemaChangedError, SnapshotError, SourceError
+from datasets.errors import SchemaChangedError, SnapshotError
+from datasets.loading import TOO_LARGE, Loaded, LoadingEngine
 from datasets.sources.registry import source_of
-from datasets.sources.source import Load, Scan
-from datasets.sql import identifier, literal, literals
-from queryengine.catalog import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path, sync_directory
-from queryengine.errors import WANT_OF_MEMORY
+from datasets.sources.source import Load
+from datasets.sql import identifier
+from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
-#: Below the state directory: where a load spills. Nobody else writes there, so it is emptied at each start.
+#: Below the state directory: a directory for each load, where it spills. It is deleted at each start.
 TEMPORARY_DIRECTORY = "refresh_tmp"
 
-#: Types that a table can hold but no answer can show.
-_UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
-
-#: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
-_WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
-
-
-TOO_LARGE = (
-    "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
-)
+logger = logging.getLogger(__name__)
 
 _HASH_BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -64,6 +56,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
         dataset.location,
         sorted((name, value) for name, value in dataset.params.items() if name not in secrets),
         refresh_sql_of(dataset),
+        append.time_column_of(dataset),
     ]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
@@ -97,23 +90,7 @@ def compare_columns(served: Snapshot, new: Snapshot) -> None:
     Raises:
         SchemaChangedError: They differ; the sentence names the first differences.
     """
-    if served.columns == new.columns:
-        return
-    old_types = {column.name: column.type for column in served.columns}
-    new_types = {column.name: column.type for column in new.columns}
-    differences = [f"{name} is gone" for name in old_types if name not in new_types]
-    differences += [f"{name} is new" for name in new_types if name not in old_types]
-    differences += [
-        f"{name} is {new_types[name]:.80} instead of {kind:.80}"
-        for name, kind in old_types.items()
-        if new_types.get(name, kind) != kind
-    ]
-    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-    what = ", ".join(differences[:3]) or "they are in another order"
-    raise SchemaChangedError(
-        f"The columns of {new.dataset} changed ({what}{more}) and on_schema_change is fail: "
-        "the data loaded before stays; set it to accept to take the new columns."
-    )
+    refuse_changes(new.dataset, served.columns, new.columns)
 
 
 def new_file_name(dataset: DatasetConfig) -> str:
@@ -125,7 +102,15 @@ def new_file_name(dataset: DatasetConfig) -> str:
 class Builder(Protocol):
     """What loads a dataset."""
 
-    def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+    def build(
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+    ) -> Snapshot | None:
         """
         Read the source and leave a verified file that survives a loss of power. Nothing is published yet.
 
@@ -133,11 +118,30 @@ class Builder(Protocol):
             dataset: What to read.
             refresh_sql: A gated SELECT over the dataset's own name, run on what was read; None for all of it.
             deadline: What ends the build early.
+            served: What is published of the dataset, which must stay in place until this returns.
+            skip_unchanged: Whether a source that has not changed since *served* may be left unread.
+
+        Returns:
+            The new snapshot; None when there is nothing to publish: *served* is what the source holds, which takes
+            *skip_unchanged*, or the dataset is one to append to and nothing is newer. In both cases its file was found
+            undamaged just now.
 
         Raises:
+            SchemaChangedError: Newer rows have other columns than *served*, and `on_schema_change` is `fail`.
             SourceError: The source cannot be read, or is not what it should be.
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One call of `Builder.build`. *file* is a name in the directory of snapshots that is not there yet."""
+
+    file: str
+    dataset: DatasetConfig
+    refresh_sql: str | None = None
+    served: Snapshot | None = None
+    skip_unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,28 +166,48 @@ class SnapshotBuilder:
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
         )
 
-    def build(self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
+    def build(
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+    ) -> Snapshot | None:
         """As `Builder.build`."""
-        return self.build_file(new_file_name(dataset), dataset, refresh_sql, deadline)
+        order = Order(
+            file=new_file_name(dataset),
+            dataset=dataset,
+            refresh_sql=refresh_sql,
+            served=served,
+            skip_unchanged=skip_unchanged,
+        )
+        return self.carry_out(order, deadline)
 
-    def build_file(self, file: str, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline) -> Snapshot:
-        """As `Builder.build`, into a *file* of the directory of snapshots that is not there yet."""
-        path = self.state_dir / SNAPSHOT_DIRECTORY / file
+    def carry_out(self, order: Order, deadline: Deadline) -> Snapshot | None:
+        """As `Builder.build`."""
+        dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
         try:
-            columns, rows = self._load(dataset, refresh_sql, path, deadline)
+            with self._load(order.file, deadline) as load:
+                loaded = self._content(order, path, load)
+            if loaded is None:
+                return None
             path.chmod(0o600)
             _sync(path)
             sync_directory(path.parent)
             size, checksum = _measure(path)
+            version = loaded.version
             snapshot = Snapshot(
                 dataset=dataset.name,
                 file=path.name,
-                rows=rows,
+                rows=loaded.rows,
                 size_bytes=size,
                 sha256=checksum,
                 created_at=utc_now(),
                 source=fingerprint(dataset),
-                columns=columns,
+                source_version=None if version is None else _version_prefix(order.refresh_sql) + version,
+                columns=loaded.columns,
             )
             _verify_content(path, snapshot)
             deadline.check()
@@ -198,97 +222,77 @@ class SnapshotBuilder:
             raise
         return snapshot
 
-    def _load(
-        self, dataset: DatasetConfig, refresh_sql: str | None, path: Path, deadline: Deadline
-    ) -> tuple[tuple[Column, ...], int]:
-        deadline.check()
-        with (
-            self._scratch(deadline) as load,
-            source_of(dataset).open(load) as scan,
-            self._connection(path, scan) as connection,
-        ):
-            table = f"_snapshot.main.{identifier(dataset.name)}"
-            view = f"runtime.main.{identifier(dataset.name)}"
-            with deadline.guard(connection), self._explained(connection, scan):
-                relation = scan.bind(connection)
-                connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {relation}")  # noqa: S608 - quoted by us
-                # Not DESCRIBE: that reads a text file once more to find its types.
-                names = "SELECT column_name FROM duckdb_columns() WHERE database_name = 'runtime'"
-                scan.accept(connection, [name for (name,) in connection.execute(names).fetchall()])
-            with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
-                content = refresh_sql or f"SELECT * FROM {view}"  # noqa: S608 - gated, or quoted by us
-                connection.execute(f"CREATE TABLE {table} AS\n{content}")
-                connection.execute("CHECKPOINT _snapshot")
-            scan.confirm()
-            columns = _columns(connection, table)
-            for column in columns:
-                if column.type.startswith(_UNSUPPORTED_TYPES):
-                    raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
-            return columns, _count(connection, table)
+    def _content(self, order: Order, path: Path, load: Load) -> Loaded | None:
+        """Write the file; None when what is served needs no other."""
+        dataset, served = order.dataset, order.served
+        may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
+        by_time = append.time_column_of(dataset)
+        may_append = served is not None and by_time is not None and served.source == fingerprint(dataset)
+        if served is None or not (may_skip or may_append) or not self._is_good(served):
+            return self._engine.load(dataset, order.refresh_sql, path, load)
+        if may_skip:
+            return None
+        try:
+            return self._appended(order, served, path, load)
+        except SchemaChangedError:
+            if dataset.on_schema_change == "fail":
+                raise
+        return self._engine.load(dataset, order.refresh_sql, path, load)
+
+    def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
+        """Say whether the source is the one that *served* was made from, in the same way."""
+        prefix, version = _version_prefix(order.refresh_sql), served.source_version
+        if served.source != fingerprint(order.dataset) or version is None or not version.startswith(prefix):
+            return False
+        return not source_of(order.dataset).has_changed(version.removeprefix(prefix), load)
+
+    def _is_good(self, served: Snapshot) -> bool:
+        try:
+            verify(self.state_dir, served)
+        except SnapshotError as exc:
+            logger.warning("%s It is loaded from the source again.", exc)
+            return False
+        return True
+
+    def _appended(self, order: Order, served: Snapshot, path: Path, load: Load) -> Loaded | None:
+        """
+        Write what is served and what is newer; None when nothing is.
+
+        The newer rows have a file of their own first, so that nothing is copied for none, and their number is no
+        matter of memory.
+        """
+        dataset, old = order.dataset, snapshot_path(self.state_dir, served)
+        last = self._engine.watermark(dataset.name, str(dataset.time_column), old, load)
+        if last is None:
+            return self._engine.load(dataset, order.refresh_sql, path, load)
+        new = load.scratch / "new.duckdb"
+        loaded = self._engine.load(dataset, order.refresh_sql, new, load, last)
+        refuse_changes(dataset.name, served.columns, loaded.columns)
+        if not loaded.rows:
+            return None
+        append.copy(old, path, load.deadline)
+        return replace(loaded, rows=self._engine.add(dataset.name, new, path, load))
+
+    @property
+    def _engine(self) -> LoadingEngine:
+        return LoadingEngine(self.state_dir, self.memory_limit_bytes)
 
     @contextlib.contextmanager
-    def _scratch(self, deadline: Deadline) -> Iterator[Load]:
+    def _load(self, file: str, deadline: Deadline) -> Iterator[Load]:
         """Begin a load with a directory of its own, which is gone when it ends."""
-        scratch = self.state_dir / TEMPORARY_DIRECTORY
-        scratch.mkdir(mode=0o700, exist_ok=True)
+        scratch = scratch_directory(self.state_dir, file)
+        # The one above it stays: another load may be about to make its own in it.
+        scratch.parent.mkdir(mode=0o700, exist_ok=True)
+        scratch.mkdir(mode=0o700)
         try:
             yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def _connection(self, path: Path, scan: Scan) -> Iterator[duckdb.DuckDBPyConnection]:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "threads": 1,
-                "memory_limit": f"{self.memory_limit_bytes}B",
-                "temp_directory": str(self.state_dir / TEMPORARY_DIRECTORY),
-                "max_temp_directory_size": f"{self.temp_directory_limit_bytes}B",
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "allow_community_extensions": False,
-                "python_enable_replacements": False,
-                # A column without a single value gets a type that every table and every answer knows.
-                "legacy_disable_null_type": True,
-            },
-        )
-        try:
-            with self._explained(connection, scan):
-                connection.execute("SET GLOBAL TimeZone = 'UTC'")
-                connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
-                connection.execute("ATTACH ':memory:' AS runtime")
-                connection.execute("USE runtime")
-                connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
-                connection.execute("SET GLOBAL enable_external_access = false")
-                connection.execute("SET GLOBAL lock_configuration = true")
-            yield connection
-        finally:
-            connection.close()
 
-    @contextlib.contextmanager
-    def _explained(
-        self, connection: duckdb.DuckDBPyConnection, scan: Scan, refresh_sql: str | None = None
-    ) -> Iterator[None]:
-        """Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain."""
-        try:
-            yield
-        except duckdb.InterruptException:
-            raise
-        except duckdb.OutOfMemoryException as exc:
-            raise SnapshotError(TOO_LARGE) from exc
-        except duckdb.Error as exc:
-            text = str(exc)
-            if isinstance(exc, duckdb.FatalException | duckdb.InternalException) and WANT_OF_MEMORY.search(text):
-                raise SnapshotError(TOO_LARGE) from exc
-            if str(self.state_dir) in text or isinstance(exc, duckdb.FatalException | duckdb.InternalException):
-                reason = _WRITE_FAILURES.search(text)
-                raise SnapshotError(
-                    f"The snapshot cannot be written: {reason[0] if reason else 'the engine failed'}."
-                ) from exc
-            if refresh_sql is not None and not any(path in text for path in scan.paths):
-                raise SourceError(f"The refresh_sql failed: {text.partition(chr(10))[0].rstrip('.')[:300]}.") from exc
-            raise scan.explain(connection, exc) from exc
+def scratch_directory(state_dir: Path, file: str) -> Path:
+    """Return the directory that the load into the snapshot *file* has to itself."""
+    return state_dir / TEMPORARY_DIRECTORY / Path(file).stem
 
 
 def remove(path: Path) -> None:
@@ -298,14 +302,9 @@ def remove(path: Path) -> None:
             leftover.unlink()
 
 
-def _columns(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
-    rows = connection.execute(f"DESCRIBE {table}").fetchall()
-    return tuple(Column(name=row[0], type=row[1]) for row in rows)
-
-
-def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a quoted name of the YAML
-    return int(row[0]) if row else 0
+def _version_prefix(refresh_sql: str | None) -> str:
+    """Return what `Snapshot.source_version` begins with: other rows come of the same source by another SELECT."""
+    return hashlib.sha256(json.dumps(refresh_sql).encode()).hexdigest()[:16] + ":"
 
 
 def _measure(path: Path) -> tuple[int, str]:
@@ -336,7 +335,7 @@ def _verify_content(path: Path, snapshot: Snapshot) -> None:
     try:
         with duckdb.connect(str(path), read_only=True, config=config) as connection:
             table = identifier(snapshot.dataset)
-            same = _columns(connection, table) == snapshot.columns and _count(connection, table) == snapshot.rows
+            same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
     except duckdb.Error as exc:
         raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
     if not same:

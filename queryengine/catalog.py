@@ -8,6 +8,7 @@ right after the manifest that no longer names it has taken the place of the one 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 #: Of the manifest and of the snapshots. Another number on disk means: rebuild from the sources, with a warning.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MANIFEST_NAME = "manifest.json"
 SNAPSHOT_DIRECTORY = "snapshots"
@@ -46,6 +47,8 @@ class Snapshot:
 
     `file` is a name inside `SNAPSHOT_DIRECTORY`; `sha256` and `size_bytes` are of that file; `created_at` is
     ISO 8601 in UTC; `source` fingerprints the settings it was built from, so that a changed YAML rebuilds it.
+    `source_version` says which version of the source it was built from and by which `refresh_sql`, as only `datasets`
+    reads it; None where the source cannot tell its version.
     """
 
     dataset: str
@@ -55,6 +58,7 @@ class Snapshot:
     sha256: str
     created_at: str
     source: str
+    source_version: str | None = None
     columns: tuple[Column, ...]
 
 
@@ -100,14 +104,17 @@ def write_manifest(state_dir: Path, manifest: Manifest) -> None:
     Publish *manifest*: once this returns, every reader sees it, and it survives a loss of power.
 
     Raises:
-        OSError: It could not be written; what was published before still is.
+        OSError: It could not be written, or is too large to be read again; what was published before still is.
     """
+    text = _encode(manifest)
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     target = manifest_path(state_dir)
     temporary = target.with_name(f"{MANIFEST_NAME}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_encode(manifest))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

@@ -31,6 +31,7 @@ from runtimeconf.shapes import (
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
 MAX_SQL_LENGTH = 100_000
+MAX_COLUMN_LENGTH = 1000
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
@@ -115,6 +116,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
             message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
             where.fault(line_of(node, "from"), message)
     _check_params(connector, params, node, place)
+    _check_time_column(values, node, place)
     return DatasetConfig(
         from_=source, connector=name, location=location, line=node.line, yaml_path=place.path, **values
     )
@@ -139,6 +141,16 @@ def _check_params(connector: Connector, params: dict[str, str], node: Mapping, p
         where.fault(line_of(node, "params"), problem)
 
 
+def _check_time_column(values: dict[str, Any], node: Mapping, place: Place) -> None:
+    """Compare `time_column` with the mode: append goes by it; what upstream also uses it for is not here."""
+    mode = values.get("acceleration", AccelerationConfig()).refresh_mode
+    if mode == "append" and "time_column" not in values:
+        place.fault(node.line, "lacks the field time_column: by it refresh_mode append tells which rows are newer")
+    elif mode != "append" and "time_column" in values:
+        where = place.field("time_column")
+        where.warn(line_of(node, "time_column"), "has no effect without acceleration.refresh_mode append")
+
+
 def _build_view(values: dict[str, Any], node: Mapping, place: Place) -> ViewConfig:
     return ViewConfig(line=line_of(node, "sql"), yaml_path=place.field("sql").path, **values)
 
@@ -148,6 +160,7 @@ DATASET = Section[DatasetConfig](
     Field(name="from", shape=_Source(), is_required=True),
     Field(name="name", shape=_RelationName(), is_required=True),
     Field(name="on_schema_change", shape=Choice("fail", "accept")),
+    Field(name="time_column", shape=Text("the name of a column", max_length=MAX_COLUMN_LENGTH)),
     Field(
         name="params",
         shape=Section(into(dict), *(Field(name=param.name, shape=_Param(param)) for param in all_params())),
@@ -157,7 +170,7 @@ DATASET = Section[DatasetConfig](
         shape=Section(
             into(AccelerationConfig),
             Field(name="enabled", shape=Boolean()),
-            Field(name="refresh_mode", shape=Choice("full")),
+            Field(name="refresh_mode", shape=Choice("full", "append")),
             Field(name="refresh_check_interval", attribute="refresh_check_interval_s", shape=Duration("100ms", "365d")),
             Field(name="refresh_timeout", attribute="refresh_timeout_s", shape=Duration("1ms", "7d")),
             Field(

@@ -104,7 +104,7 @@ class AccelerationConfig:
     """`datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh."""
 
     enabled: bool = True
-    refresh_mode: Literal["full"] = "full"
+    refresh_mode: Literal["full", "append"] = "full"
     refresh_check_interval_s: float | None = None
     refresh_timeout_s: float = 600.0
     refresh_sql: str | None = None
@@ -116,8 +116,9 @@ class DatasetConfig:
     One entry of `datasets`.
 
     `from_` is the text of `from:`; `connector` is what stands before its colon and `location` what follows, a path
-    made absolute; `params` are those of the connector, with secret references resolved. `line` counts from 1 in the
-    YAML; `yaml_path` like `datasets[0]`.
+    made absolute; `params` are those of the connector, with secret references resolved. `time_column` is there when
+    `refresh_mode` is `append`, and has no meaning otherwise. `line` counts from 1 in the YAML; `yaml_path` like
+    `datasets[0]`.
     """
 
     name: str
@@ -125,6 +126,7 @@ class DatasetConfig:
     connector: str = "file"
     location: str = ""
     on_schema_change: Literal["fail", "accept"] = "fail"
+    time_column: str | None = None
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
     line: int = 0

@@ -24,7 +24,7 @@ from datasets.loader import LoaderFaultError, LoaderProcess
 from datasets.loader_process import NICENESS, SPARE_BYTES
 from datasets.snapshots import verify
 from tests.datasets.sources.test_files import put
-from tests.datasets.support import MIB, builder, deadline, declare, files_below, rows, wait_for
+from tests.datasets.support import MIB, builder, deadline, declare, files_below, loaded, rows, wait_for
 
 #: One call of a function, which no interrupt stops; and a statement that listens to one.
 DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"
@@ -92,7 +92,7 @@ def test_a_snapshot_is_that_of_a_load_in_this_process(
     parquet(tmp_path)
     dataset = declare(tmp_path, f"s.{kind}")
 
-    made = process.build(dataset, sql, deadline())
+    made = loaded(process, dataset, sql, deadline())
     here = builder(tmp_path).build(dataset, sql, deadline())
 
     verify(tmp_path / "state", made)
@@ -121,27 +121,27 @@ def test_an_error_keeps_its_class_and_its_sentence(
         builder(tmp_path).build(dataset, sql, deadline())
 
     with pytest.raises(here.type, match=f"^{re.escape(str(here.value))}$") as there:
-        process.build(dataset, sql, deadline())
+        loaded(process, dataset, sql, deadline())
 
     assert there.type is here.type
     assert files_below(tmp_path) == []
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
 def test_what_nobody_foresaw_is_for_the_log_and_costs_the_process(process: LoaderProcess, tmp_path: Path) -> None:
     with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*datasets/snapshots\.py.*RuntimeError: std::bad_cast"):
-        process.build(declare(tmp_path, "a.csv"), "SELECT '\ud800' AS n FROM d", deadline())
+        loaded(process, declare(tmp_path, "a.csv"), "SELECT '\ud800' AS n FROM d", deadline())
 
     assert children() == set()
     assert files_below(tmp_path) == []
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
 def test_the_process_is_confined_and_serves_one_load_after_the_other(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
     child = the_child()
 
-    assert [process.build(declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(3)] == [2, 2, 2]
+    assert [loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(3)] == [2, 2, 2]
 
     assert children() == {child}
     assert status(child, "NoNewPrivs") == "1"
@@ -155,13 +155,13 @@ def test_the_process_is_confined_and_serves_one_load_after_the_other(process: Lo
 
 
 def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderProcess, tmp_path: Path) -> None:
-    process.build(declare(tmp_path, "a.csv"), None, deadline())
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     child = the_child()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(child, number)
 
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
     assert children() == {child}
 
 
@@ -173,25 +173,25 @@ def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
     began = time.monotonic()
 
     with pytest.raises(SnapshotError, match=r"^The load was stopped after 2 s, the refresh_timeout of the dataset\.$"):
-        process.build(declare(tmp_path, "a.csv"), DEAF, deadline(2))
+        loaded(process, declare(tmp_path, "a.csv"), DEAF, deadline(2))
 
     assert 2 + loader.GRACE_S <= time.monotonic() - began < 30
     assert children() == set()
     assert files_below(tmp_path) == []
-    assert not (tmp_path / "state/refresh_tmp").exists()
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
     assert the_child() != first
 
 
 def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path: Path) -> None:
-    process.build(declare(tmp_path, "a.csv"), None, deadline())
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     child = the_child()
 
     with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.5 s"):
-        process.build(declare(tmp_path, "a.csv"), ENDLESS, deadline(0.5))
+        loaded(process, declare(tmp_path, "a.csv"), ENDLESS, deadline(0.5))
 
     # On a machine that is too busy to obey within the grace it may be another one.
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
     assert len(children() | {child}) <= 2
 
 
@@ -205,7 +205,7 @@ def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path:
     ],
 )
 def test_a_load_that_takes_memory_without_end_fails(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
-    process.build(declare(tmp_path, "a.csv"), None, deadline())
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     child = the_child()
     base = peak_bytes(child)
     peak, ended = [base], threading.Event()
@@ -221,14 +221,14 @@ def test_a_load_that_takes_memory_without_end_fails(process: LoaderProcess, tmp_
     watcher.start()
     try:
         with pytest.raises(SnapshotError, match=r"query\.memory_limit|not enough memory"):
-            process.build(declare(tmp_path, "a.csv"), sql, deadline())
+            loaded(process, declare(tmp_path, "a.csv"), sql, deadline())
     finally:
         ended.set()
         watcher.join()
 
     assert max(peak) < base + 1.25 * 256 * MIB + SPARE_BYTES
     assert len(files_below(tmp_path)) == 1
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
 @pytest.mark.parametrize("memory_mib", [64, 256])
@@ -240,7 +240,7 @@ def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_
     )
 
     try:
-        snapshot = process.build(declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline())
+        snapshot = loaded(process, declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline())
     finally:
         process.close()
 
@@ -250,7 +250,7 @@ def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_
 @pytest.mark.parametrize("after", ["begin", "some"])
 def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path, after: str) -> None:
     if after == "some":
-        process.build(declare(tmp_path, "a.csv"), None, deadline())
+        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     before = files_below(tmp_path)
 
     def kill() -> None:
@@ -262,12 +262,12 @@ def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp
     killer.start()
     try:
         with pytest.raises(SnapshotError, match=r"^The load of d ended with its process \(signal SIGKILL\)"):
-            process.build(declare(tmp_path, "a.csv"), DEAF, deadline())
+            loaded(process, declare(tmp_path, "a.csv"), DEAF, deadline())
     finally:
         killer.join()
 
     assert files_below(tmp_path) == before
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
 def test_a_process_that_died_idle_costs_nothing(process: LoaderProcess, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_process_that_died_idle_costs_nothing(process: LoaderProcess, tmp_path
     os.kill(child, signal.SIGKILL)
     wait_for(lambda: "Z" in status(child, "State"), "its end")
 
-    assert process.build(declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
 @pytest.mark.parametrize("sql", [DEAF, ENDLESS])
@@ -292,7 +292,7 @@ def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tm
     stopper.start()
     try:
         with pytest.raises(SnapshotError, match=f"^{INTERRUPTED}$"):
-            process.build(declare(tmp_path, "a.csv"), sql, Deadline(600, stop))
+            loaded(process, declare(tmp_path, "a.csv"), sql, Deadline(600, stop))
     finally:
         stopper.join()
 
@@ -307,7 +307,7 @@ def test_a_process_that_cannot_be_started_is_said(
 
     process.start()
     with pytest.raises(SnapshotError, match=r"^The process that loads data cannot be started: No such file"):
-        process.build(declare(tmp_path, "a.csv"), None, deadline())
+        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
 
 
 def test_a_program_that_does_not_run_is_said(
@@ -316,7 +316,7 @@ def test_a_program_that_does_not_run_is_said(
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
     with pytest.raises(SnapshotError, match=r"ended with its process \(exit code 1\)"):
-        process.build(declare(tmp_path, "a.csv"), None, deadline())
+        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
         f"snapshots/{snapshot.file}.wal",
         "snapshots/directory/file",
         "manifest.json.4711.tmp",
-        "refresh_tmp/duckdb_temp_storage-0.tmp",
+        "refresh_tmp/d-0123456789abcdef/duckdb_temp_storage-0.tmp",
     ):
         put(state_dir, name, b"left")
     (state_dir / "snapshots/link").symlink_to(tmp_path / "a.csv")
@@ -132,7 +132,7 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     if damage == "garbage":
         path.write_bytes(b"\0" * 100)
     elif damage == "version":
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 1}))
     else:
         path.write_text(path.read_text().replace('"rows": 1', '"rows": 7'))
 

@@ -118,7 +118,7 @@ def test_a_load_beyond_its_memory_and_temporary_space_ends(tmp_path: Path) -> No
     with pytest.raises(SnapshotError, match=r"query\.memory_limit"):
         builder(tmp_path, memory_mib=32).build(declare(tmp_path, "a.csv"), sql, deadline())
 
-    assert list((tmp_path / "state").iterdir()) == [tmp_path / "state/snapshots"]
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
     assert files_below(tmp_path) == []
 
 
@@ -129,7 +129,7 @@ def test_a_load_that_spills_succeeds_and_leaves_no_temporary_file(tmp_path: Path
     snapshot = builder(tmp_path, memory_mib=40).build(declare(tmp_path, "a.csv"), sql, deadline())
 
     assert rows(tmp_path, snapshot) == [(2_000_000,)]
-    assert list((tmp_path / "state").iterdir()) == [tmp_path / "state/snapshots"]
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
 
 
 def test_a_disk_that_is_full_is_said_and_the_next_load_succeeds(tmp_path: Path) -> None:

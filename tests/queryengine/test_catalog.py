@@ -43,6 +43,17 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     assert stat.S_IMODE(catalog.manifest_path(tmp_path).stat().st_mode) == 0o600
 
 
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog.write_manifest(tmp_path, Manifest(generation=1))
+    monkeypatch.setattr(catalog, "MAX_MANIFEST_BYTES", 300)
+
+    with pytest.raises(OSError, match="File too large"):
+        catalog.write_manifest(tmp_path, Manifest(generation=2, snapshots=(FLIGHTS,)))
+
+    assert catalog.read_manifest(tmp_path) == Manifest(generation=1)
+    assert [entry.name for entry in tmp_path.iterdir()] == [catalog.MANIFEST_NAME]
+
+
 def test_nothing_published_yet_is_generation_0(tmp_path: Path) -> None:
     assert catalog.read_manifest(tmp_path) == Manifest(generation=0)
 
@@ -63,7 +74,7 @@ def test_r18_an_unknown_format_version_is_named(tmp_path: Path) -> None:
     catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
     rewrite(tmp_path, format_version=999)
 
-    with pytest.raises(ManifestError, match="format version 999, not 1"):
+    with pytest.raises(ManifestError, match="format version 999, not 2"):
         catalog.read_manifest(tmp_path)
 
 
@@ -112,8 +123,8 @@ def test_a_snapshot_outside_its_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_manifest_too_large_to_be_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "MAX_MANIFEST_BYTES", 100)
     catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    monkeypatch.setattr(catalog, "MAX_MANIFEST_BYTES", 100)
 
     with pytest.raises(ManifestError, match="too large"):
         catalog.read_manifest(tmp_path)

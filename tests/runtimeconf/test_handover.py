@@ -38,6 +38,7 @@ ADDRESSES = st.builds(Address, TEXTS, NUMBERS)
 ACCELERATIONS = st.builds(
     AccelerationConfig,
     enabled=st.booleans(),
+    refresh_mode=st.sampled_from(["full", "append"]),
     refresh_check_interval_s=st.none() | SECONDS,
     refresh_timeout_s=SECONDS,
     refresh_sql=st.none() | TEXTS,
@@ -48,6 +49,7 @@ DATASETS = st.builds(
     from_=TEXTS,
     location=TEXTS,
     on_schema_change=st.sampled_from(["fail", "accept"]),
+    time_column=st.none() | TEXTS,
     params=st.dictionaries(TEXTS, TEXTS, max_size=3),
     acceleration=ACCELERATIONS,
     line=NUMBERS,

@@ -64,10 +64,11 @@ datasets:
   - from: file:data/flights.parquet
     name: flights
     on_schema_change: accept
+    time_column: departed_at
     params: {file_format: parquet}
     acceleration:
       enabled: true
-      refresh_mode: full
+      refresh_mode: append
       refresh_check_interval: 10m
       refresh_timeout: 5m
       refresh_sql: "SELECT * FROM flights"
@@ -110,15 +111,19 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                 from_="file:data/flights.parquet",
                 location=str(tmp_path / "data" / "flights.parquet"),
                 on_schema_change="accept",
+                time_column="departed_at",
                 params={"file_format": "parquet"},
                 acceleration=AccelerationConfig(
-                    refresh_check_interval_s=600.0, refresh_timeout_s=300.0, refresh_sql="SELECT * FROM flights"
+                    refresh_mode="append",
+                    refresh_check_interval_s=600.0,
+                    refresh_timeout_s=300.0,
+                    refresh_sql="SELECT * FROM flights",
                 ),
                 line=29,
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=40, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=41, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -247,7 +252,7 @@ datasets:
   - from: snowflake:a
     name: a
     description: canary
-    time_column: t
+    time_format: unix_seconds
     acceleration: {engine: duckdb, mode: file, primary_key: id}
 views:
   - {name: v, sql_ref: v.sql}
@@ -259,7 +264,7 @@ views:
         *("models", "tools", "embeddings", "catalogs", "workers", "functions", "snapshots", "extensions"),
         "dependencies",
         *(f"runtime.{name}" for name in ("caching", "task_history", "cors", "telemetry", "metrics", "scheduler")),
-        *("datasets[0].description", "datasets[0].time_column", "datasets[0].acceleration.engine"),
+        *("datasets[0].description", "datasets[0].time_format", "datasets[0].acceleration.engine"),
         *("datasets[0].acceleration.mode", "datasets[0].acceleration.primary_key"),
         "views[0].sql_ref",
     ]
@@ -731,7 +736,8 @@ views:
         ("params: {file_format: '${ env:canary }'}", f"{FORMAT}: {FORMATS}; found a text"),
         ("params: ~", "params: is empty: fill it in, or leave it out"),
         ("acceleration: ~", "acceleration: is empty: fill it in, or leave it out"),
-        ("acceleration: {refresh_mode: append}", "acceleration.refresh_mode: must be full; found 'append'"),
+        ("acceleration: {refresh_mode: cdc}", "acceleration.refresh_mode: must be full or append; found 'cdc'"),
+        ("time_column: ''", "time_column: must be the name of a column; found '' (it is blank)"),
         ("acceleration: {refresh_sql: ' '}", f"{SQL}: must be one SELECT statement; found ' ' (it is blank)"),
         ("acceleration: {enabled: yes}", "acceleration.enabled: must be true or false; found 'yes'"),
         (
@@ -742,6 +748,22 @@ views:
 )
 def test_faults_of_a_dataset(fault: Fault, fields: str, message: str) -> None:
     assert fault(dataset(fields), {"CANARY": "canary"}) == f"2: datasets[0].{message}"
+
+
+def test_append_needs_a_time_column(fault: Fault) -> None:
+    assert fault(dataset("acceleration: {refresh_mode: append}")) == (
+        "2: datasets[0]: lacks the field time_column: by it refresh_mode append tells which rows are newer"
+    )
+
+
+@pytest.mark.parametrize("fields", ["time_column: t", "time_column: t, acceleration: {refresh_mode: full}"])
+def test_a_time_column_without_append_is_taken_with_a_warning(load_text: Load, fields: str) -> None:
+    config = load_text(dataset(fields))
+
+    assert config.datasets[0].time_column == "t"
+    assert [line for line in config.warnings if "time_column" in line] == [
+        f"{config.file}:2: datasets[0].time_column: has no effect without acceleration.refresh_mode append"
+    ]
 
 
 def test_params_take_references(load_text: Load) -> None:

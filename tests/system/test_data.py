@@ -250,8 +250,7 @@ def test_r18_damage_on_disk_is_found_and_rebuilt(ended_runtime: Path, damage: st
     if damage == "manifest":
         manifest.write_text(manifest.read_text()[:-20])
     elif damage == "format":
-        manifest.write_text(manifest.read_text().replace('"format_version":1', '"format_version":99').replace(
-            '"format_version": 1', '"format_version": 99'))  # fmt: skip
+        manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 99'))
     else:
         snapshot.chmod(0o600)
         snapshot.write_bytes(data)

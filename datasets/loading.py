@@ -1,0 +1,233 @@
+"""
+The engine that loads: private to one load, confined to it, and thrown away with it.
+
+It has its own memory limit and temporary directory, and can open nothing but the pinned files of the source and the
+file that it writes. So a `refresh_sql`, gated before, cannot reach further than its dataset even if the gate let
+something through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+
+from datasets import append
+from datasets.append import Watermark
+from datasets.columns import columns_of, count_of, refuse_changes, refuse_excess
+from datasets.errors import SnapshotError, SourceError
+from datasets.pushdown import wanted_by
+from datasets.sources.registry import source_of
+from datasets.sources.source import Load, Scan, Wanted
+from datasets.sql import identifier, literal, literals
+from queryengine.catalog import Column
+from queryengine.errors import WANT_OF_MEMORY
+from runtimeconf.model import DatasetConfig
+
+TOO_LARGE = (
+    "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
+)
+
+#: Types that a table can hold but no answer can show.
+_UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
+
+#: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
+_WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
+
+#: The columns that the source has now. Not DESCRIBE: that reads a text file once more to find its types.
+_COLUMNS_READ = (
+    "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = 'runtime' ORDER BY column_index"
+)
+
+#: Where a stream that a SELECT may read more than once is kept meanwhile; it spills as any temporary table does.
+_KEPT = "_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load wrote, and the version of the source that it read."""
+
+    columns: tuple[Column, ...]
+    rows: int
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingEngine:
+    """
+    Loads for the runtime whose state is in *state_dir*, of which no error says anything.
+
+    It uses at most *memory_limit_bytes* of memory, the temporary space that a load allows, and one thread.
+    """
+
+    state_dir: Path
+    memory_limit_bytes: int
+
+    def load(
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        path: Path,
+        load: Load,
+        newer_than: Watermark | None = None,
+    ) -> Loaded:
+        """
+        Read the source into a table named like *dataset*, in a new file at *path*.
+
+        Args:
+            dataset: What to read.
+            refresh_sql: As in `Builder.build`.
+            path: The file; what is there of it after an error is the caller's to delete.
+            load: The load, of which everything is wanted.
+            newer_than: Only newer rows are read; None for all.
+
+        Raises:
+            SchemaChangedError: The time of the source is of another type than in *newer_than*.
+            SourceError: The source cannot be read, or is not what it should be.
+            SnapshotError: The file cannot be written, or the deadline passed.
+        """
+        deadline = load.deadline
+        deadline.check()
+        load = replace(load, wanted=_wanted(dataset, refresh_sql, newer_than))
+        with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
+            table = f"_snapshot.main.{identifier(dataset.name)}"
+            view = f"runtime.main.{identifier(dataset.name)}"
+            with deadline.guard(connection), self._explained(connection, scan):
+                self._confine(connection, path, scan)
+                relation = scan.bind(connection)
+                rows = f"SELECT * FROM {relation}"  # noqa: S608 - quoted by the source
+                connection.execute(f"CREATE VIEW {view} AS {rows}")
+                columns = [Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall()]
+                refuse_excess(dataset.name, columns)
+                scan.accept(connection, [column.name for column in columns])
+                time = append.find_time_column(dataset, columns) if append.time_column_of(dataset) else None
+                if time is not None and newer_than is not None:
+                    refuse_changes(dataset.name, [newer_than.column], [time])
+                    rows = f"{rows} WHERE {newer_than.condition}"
+                if refresh_sql is not None and scan.is_read_once:
+                    connection.execute(f"CREATE TEMP TABLE {_KEPT} AS {_chosen(rows, columns, load.wanted)}")
+                    connection.execute(f"CREATE OR REPLACE VIEW {view} AS FROM temp.{_KEPT}")
+                elif refresh_sql is not None and newer_than is not None:
+                    connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
+            with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
+                connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
+                connection.execute("CHECKPOINT _snapshot")
+            scan.confirm()
+            written = columns_of(connection, table)
+            refuse_excess(dataset.name, written)
+            for column in written:
+                if column.type.startswith(_UNSUPPORTED_TYPES):
+                    raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
+            if time is not None:
+                append.check_result(dataset, time, written)
+            return Loaded(written, count_of(connection, table), scan.version)
+
+    def add(self, table: str, new: Path, path: Path, load: Load) -> int:
+        """
+        Add to the *table* in the file *path* the one of the same name and columns in the file *new*.
+
+        Returns:
+            The rows there are then.
+
+        Raises:
+            SnapshotError: *path* cannot be written, or the deadline passed.
+        """
+        quoted = identifier(table)
+        with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot")
+            connection.execute(f"ATTACH {literal(str(new))} AS _new (READ_ONLY)")
+            connection.execute(f"INSERT INTO _snapshot.main.{quoted} FROM _new.main.{quoted}")
+            connection.execute("CHECKPOINT _snapshot")
+            return count_of(connection, f"_snapshot.main.{quoted}")
+
+    def watermark(self, table: str, column: str, path: Path, load: Load) -> Watermark | None:
+        """
+        Return the greatest time in the *column* of *table* in the file *path*, None when there is none.
+
+        Raises:
+            SnapshotError: It cannot be read, or the deadline passed.
+        """
+        with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
+            return append.watermark(connection, f"_snapshot.main.{identifier(table)}", column)
+
+    @contextlib.contextmanager
+    def _connection(self, load: Load, scan: Scan | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": 1,
+                "memory_limit": f"{self.memory_limit_bytes}B",
+                "temp_directory": str(load.scratch),
+                "max_temp_directory_size": f"{load.scratch_bytes}B",
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "allow_community_extensions": False,
+                "python_enable_replacements": False,
+                # A column without a single value gets a type that every table and every answer knows.
+                "legacy_disable_null_type": True,
+            },
+        )
+        try:
+            with self._explained(connection, scan):
+                connection.execute("SET GLOBAL TimeZone = 'UTC'")
+            yield connection
+        finally:
+            connection.close()
+
+    def _confine(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> None:
+        connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
+        connection.execute("ATTACH ':memory:' AS runtime")
+        connection.execute("USE runtime")
+        connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
+        connection.execute("SET GLOBAL enable_external_access = false")
+        connection.execute("SET GLOBAL lock_configuration = true")
+
+    @contextlib.contextmanager
+    def _explained(
+        self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refresh_sql: str | None = None
+    ) -> Iterator[None]:
+        """Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain."""
+        try:
+            yield
+        except duckdb.InterruptException:
+            raise
+        except duckdb.OutOfMemoryException as exc:
+            raise SnapshotError(TOO_LARGE) from exc
+        except duckdb.Error as exc:
+            text = str(exc)
+            is_broken = isinstance(exc, duckdb.FatalException | duckdb.InternalException)
+            if is_broken and WANT_OF_MEMORY.search(text):
+                raise SnapshotError(TOO_LARGE) from exc
+            reason = _WRITE_FAILURES.search(text)
+            if scan is None or str(self.state_dir) in text or (is_broken and reason is not None):
+                raise SnapshotError(
+                    f"The snapshot cannot be written: {reason[0] if reason else 'the engine failed'}."
+                ) from exc
+            if is_broken:
+                raise SourceError(
+                    "The engine broke off: the source is damaged in a way that it does not expect."
+                ) from exc
+            if refresh_sql is not None and not any(path in text for path in scan.paths):
+                raise SourceError(f"The refresh_sql failed: {text.partition(chr(10))[0].rstrip('.')[:300]}.") from exc
+            raise scan.explain(connection, exc) from exc
+
+
+def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Watermark | None) -> Wanted:
+    wanted = Wanted() if refresh_sql is None else wanted_by(refresh_sql)
+    time = append.time_column_of(dataset)
+    if time is not None and wanted.columns is not None:
+        wanted = replace(wanted, columns=wanted.columns | {time.lower()})
+    return wanted if newer_than is None else replace(wanted, bounds=(*wanted.bounds, *newer_than.bounds))
+
+
+def _chosen(rows: str, columns: list[Column], wanted: Wanted) -> str:
+    """Return *rows*, a SELECT of all *columns*, with those only that are wanted."""
+    if wanted.columns is None:
+        return rows
+    names = [identifier(column.name) for column in columns if column.name.lower() in wanted.columns]
+    return f"SELECT {', '.join(names)} FROM ({rows})" if names else rows  # noqa: S608 - quoted by us
