@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,7 +32,8 @@ class Publication:
     The manifest and the snapshot files of *state_dir*.
 
     Making one cleans up: what a predecessor left half done is deleted, and the manifest names only snapshots that
-    were built from the *datasets* as they are declared now and that are undamaged. One thread calls `publish`.
+    were built from the *datasets* as they are declared now and that are undamaged. Safe for threads; of one
+    dataset, one at a time publishes.
 
     Raises:
         StateDirectoryError: The directory cannot be written.
@@ -39,6 +41,7 @@ class Publication:
 
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
         self._state_dir = state_dir
+        self._lock = threading.Lock()  # of who replaces the manifest
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._manifest = self._recover(datasets)
@@ -59,15 +62,16 @@ class Publication:
         Raises:
             SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
         """
-        superseded = self.snapshot(snapshot.dataset)
-        others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
-        manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
-        try:
-            write_manifest(self._state_dir, manifest)
-        except OSError as exc:
-            self.discard(snapshot)
-            raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
-        self._manifest = manifest
+        with self._lock:
+            superseded = self.snapshot(snapshot.dataset)
+            others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
+            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
+            try:
+                write_manifest(self._state_dir, manifest)
+            except OSError as exc:
+                self.discard(snapshot)
+                raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+            self._manifest = manifest
         if superseded is not None:
             self.discard(superseded)
 

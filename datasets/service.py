@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 from datasets.control import DatasetControl, DatasetState, LoadedOnce, RefreshRun
 from datasets.control_socket import ControlClient, ControlServer
@@ -39,7 +40,7 @@ class DatasetService:
         config: The runtime's configuration.
         exclusive: Whether this process must be the one that refreshes.
         judge: Judges the `refresh_sql` of callers; None: a gate of this process.
-        builder: What loads, when this process refreshes; None: this process itself.
+        builders: What loads, when this process refreshes; none: this process itself.
     """
 
     def __init__(
@@ -48,12 +49,12 @@ class DatasetService:
         *,
         exclusive: bool,
         judge: StatementJudge | None = None,
-        builder: Builder | None = None,
+        builders: Sequence[Builder] = (),
     ) -> None:
         self._config = config
         self._exclusive = exclusive
         self._judge = judge
-        self._builder = builder
+        self._builders = builders
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
         self._stopping = threading.Event()
@@ -124,7 +125,7 @@ class DatasetService:
     def _hold(self) -> None:
         """Become the process that refreshes; the lock is ours."""
         try:
-            refresher = Refresher(self._config, self._judge or Gate(), builder=self._builder)
+            refresher = Refresher(self._config, self._judge or Gate(), builders=self._builders)
             self._server = ControlServer(self._config.state_dir, refresher)
         except BaseException:
             self._lock.release()

@@ -62,6 +62,10 @@ STATE = DatasetState(
     snapshot="a-1",
     error=None,
     loaded_once=True,
+    checked_at="2026-01-01T00:10:00.000Z",
+    next_refresh_at=None,
+    age_s=1.5,
+    bytes=274432,
 )
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
 

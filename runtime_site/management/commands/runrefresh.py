@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.loader import LoaderProcess
+from datasets.refresher import MAX_LOADS
 from datasets.service import DatasetService
 from datasets.snapshots import SnapshotBuilder
 from queryengine.client import EngineClient
@@ -37,10 +38,11 @@ class Command(PartBase):
             signal.signal(number, lambda *_: sys.exit(0))
         # No text of a caller is parsed in this process: it has the data's sources, and must outlive every statement.
         engine = EngineClient(config)
-        # Nor is one run here: what loads is a process that may be killed. It starts while the data is verified.
-        loader = LoaderProcess(SnapshotBuilder.of(config))
-        loader.start()
-        service = DatasetService(config, exclusive=True, judge=engine, builder=loader)
+        # Nor is one run here: what loads are processes that may be killed. The first starts while the data is verified,
+        # each other one when it has something to do.
+        loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
+        loaders[0].start()
+        service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)
         service.start()
         if "verified" in extra:
             os.eventfd_write(extra["verified"], 1)
@@ -51,7 +53,8 @@ class Command(PartBase):
         while not stop.wait(_LOOK_S):
             pass
         service.stop(config.shutdown_timeout_s)
-        loader.close()
+        for loader in loaders:
+            loader.close()
         engine.close()
 
 
