@@ -23,7 +23,7 @@ class DatasetState:
     One row of `GET /v1/datasets`. Times are ISO 8601 in UTC; `error` is a sentence without paths.
 
     `refreshed_at` is when the data that is served was built; `checked_at` is when a refresh last succeeded, be it that
-    it found the source unchanged, and `age_s` the seconds since then. `bytes` is the size of the snapshot's file.
+    it found the source unchanged, and `age_s` the whole seconds since then. `bytes` is the size of the snapshot's file.
     """
 
     from_: str
@@ -37,7 +37,7 @@ class DatasetState:
     loaded_once: bool
     checked_at: str | None
     next_refresh_at: str | None
-    age_s: float | None
+    age_s: int | None
     bytes: int | None
 
 

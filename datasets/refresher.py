@@ -233,7 +233,7 @@ class Refresher:
             loaded_once=snapshot is not None,
             checked_at=checked_at,
             next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - self._now())),
-            age_s=None if checked_at is None else round(seconds_since(checked_at), 3),
+            age_s=None if checked_at is None else int(seconds_since(checked_at)),
             bytes=None if snapshot is None else snapshot.size_bytes,
         )
 

@@ -64,7 +64,7 @@ STATE = DatasetState(
     loaded_once=True,
     checked_at="2026-01-01T00:10:00.000Z",
     next_refresh_at=None,
-    age_s=1.5,
+    age_s=90,
     bytes=274432,
 )
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
