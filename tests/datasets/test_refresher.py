@@ -426,6 +426,10 @@ def test_r16_a_source_that_is_down_is_tried_ever_less_often_and_logged_once_a_mi
     # At 0, 70, 150, 230 and so on.
     wait_for(lambda: warnings() == 8, "the log")
 
+    down = state(refresher)
+    assert (down.status, down.error, down.checked_at) == ("Error", "'a.csv' does not exist.", None)
+    assert down.next_refresh_at is not None
+
     put(tmp_path, "a.csv")
     tick(refresher, clock, 630)
     wait_for(lambda: state(refresher).status == "Ready", "the recovery")
