@@ -513,6 +513,9 @@ class EngineInstance:
             if needed in self._unavailable:
                 self._unavailable[name.lower()] = f"View '{name}' has no data yet: {self._unavailable[needed]}"
                 return
+            if needed in self._faulty:  # which the log names already
+                self._faulty[name.lower()] = f"View '{name}' cannot be read: {self._faulty[needed]}"
+                return
         try:
             self._create_view(f"runtime.main.{_name(name)}", view.statement.sql)
         except duckdb.Error as exc:

@@ -506,15 +506,23 @@ def test_a_dataset_is_there_as_soon_as_it_is_published(publisher: Publisher, sta
 
 def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
     publisher.publish(flights="SELECT 1 AS other")
-    engine = start_engine(views={"ids": "SELECT id FROM flights"})
+    others = "SELECT COLUMNS(*) FROM flights"
+    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
 
     with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
         ask(engine, "FROM ids")
 
     assert "CREATE VIEW" not in str(caught.value)
     assert rows(engine, "FROM flights") == [{"other": 1}]
+    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
+        ask(engine, "FROM twice")
+    assert rows(engine, "FROM others") == [{"other": 1}]
+    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
+        {"t": "flights"},
+        {"t": "others"},
+    ]
     publisher.publish(flights="SELECT 2 AS id")
-    assert rows(engine, "FROM ids") == [{"id": 2}]
+    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]
 
 
 # Streaming, time and cancellation.
