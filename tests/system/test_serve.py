@@ -320,8 +320,9 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
         assert server.process.wait(60) == 1
         wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
-        with pytest.raises(httpx.TransportError):
-            slow.result()
+        # The web part may still tell that the engine is gone, or be gone itself; an answer there is none.
+        error = slow.exception()
+        assert isinstance(error, httpx.TransportError) if error else slow.result().status_code >= 500
 
 
 def test_p06_all_processes_end_with_the_supervisor_and_a_restart_works(tmp_path: Path) -> None:
