@@ -37,6 +37,7 @@ from datasets.errors import (
     UnknownDatasetError,
 )
 from queryengine.errors import (
+    DatasetNotLoadedError,
     EmptyStatementError,
     EngineBusyError,
     EngineUnavailableError,
@@ -162,6 +163,7 @@ ERRORS: list[Exception] = [
     EngineBusyError(7),
     EngineWorkerDiedError(),
     EngineUnavailableError("Starting."),
+    DatasetNotLoadedError("Dataset 'd' is not loaded yet."),
     QueryError("Failed."),
 ]
 

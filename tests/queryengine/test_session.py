@@ -413,26 +413,6 @@ def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession,
         run(session, "FROM ids")
 
 
-def test_a_view_that_fits_no_longer_is_in_the_log_and_costs_no_other(
-    open_session: OpenSession, publisher: Publisher, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher.publish(flights="SELECT '2024-01-01' AS day, 1 AS id")
-    views = {"ids": "SELECT day[:4] AS year FROM flights", "planes": "SELECT id FROM flights"}
-
-    session = open_session(views=views)
-    assert table(run(session, "FROM ids")).to_pylist() == [{"year": "2024"}]
-    publisher.publish(flights="SELECT DATE '2024-01-01' AS day, 2 AS id")
-    session = open_session(views=views)
-
-    (warning,) = (record for record in caplog.records if record.message == "view unusable")
-    assert warning.levelname == "WARNING"
-    assert warning.fields["view"] == "ids"  # type: ignore[attr-defined]
-    assert "ARRAY_SLICE" in warning.fields["error"]  # type: ignore[attr-defined]
-    with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: ARRAY_SLICE"):
-        run(session, "FROM ids")
-    assert table(run(session, "FROM planes")).to_pylist() == [{"id": 2}]
-
-
 def test_an_engine_that_cannot_start_says_so(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(timeout_s=1e30)
 
