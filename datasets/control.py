@@ -15,6 +15,7 @@ from datasets.errors import DatasetError
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
+RefreshPhase = Literal["opening", "loading", "publishing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,10 @@ class RefreshRun:
     One refresh of one dataset, asked for or scheduled. Times are ISO 8601 in UTC.
 
     One that found its source `unchanged` loaded nothing: `rows` are those that were served already.
+
+    While it runs, `duration_ms` is the time so far and `bytes` the size of the snapshot as far as it is written;
+    `phase` is "opening" until the source is open and has said whether it changed, "loading" while rows are written, and
+    "publishing" when all are.
     """
 
     id: str
@@ -58,6 +63,8 @@ class RefreshRun:
     duration_ms: int | None = None
     error: str | None = None
     unchanged: bool = False
+    phase: RefreshPhase | None = None
+    bytes: int | None = None
 
 
 class DatasetControl(Protocol):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from datasets.errors import SnapshotError, StateDirectoryError
-from datasets.snapshots import TEMPORARY_DIRECTORY, fingerprint, remove, verify
+from datasets.snapshots import TEMPORARY_DIRECTORY, fingerprint, new_file_name, remove, verify
 from queryengine.catalog import (
     MANIFEST_NAME,
     SNAPSHOT_DIRECTORY,
@@ -52,6 +52,18 @@ class Publication:
     def snapshot(self, dataset: str) -> Snapshot | None:
         """Return what is served of *dataset*, None when it has not been loaded."""
         return next((snapshot for snapshot in self._manifest.snapshots if snapshot.dataset == dataset), None)
+
+    def built_bytes(self, dataset: DatasetConfig) -> int | None:
+        """Return how much is written of a snapshot that is being built, None when no file is begun."""
+        published = {snapshot.file for snapshot in self._manifest.snapshots}
+        # The files of one dataset begin alike.
+        pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
+        sizes = []
+        for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
+            if path.name not in published:
+                with suppress(OSError):  # It may go at any moment.
+                    sizes.append(path.stat().st_size)
+        return max(sizes, default=None)
 
     def publish(self, snapshot: Snapshot) -> None:
         """

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datasets import schedule
-from datasets.control import DatasetState, DatasetStatus, RefreshRun
+from datasets.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
 from datasets.deadline import Deadline
 from datasets.declarations import StatementJudge, admit_refresh_sql
 from datasets.errors import AccelerationDisabledError, DatasetError, SchemaChangedError, UnknownDatasetError
@@ -29,6 +29,7 @@ from datasets.history import History
 from datasets.publication import Publication
 from datasets.snapshots import Builder, SnapshotBuilder, compare_columns, refresh_sql_of, utc_now
 from datasets.wallclock import seconds_since, utc_in
+from queryengine.catalog import Snapshot
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class _Entry:
     config: DatasetConfig
     waiting: _Turn | None = None
     is_running: bool = False
+    began: float = 0.0  # the load that is under way
+    is_publishing: bool = False
     error: str | None = None
     failures: int = 0  # in a row
     loaded_here: bool = False
@@ -76,8 +79,25 @@ class _Outcome:
     """What came of a load: the rows served since, or why there are no new ones."""
 
     rows: int | None = None
+    bytes: int | None = None
     unchanged: bool = False
     error: str | None = None
+
+
+def _outcome(snapshot: Snapshot | None, *, unchanged: bool = False) -> _Outcome:
+    if snapshot is None:
+        return _Outcome(unchanged=unchanged)
+    return _Outcome(rows=snapshot.rows, bytes=snapshot.size_bytes, unchanged=unchanged)
+
+
+def _phase(entry: _Entry, written: int | None) -> RefreshPhase:
+    if entry.is_publishing:
+        return "publishing"
+    return "opening" if written is None else "loading"
+
+
+def _milliseconds_since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
 
 
 class Refresher:
@@ -198,7 +218,17 @@ class Refresher:
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
-        return self._history.runs(self._entry(name).config.name)
+        entry = self._entry(name)
+        with self._condition:
+            return tuple(
+                self._with_progress(entry, run) if run.status == "running" else run
+                for run in self._history.runs(entry.config.name)
+            )
+
+    def _with_progress(self, entry: _Entry, run: RefreshRun) -> RefreshRun:
+        written = self._publication.built_bytes(entry.config)
+        duration_ms = _milliseconds_since(entry.began)
+        return replace(run, phase=_phase(entry, written), bytes=written, duration_ms=duration_ms)
 
     def _entry(self, name: str) -> _Entry:
         try:
@@ -281,18 +311,19 @@ class Refresher:
         entry = turn.entry
         turn.run = replace(turn.run, status="running", started_at=utc_now())
         entry.waiting, entry.is_running, entry.due = None, True, None
+        entry.began, entry.is_publishing = time.monotonic(), False
         self._history.put(entry.config.name, turn.run)
 
     def _refresh(self, turn: _Turn, builder: Builder) -> None:
         entry = turn.entry
-        began = time.monotonic()
         outcome = self._load(turn, builder)
-        duration_ms = round((time.monotonic() - began) * 1000)
+        duration_ms = _milliseconds_since(entry.began)
         run = replace(
             turn.run,
             status="succeeded" if outcome.error is None else "failed",
             finished_at=utc_now(),
             rows=outcome.rows,
+            bytes=outcome.bytes,
             duration_ms=duration_ms,
             error=outcome.error,
             unchanged=outcome.unchanged,
@@ -317,7 +348,8 @@ class Refresher:
         try:
             snapshot = builder.build(dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips)
             if snapshot is None:
-                return _Outcome(rows=None if served is None else served.rows, unchanged=True)
+                return _outcome(served, unchanged=True)
+            turn.entry.is_publishing = True
             if served is not None and dataset.on_schema_change == "fail":
                 try:
                     compare_columns(served, snapshot)
@@ -331,7 +363,7 @@ class Refresher:
             # One dataset's trouble must not end the refreshes of all.
             logger.exception("The refresh of dataset %s failed", dataset.name)
             return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
-        return _Outcome(rows=snapshot.rows)
+        return _outcome(snapshot)
 
     def _next_due(self, entry: _Entry) -> float | None:
         if not self._is_scheduled:

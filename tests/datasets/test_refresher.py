@@ -180,6 +180,48 @@ def test_a_run_says_when_it_was_asked_for_began_and_ended(tmp_path: Path, start:
     assert 0 < run.duration_ms < 60_000
 
 
+def test_a_run_under_way_says_how_far_it_is(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    class Patient(SnapshotBuilder):
+        """Opens its source when it may."""
+
+        def build(self, *args: Any, **more: Any) -> Snapshot | None:
+            assert go.wait(60)
+            return super().build(*args, **more)
+
+    def progress() -> RefreshRun:
+        return refresher.history("d")[0]
+
+    go = threading.Event()
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    builder = Patient.of(configure(tmp_path, dataset))
+    refresher = start(dataset, builders=[builder, builder])
+    wait_for(lambda: progress().phase == "opening", "the run to open its source")
+    first, second = progress(), progress()
+    assert (first.status, first.bytes, first.rows) == ("running", None, None)
+    assert first.duration_ms is not None
+    assert second.duration_ms is not None
+    assert first.duration_ms <= second.duration_ms
+    go.set()
+    assert settled(refresher).phase is None
+
+    refresher.request_refresh("d", "SELECT a, md5(i::VARCHAR) AS b FROM d, range(3000000) r(i)")
+    sizes = set()
+    with refresher._publication._lock:
+
+        def is_publishing() -> bool:
+            if progress().phase == "loading":
+                sizes.add(progress().bytes)
+            return progress().phase == "publishing"
+
+        wait_for(is_publishing, "all rows to be written")
+    run = settled(refresher)
+
+    assert len(sizes - {None}) > 1
+    assert run.bytes == state(refresher).bytes
+    assert (run.phase, run.status) == (None, "succeeded")
+
+
 def test_r12_twenty_requests_at_once_need_two_reads_at_most(tmp_path: Path, start: Callable[..., Refresher]) -> None:
     put(tmp_path, "a.csv")
     refresher = start(accelerated(tmp_path))

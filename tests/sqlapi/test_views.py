@@ -395,6 +395,8 @@ def test_r01_a_refresh(name: str) -> None:
         "duration_ms",
         "error",
         "unchanged",
+        "phase",
+        "bytes",
     ]
     assert (run["status"], run["rows"], run["error"]) == ("succeeded", 100, None)
 
