@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import itertools
 import logging
 import threading
@@ -352,6 +353,7 @@ def instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
         pytest.param(instead(Path.mkdir), id="R08 directory"),
         pytest.param(instead(make_fifo), id="R08 FIFO"),
         pytest.param(instead(make_loop), id="R08 symlink loop"),
+        pytest.param(instead(lambda path: path.symlink_to("/dev/zero")), id="R08 device"),
     ],
 )
 def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
@@ -380,6 +382,72 @@ def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
     (tmp_path / "good.parquet").replace(path)
     wait_for(lambda: served(tmp_path) == [(2,)], "the recovery")
     wait_for(lambda: state(refresher).error is None, "the recovery to show")
+
+
+def test_r06_r08_text_that_is_cut_or_damaged_keeps_the_last_good_data(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    whole = gzip.compress(b"a,b\n1,x\n")
+    spoilt = {
+        "half.csv": (b"a,b\n1,x\n", b"a,b\n1,x\n2"),
+        "quote.csv": (b"a,b\n1,x\n", b'a,b\n1,x\n2,"y'),
+        "latin.csv": (b"a,b\n1,x\n", b"a,b\n1,x\n2,\xe9t\xe9\n"),
+        "crc.csv.gz": (whole, whole[:-8] + b"\0\0\0\0" + whole[-4:]),
+        "cut.csv.gz": (whole, whole[:-10]),
+        "cut.ndjson": (b'{"a":1,"b":"x"}\n', b'{"a":1,"b":"x"}\n{"a":2,"b'),
+        "many/one.csv": (b"a,b\n1,x\n", None),
+    }
+    for file, (good, _) in spoilt.items():
+        put(tmp_path, file, good)
+    texts = [str(Path(file).parent) if file.startswith("many") else file for file in spoilt]
+    names = [f"d{number}" for number in range(len(texts))]
+    refresher = start(*(accelerated(tmp_path, text, name=name) for text, name in zip(texts, names, strict=True)))
+    for name in names:
+        assert settled(refresher, name).error is None
+
+    for (file, (_, bad)), text, name in zip(spoilt.items(), texts, names, strict=True):
+        if bad is None:
+            (tmp_path / file).unlink()
+        else:
+            put(tmp_path, file, bad)
+
+        run = finished(refresher, refresher.request_refresh(name), name)
+
+        assert run.status == "failed", file
+        assert f"'{text}'" in str(run.error)
+        assert str(tmp_path) not in str(run.error)
+        assert served(tmp_path, name) == [(1, "x")]
+
+
+def test_r09_a_source_replaced_or_overwritten_thirty_times_is_never_mixed(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    def content(version: int) -> bytes:
+        made = put_parquet(tmp_path, "made.parquet", version=[version] * 20_000, n=range(20_000))
+        return made.read_bytes()
+
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content(0))
+    refresher = start(accelerated(tmp_path, "a.parquet"))
+    settled(refresher)
+    outcomes = set()
+    for version in range(1, 31):
+        new = content(version)
+        run = refresher.request_refresh("d")
+        wait_for(lambda: refresher.history("d")[0].started_at, "the scan")
+        if version % 2:
+            path.write_bytes(new)
+        else:
+            (tmp_path / "made.parquet").replace(path)
+        outcomes.add(finished(refresher, run).status)
+
+        (snapshot,) = read_manifest(tmp_path / "state").snapshots
+        ((least, most, count),) = rows(tmp_path, snapshot, "SELECT min(version), max(version), count(*) FROM d")
+        assert least == most <= version
+        assert count == 20_000
+    assert outcomes <= {"succeeded", "failed"}
+    assert finished(refresher, refresher.request_refresh("d")).status == "succeeded"
+    assert served(tmp_path)[0][0] == 30
 
 
 def test_p10_one_of_five_that_cannot_be_loaded_does_not_keep_the_others_back(
