@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/datasets/test_injected_faults.py
 ROOMS := runtimeconf authkeys queryengine datasets sqlapi flightapi runtimeclient runtime_site
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
@@ -64,5 +65,5 @@ lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes
 bench: $(VENV)/bench.stamp  ## Measure the encoders against polars.
 	$(BIN)/python -m benchmarks.encode
 
-soak: $(VENV)/test.stamp  ## Run the whole runtime under mixed load for SOAK_S seconds (default 600).
-	$(BIN)/python -m pytest -m soak -s --override-ini=addopts= -W error --no-cov -p no:randomly tests/system/test_soak.py
+soak: $(VENV)/test.stamp  ## Run the runtime under mixed load for SOAK_S seconds (default 600), kill it, fail its calls.
+	$(BIN)/python -m pytest -m soak -s --override-ini=addopts= -W error --no-cov -p no:randomly $(SOAK_TESTS)

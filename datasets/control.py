@@ -15,11 +15,17 @@ from datasets.errors import DatasetError
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
+RefreshPhase = Literal["opening", "loading", "publishing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetState:
-    """One row of `GET /v1/datasets`. `refreshed_at` is ISO 8601 in UTC; `error` is a sentence without paths."""
+    """
+    One row of `GET /v1/datasets`. Times are ISO 8601 in UTC; `error` is a sentence without paths.
+
+    `refreshed_at` is when the data that is served was built; `checked_at` is when a refresh last succeeded, be it that
+    it found the source unchanged, and `age_s` the whole seconds since then. `bytes` is the size of the snapshot's file.
+    """
 
     from_: str
     name: str
@@ -30,11 +36,23 @@ class DatasetState:
     snapshot: str | None
     error: str | None
     loaded_once: bool
+    checked_at: str | None
+    next_refresh_at: str | None
+    age_s: int | None
+    bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshRun:
-    """One refresh of one dataset, asked for or scheduled. Times are ISO 8601 in UTC."""
+    """
+    One refresh of one dataset, asked for or scheduled. Times are ISO 8601 in UTC.
+
+    One that found its source `unchanged` loaded nothing: `rows` are those that were served already.
+
+    While it runs, `duration_ms` is the time so far and `bytes` the size of the snapshot as far as it is written;
+    `phase` is "opening" until the source is open and has said whether it changed, "loading" while rows are written, and
+    "publishing" when all are.
+    """
 
     id: str
     status: RefreshStatus
@@ -44,6 +62,9 @@ class RefreshRun:
     rows: int | None = None
     duration_ms: int | None = None
     error: str | None = None
+    unchanged: bool = False
+    phase: RefreshPhase | None = None
+    bytes: int | None = None
 
 
 class DatasetControl(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from datasets.errors import SnapshotError, StateDirectoryError
-from datasets.snapshots import TEMPORARY_DIRECTORY, fingerprint, remove, verify
+from datasets.snapshots import TEMPORARY_DIRECTORY, fingerprint, new_file_name, remove, verify
 from queryengine.catalog import (
     MANIFEST_NAME,
     SNAPSHOT_DIRECTORY,
@@ -31,7 +32,8 @@ class Publication:
     The manifest and the snapshot files of *state_dir*.
 
     Making one cleans up: what a predecessor left half done is deleted, and the manifest names only snapshots that
-    were built from the *datasets* as they are declared now and that are undamaged. One thread calls `publish`.
+    were built from the *datasets* as they are declared now and that are undamaged. Safe for threads; of one
+    dataset, one at a time publishes.
 
     Raises:
         StateDirectoryError: The directory cannot be written.
@@ -39,6 +41,7 @@ class Publication:
 
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
         self._state_dir = state_dir
+        self._lock = threading.Lock()  # of who replaces the manifest
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._manifest = self._recover(datasets)
@@ -50,6 +53,18 @@ class Publication:
         """Return what is served of *dataset*, None when it has not been loaded."""
         return next((snapshot for snapshot in self._manifest.snapshots if snapshot.dataset == dataset), None)
 
+    def built_bytes(self, dataset: DatasetConfig) -> int | None:
+        """Return how much is written of a snapshot that is being built, None when no file is begun."""
+        published = {snapshot.file for snapshot in self._manifest.snapshots}
+        # The files of one dataset begin alike.
+        pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
+        sizes = []
+        for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
+            if path.name not in published:
+                with suppress(OSError):  # It may go at any moment.
+                    sizes.append(path.stat().st_size)
+        return max(sizes, default=None)
+
     def publish(self, snapshot: Snapshot) -> None:
         """
         Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
@@ -59,15 +74,16 @@ class Publication:
         Raises:
             SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
         """
-        superseded = self.snapshot(snapshot.dataset)
-        others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
-        manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
-        try:
-            write_manifest(self._state_dir, manifest)
-        except OSError as exc:
-            self.discard(snapshot)
-            raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
-        self._manifest = manifest
+        with self._lock:
+            superseded = self.snapshot(snapshot.dataset)
+            others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
+            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
+            try:
+                write_manifest(self._state_dir, manifest)
+            except OSError as exc:
+                self.discard(snapshot)
+                raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+            self._manifest = manifest
         if superseded is not None:
             self.discard(superseded)
 

@@ -1,10 +1,12 @@
 """
-Keep the published data of every dataset fresh: one thread, one load at a time.
+Keep the published data of every dataset fresh: two loads at once at most, and one of each dataset.
 
 A refresh is a run that waits in one queue, whoever asked for it: the start of the runtime, the clock, or a caller.
-Of a dataset at most one run is under way and one more waits; who asks again joins the one that waits. When the two
+Of a dataset at most one run is under way and one more waits; who asks again joins the one that waits. When two callers
 ask for different `refresh_sql`, the later one decides for both: a load replaces all data, so the earlier one's would
-not have been seen beyond the end of the later one.
+not have been seen beyond the end of the later one. The clock joins what waits as it is.
+
+What nobody asked for leaves a source unread that has not changed since it was loaded.
 """
 
 from __future__ import annotations
@@ -14,38 +16,45 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasets.control import DatasetState, DatasetStatus, RefreshRun
+from datasets import schedule
+from datasets.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
 from datasets.deadline import Deadline
 from datasets.declarations import StatementJudge, admit_refresh_sql
 from datasets.errors import AccelerationDisabledError, DatasetError, SchemaChangedError, UnknownDatasetError
 from datasets.history import History
 from datasets.publication import Publication
 from datasets.snapshots import Builder, SnapshotBuilder, compare_columns, refresh_sql_of, utc_now
+from datasets.wallclock import seconds_since, utc_in
 from queryengine.catalog import Snapshot
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a dataset that serves nothing yet and has no refresh_check_interval is tried again: doubled up to the
-#: second number.
-_FIRST_RETRY_S = 2.0
-_LAST_RETRY_S = 60.0
+#: Loads at once.
+MAX_LOADS = 2
 
 #: At most one line of log about a failing dataset in so many seconds.
 _LOG_INTERVAL_S = 60.0
 
+_random = secrets.SystemRandom()
+
 
 @dataclass(slots=True)
 class _Turn:
-    """A run that waits, and the SELECT it is to run, None for all of the source."""
+    """
+    A run that waits, and the SELECT it is to run, None for all of the source.
+
+    `skips` says that it may leave an unchanged source unread.
+    """
 
     entry: _Entry
     run: RefreshRun
     sql: str | None
+    skips: bool
 
 
 @dataclass(slots=True)
@@ -55,11 +64,40 @@ class _Entry:
     config: DatasetConfig
     waiting: _Turn | None = None
     is_running: bool = False
+    began: float = 0.0  # the load that is under way
+    is_publishing: bool = False
     error: str | None = None
     failures: int = 0  # in a row
     loaded_here: bool = False
+    checked_at: str | None = None  # the end of the last run that succeeded
     due: float | None = None
     logged: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a load: the rows served since, or why there are no new ones."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    unchanged: bool = False
+    error: str | None = None
+
+
+def _outcome(snapshot: Snapshot | None, *, unchanged: bool = False) -> _Outcome:
+    if snapshot is None:
+        return _Outcome(unchanged=unchanged)
+    return _Outcome(rows=snapshot.rows, bytes=snapshot.size_bytes, unchanged=unchanged)
+
+
+def _phase(entry: _Entry, written: int | None) -> RefreshPhase:
+    if entry.is_publishing:
+        return "publishing"
+    return "opening" if written is None else "loading"
+
+
+def _milliseconds_since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
 
 
 class Refresher:
@@ -69,8 +107,9 @@ class Refresher:
     Args:
         config: The runtime's configuration.
         gate: Judges the `refresh_sql` of callers.
-        builder: What loads; None: this process itself, in the refresher's thread.
+        builders: What loads, each in a thread of its own; none: this process itself, `MAX_LOADS` at once.
         now: The clock of intervals, in seconds from anywhere, that never steps back.
+        chance: Gives the random numbers, from 0 to 1, of the jitter.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
@@ -81,41 +120,71 @@ class Refresher:
         config: RuntimeConfig,
         gate: StatementJudge,
         *,
-        builder: Builder | None = None,
+        builders: Sequence[Builder] = (),
         now: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = _random.random,
     ) -> None:
-        self._state_dir: Path = config.state_dir
         self._gate = gate
         self._now = now
+        self._chance = chance
         self._publication = Publication(config.state_dir, config.datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
-        self._builder = builder or SnapshotBuilder.of(config)
         # As in SQL, case does not count in the name of a dataset.
-        self._entries = {dataset.name.lower(): _Entry(dataset) for dataset in config.datasets}
+        self._entries = {dataset.name.lower(): self._entry_of(dataset) for dataset in config.datasets}
         self._queue: deque[_Turn] = deque()
         self._condition = threading.Condition()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="refresher", daemon=True)
+        self._is_scheduled = True
+        self._threads = [
+            threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
+            for builder in builders or [SnapshotBuilder.of(config)] * MAX_LOADS
+        ]
 
     def start(self) -> None:
         """Load every dataset, in the order of the YAML, and keep them fresh."""
         with self._condition:
             for entry in self._entries.values():
-                self._enqueue(entry, refresh_sql_of(entry.config))
-        self._thread.start()
+                delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
+                if delay_s and self._publication.snapshot(entry.config.name) is not None:
+                    entry.due = self._now() + delay_s
+                else:
+                    self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+        self._start_threads()
+
+    def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
+        """
+        Load the datasets of these *names* once, and return each name, as declared, with what came of it.
+
+        To be called instead of `start`, and followed by `stop`.
+
+        Raises:
+            UnknownDatasetError: A name is of no dataset; then nothing was loaded.
+        """
+        entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
+        with self._condition:
+            self._is_scheduled = False
+            asked = [
+                (entry, self._enqueue(entry, refresh_sql_of(entry.config), skips=skip_unchanged)) for entry in entries
+            ]
+            self._start_threads()
+            self._condition.wait_for(lambda: not any(entry.waiting or entry.is_running for entry in entries))
+        runs = {run.id: run for entry in entries for run in self._history.runs(entry.config.name)}
+        return tuple((entry.config.name, runs[run.id]) for entry, run in asked)
 
     def stop(self, timeout_s: float) -> bool:
         """
-        Interrupt the load that is under way and end; False when it still runs after *timeout_s* seconds.
+        Interrupt the loads that are under way and end; False when one still runs after *timeout_s* seconds.
 
-        What it did not finish is listed as failed (`interrupted`).
+        What they did not finish is listed as failed (`interrupted`).
         """
         with self._condition:
             self._stop.set()
             self._condition.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
             return False
         self._history.interrupt()
         return True
@@ -145,17 +214,31 @@ class Refresher:
         else:
             sql = admit_refresh_sql(self._gate, entry.config, refresh_sql)
         with self._condition:
-            return self._enqueue(entry, sql)
+            return self._enqueue(entry, sql, skips=False)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
-        return self._history.runs(self._entry(name).config.name)
+        entry = self._entry(name)
+        with self._condition:
+            return tuple(
+                self._with_progress(entry, run) if run.status == "running" else run
+                for run in self._history.runs(entry.config.name)
+            )
+
+    def _with_progress(self, entry: _Entry, run: RefreshRun) -> RefreshRun:
+        written = self._publication.built_bytes(entry.config)
+        duration_ms = _milliseconds_since(entry.began)
+        return replace(run, phase=_phase(entry, written), bytes=written, duration_ms=duration_ms)
 
     def _entry(self, name: str) -> _Entry:
         try:
             return self._entries[name.lower()]
         except KeyError:
             raise UnknownDatasetError(name) from None
+
+    def _entry_of(self, dataset: DatasetConfig) -> _Entry:
+        succeeded = (run.finished_at for run in self._history.runs(dataset.name) if run.status == "succeeded")
+        return _Entry(dataset, checked_at=next(succeeded, None))
 
     def _state(self, entry: _Entry) -> DatasetState:
         snapshot = self._publication.snapshot(entry.config.name)
@@ -166,6 +249,8 @@ class Refresher:
             status = "Error"
         else:
             status = "Initializing" if snapshot is None else "Ready"
+        # The list of runs may be lost, or older than what a backup brought back.
+        checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
         return DatasetState(
             from_=entry.config.from_,
             name=entry.config.name,
@@ -176,71 +261,95 @@ class Refresher:
             snapshot=None if snapshot is None else Path(snapshot.file).stem,
             error=entry.error,
             loaded_once=snapshot is not None,
+            checked_at=checked_at,
+            next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - self._now())),
+            age_s=None if checked_at is None else int(seconds_since(checked_at)),
+            bytes=None if snapshot is None else snapshot.size_bytes,
         )
 
-    def _enqueue(self, entry: _Entry, sql: str | None) -> RefreshRun:
+    def _enqueue(self, entry: _Entry, sql: str | None, *, skips: bool) -> RefreshRun:
+        """Have the dataset wait for a load; *skips* is said by those whom nobody asked, who change nothing."""
         if entry.waiting is not None:
-            entry.waiting.sql = sql
+            if not skips:
+                entry.waiting.sql, entry.waiting.skips = sql, False
             return entry.waiting.run
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
-        entry.waiting = _Turn(entry, run, sql)
+        entry.waiting = _Turn(entry, run, sql, skips)
         self._queue.append(entry.waiting)
         self._history.put(entry.config.name, run)
         self._condition.notify_all()
         return run
 
-    def _work(self) -> None:
+    def _start_threads(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, builder: Builder) -> None:
         while (turn := self._next()) is not None:
-            self._refresh(turn)
+            self._refresh(turn, builder)
 
     def _next(self) -> _Turn | None:
-        """Wait for the next turn; None when the refresher stops."""
+        """Wait for the next turn and begin it; None when the refresher stops."""
         with self._condition:
             while not self._stop.is_set():
                 now = self._now()
                 for entry in self._entries.values():
                     if entry.due is not None and entry.due <= now:
                         entry.due = None
-                        self._enqueue(entry, refresh_sql_of(entry.config))
-                if self._queue:
-                    return self._queue.popleft()
+                        self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+                # A dataset that is being loaded lets the others pass, and keeps its place before them.
+                turn = next((turn for turn in self._queue if not turn.entry.is_running), None)
+                if turn is not None:
+                    self._queue.remove(turn)
+                    self._begin(turn)
+                    return turn
                 next_due = min((entry.due for entry in self._entries.values() if entry.due is not None), default=None)
                 self._condition.wait(None if next_due is None else max(0.0, next_due - now))
             return None
 
-    def _refresh(self, turn: _Turn) -> None:
+    def _begin(self, turn: _Turn) -> None:
         entry = turn.entry
-        with self._condition:
-            run = replace(turn.run, status="running", started_at=utc_now())
-            entry.waiting, entry.is_running, entry.due = None, True, None
-            self._history.put(entry.config.name, run)
-        began = time.monotonic()
-        snapshot, error = self._load(entry, turn.sql)
-        duration_ms = round((time.monotonic() - began) * 1000)
+        turn.run = replace(turn.run, status="running", started_at=utc_now())
+        entry.waiting, entry.is_running, entry.due = None, True, None
+        entry.began, entry.is_publishing = time.monotonic(), False
+        self._history.put(entry.config.name, turn.run)
+
+    def _refresh(self, turn: _Turn, builder: Builder) -> None:
+        entry = turn.entry
+        outcome = self._load(turn, builder)
+        duration_ms = _milliseconds_since(entry.began)
         run = replace(
-            run,
-            status="succeeded" if error is None else "failed",
+            turn.run,
+            status="succeeded" if outcome.error is None else "failed",
             finished_at=utc_now(),
-            rows=None if snapshot is None else snapshot.rows,
+            rows=outcome.rows,
+            bytes=outcome.bytes,
             duration_ms=duration_ms,
-            error=error,
+            error=outcome.error,
+            unchanged=outcome.unchanged,
         )
         with self._condition:
             entry.is_running = False
-            entry.error = error
-            entry.failures = 0 if error is None else entry.failures + 1
-            entry.loaded_here = entry.loaded_here or error is None
+            entry.error = outcome.error
+            if outcome.error is None:
+                entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
+            else:
+                entry.failures += 1
             entry.due = self._next_due(entry)
             self._history.put(entry.config.name, run)
+            self._condition.notify_all()
         self._log(entry, run)
 
-    def _load(self, entry: _Entry, sql: str | None) -> tuple[Snapshot | None, str | None]:
-        """Build and publish; return the snapshot, or the sentence that says why there is none."""
-        dataset = entry.config
+    def _load(self, turn: _Turn, builder: Builder) -> _Outcome:
+        """Build and publish, and say what came of it."""
+        dataset = turn.entry.config
         deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
+        served = self._publication.snapshot(dataset.name)
         try:
-            snapshot = self._builder.build(dataset, sql, deadline)
-            served = self._publication.snapshot(dataset.name)
+            snapshot = builder.build(dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips)
+            if snapshot is None:
+                return _outcome(served, unchanged=True)
+            turn.entry.is_publishing = True
             if served is not None and dataset.on_schema_change == "fail":
                 try:
                     compare_columns(served, snapshot)
@@ -249,28 +358,31 @@ class Refresher:
                     raise
             self._publication.publish(snapshot)
         except DatasetError as exc:
-            return None, str(exc)
+            return _Outcome(error=str(exc))
         except Exception:
             # One dataset's trouble must not end the refreshes of all.
             logger.exception("The refresh of dataset %s failed", dataset.name)
-            return None, "The refresh failed for a reason that the log of the runtime tells."
-        return snapshot, None
+            return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
+        return _outcome(snapshot)
 
     def _next_due(self, entry: _Entry) -> float | None:
+        if not self._is_scheduled:
+            return None
         acceleration = entry.config.acceleration
-        if acceleration.enabled and acceleration.refresh_check_interval_s is not None:
-            return self._now() + acceleration.refresh_check_interval_s
         served = self._publication.snapshot(entry.config.name) is not None
         # Without acceleration nobody can ask for another try, so it goes on until the one read at start succeeded.
-        if entry.loaded_here or (served and acceleration.enabled):
+        must_load = not (entry.loaded_here or (served and acceleration.enabled))
+        pause_s = schedule.pause_s(acceleration, entry.failures, must_load=must_load)
+        if pause_s is None:
             return None
-        return self._now() + min(_LAST_RETRY_S, _FIRST_RETRY_S * 2.0 ** min(entry.failures - 1, 10))
+        return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
 
     def _log(self, entry: _Entry, run: RefreshRun) -> None:
         fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms}
         if run.error is None:
             entry.logged = None
-            logger.info("Dataset %s refreshed", entry.config.name, extra={"fields": {**fields, "rows": run.rows}})
+            what = "is unchanged" if run.unchanged else "refreshed"
+            logger.info("Dataset %s %s", entry.config.name, what, extra={"fields": {**fields, "rows": run.rows}})
             return
         now = self._now()
         if not self._stop.is_set() and (entry.logged is None or now - entry.logged >= _LOG_INTERVAL_S):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Collection, Sequence
 
 from datasets.control import DatasetControl, DatasetState, LoadedOnce, RefreshRun
 from datasets.control_socket import ControlClient, ControlServer
 from datasets.declarations import StatementJudge
-from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError
+from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError, UnknownDatasetError
 from datasets.lock import StateLock
 from datasets.refresher import Refresher
 from datasets.snapshots import Builder
@@ -31,6 +32,48 @@ _START_WAIT_S = 5.0
 _FOLLOW_INTERVAL_S = 1.0
 
 
+def _acquire(lock: StateLock, remedy: str) -> None:
+    if not lock.acquire(_START_WAIT_S):
+        raise StateDirectoryError(f"The state directory is in use by {lock.holder()}: {remedy}")
+
+
+def load_once(
+    config: RuntimeConfig, names: Collection[str], judge: StatementJudge, builders: Sequence[Builder]
+) -> tuple[tuple[str, RefreshRun], ...]:
+    """
+    Load the datasets of these *names* whatever their sources say, or without any all whose sources have changed.
+
+    The state directory is held meanwhile. When the wait is broken off by an exception, of a signal's handler, what is
+    not finished is listed as failed (`interrupted`).
+
+    Returns:
+        Each dataset, as declared, and what came of its load.
+
+    Raises:
+        UnknownDatasetError: A name is of no dataset; then nothing was loaded.
+        StateDirError: The state directory cannot be made or used.
+        StateDirectoryError: It cannot be written, or a runtime has it.
+    """
+    declared = {dataset.name.lower(): dataset.name for dataset in config.datasets}
+    for name in names:
+        if name.lower() not in declared:
+            raise UnknownDatasetError(name)
+    prepare_state_dir(config.state_dir)
+    lock = StateLock(config.state_dir)
+    _acquire(lock, "ask that runtime with `manage.py refresh DATASET`, or stop it first.")
+    is_ended = True
+    try:
+        refresher = Refresher(config, judge, builders=builders)
+        try:
+            return refresher.load_once(names or declared.values(), skip_unchanged=not names)
+        finally:
+            is_ended = refresher.stop(config.shutdown_timeout_s)
+    finally:
+        # Nobody may begin beside a load that still writes: the lock falls with this process then, and the load too.
+        if is_ended:
+            lock.release()
+
+
 class DatasetService:
     """
     A `DatasetControl` that refreshes, or follows the process that does.
@@ -39,7 +82,7 @@ class DatasetService:
         config: The runtime's configuration.
         exclusive: Whether this process must be the one that refreshes.
         judge: Judges the `refresh_sql` of callers; None: a gate of this process.
-        builder: What loads, when this process refreshes; None: this process itself.
+        builders: What loads, when this process refreshes; none: this process itself.
     """
 
     def __init__(
@@ -48,12 +91,12 @@ class DatasetService:
         *,
         exclusive: bool,
         judge: StatementJudge | None = None,
-        builder: Builder | None = None,
+        builders: Sequence[Builder] = (),
     ) -> None:
         self._config = config
         self._exclusive = exclusive
         self._judge = judge
-        self._builder = builder
+        self._builders = builders
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
         self._stopping = threading.Event()
@@ -72,11 +115,7 @@ class DatasetService:
         """
         prepare_state_dir(self._config.state_dir)
         if self._exclusive:
-            if not self._lock.acquire(_START_WAIT_S):
-                raise StateDirectoryError(
-                    f"The state directory is in use by {self._lock.holder()}: stop that runtime first, or set another "
-                    "state_dir."
-                )
+            _acquire(self._lock, "stop that runtime first, or set another state_dir.")
             self._hold()
             return
         end = time.monotonic() + _START_WAIT_S
@@ -124,7 +163,7 @@ class DatasetService:
     def _hold(self) -> None:
         """Become the process that refreshes; the lock is ours."""
         try:
-            refresher = Refresher(self._config, self._judge or Gate(), builder=self._builder)
+            refresher = Refresher(self._config, self._judge or Gate(), builders=self._builders)
             self._server = ControlServer(self._config.state_dir, refresher)
         except BaseException:
             self._lock.release()

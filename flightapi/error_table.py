@@ -44,6 +44,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     query.ResourceLimitError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineBusyError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineUnavailableError: StatusCode.UNAVAILABLE,
+    query.DatasetNotLoadedError: StatusCode.UNAVAILABLE,
     # The statement may be what ended it, and the next worker too if it were sent again: so not INTERNAL, not ABORTED.
     query.EngineWorkerDiedError: StatusCode.DATA_LOSS,
     flight.FlightApiError: StatusCode.INTERNAL,

@@ -36,6 +36,7 @@ from queryengine.engine import (
     QueryTimings,
 )
 from queryengine.errors import (
+    DatasetNotLoadedError,
     EmptyStatementError,
     EngineBusyError,
     EngineUnavailableError,
@@ -88,6 +89,7 @@ ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = MappingProxyTy
             StatementNotAllowedError,
             ResourceLimitError,
             EngineUnavailableError,
+            DatasetNotLoadedError,
         )
     }
     | {

@@ -15,7 +15,8 @@ What can happen to a statement.
     ├── ResourceLimitError             memory or temporary space is used up
     ├── EngineBusyError                no free place, and the queue is full or was too slow
     ├── EngineWorkerDiedError          the process that ran the statement ended under it
-    └── EngineUnavailableError         the engine has no data to answer from yet, or cannot be reached
+    └── EngineUnavailableError         the engine is starting or stopping, or cannot be reached
+        └── DatasetNotLoadedError      a dataset that the statement reads has no data yet
 
 `code` is public: it is in HTTP bodies, in Flight messages and in the documents.
 """
@@ -118,6 +119,12 @@ class EngineWorkerDiedError(QueryError):
 
 
 class EngineUnavailableError(QueryError):
-    """The engine cannot answer now, for example before the first load of the data."""
+    """The engine cannot answer now."""
 
     code = "engine_unavailable"
+
+
+class DatasetNotLoadedError(EngineUnavailableError):
+    """A dataset that the statement reads, by a view or itself, has no data yet; the message names it."""
+
+    code = "dataset_not_loaded"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from queryengine.catalog import Manifest, ManifestError, manifest_path, read_manifest
 from queryengine.errors import EngineUnavailableError
-from queryengine.session import EngineInstance, SnapshotGoneError
+from queryengine.session import EngineInstance, SnapshotGoneError, UnfitView
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Generations:
         self._wake = threading.Event()
         self._closed = False
         self._retired: list[_Held] = []
+        self._unfit_views: dict[str, UnfitView] = {}  # of the newest session
         self._unusable: Signature = None  # of the manifest that was complained about last
         self._current = self._first()
         self._thread = threading.Thread(target=self._follow, name="engine-generations", daemon=True)
@@ -168,7 +169,16 @@ class Generations:
                 continue
             fields = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
             logger.info("generation opened", extra={"fields": fields})
+            self._tell_of_views(session)
             return _Held(session, signature)
+
+    def _tell_of_views(self, session: EngineInstance) -> None:
+        """Log what has come to fit the data no longer, or for another reason than before."""
+        for name, unfit in session.unfit_views.items():
+            if self._unfit_views.get(name) != unfit:
+                fields = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
+                logger.warning("view unusable", extra={"fields": fields})
+        self._unfit_views = session.unfit_views
 
     def _follow(self) -> None:
         while True:

@@ -26,6 +26,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
 from queryengine.engine import ArrowParameters, GatedStatement, Parameters
 from queryengine.errors import (
+    DatasetNotLoadedError,
     EngineUnavailableError,
     ParameterError,
     SqlError,
@@ -301,6 +303,14 @@ class Reader:
         return self._session.failure(exc, lines_before=self._lines_before)
 
 
+@dataclass(frozen=True, slots=True)
+class UnfitView:
+    """A view that does not fit the data: where it stands in the YAML, and the engine's reason."""
+
+    yaml_path: str
+    reason: str
+
+
 class EngineInstance:
     """
     A locked DuckDB instance over the snapshots of *manifest*, private to this object.
@@ -323,6 +333,8 @@ class EngineInstance:
         self._unavailable: dict[str, str] = {}
         #: Why a view cannot be read at all: its SQL does not fit the data that is there.
         self._faulty: dict[str, str] = {}
+        #: The views that were found not to fit, by name; not those that only read one of them.
+        self.unfit_views: dict[str, UnfitView] = {}
         #: Views that are not plain: a query of one does not share its cursor.
         self._unsteady: set[str] = set()
         self._lock = threading.Lock()
@@ -368,7 +380,8 @@ class EngineInstance:
 
         Raises:
             ParameterError: *parameters* do not fit the statement.
-            EngineUnavailableError: A dataset it reads is not loaded yet, or the engine failed.
+            DatasetNotLoadedError: A dataset it reads has no data yet.
+            EngineUnavailableError: The engine failed.
             StatementError: It is wrong, or fails on the data.
             ResourceLimitError: Memory or temporary space is used up.
             QueryTimeoutError: DuckDB's own clock ran out.
@@ -452,7 +465,7 @@ class EngineInstance:
     def _require(self, relations: frozenset[str]) -> None:
         for name in sorted(relations):
             if name in self._unavailable:
-                raise EngineUnavailableError(self._unavailable[name])
+                raise DatasetNotLoadedError(self._unavailable[name])
             if name in self._faulty:
                 raise SqlError(self._faulty[name])
 
@@ -513,12 +526,15 @@ class EngineInstance:
             if needed in self._unavailable:
                 self._unavailable[name.lower()] = f"View '{name}' has no data yet: {self._unavailable[needed]}"
                 return
+            if needed in self._faulty:
+                self._faulty[name.lower()] = f"View '{name}' cannot be read: {self._faulty[needed]}"
+                return
         try:
             self._create_view(f"runtime.main.{_name(name)}", view.statement.sql)
         except duckdb.Error as exc:
             # Without the excerpt: it would show our CREATE VIEW, and the author of the statement wrote neither.
             reason = duckdb_errors.sentence(exc, self.state_dir).partition("\n\nLINE ")[0]
-            logger.warning("view unusable", extra={"fields": {"view": name, "error": reason}})
+            self.unfit_views[name] = UnfitView(view.config.yaml_path, reason)
             self._faulty[name.lower()] = f"View '{name}' does not fit the data: {reason}"
 
     def _create_view(self, name: str, sql: str) -> None:

@@ -123,14 +123,16 @@ def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
     return _received
 
 
-def execute(name: PartName, config: RuntimeConfig, who: access.Access) -> NoReturn:
+def execute(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:
     """
     Become the part *name*: the same program anew, in an environment without secrets and with nothing but its handover.
+
+    What is *extra* is for this part, fit for JSON.
 
     Raises:
         OSError: The program cannot be executed.
     """
-    descriptor = hand_over(name, config, who)
+    descriptor = hand_over(name, config, who, **extra)
     os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -48,7 +48,8 @@ class DatasetStatus:
     """
     One row of `GET /v1/datasets`.
 
-    `status` is Initializing, Ready, Refreshing, Error or Disabled; `refreshed_at` is ISO 8601 in UTC.
+    `status` is Initializing, Ready, Refreshing, Error or Disabled; times are ISO 8601 in UTC. `age_s` counts from
+    `checked_at`, when a refresh last succeeded; `bytes` is the size on disk.
     """
 
     from_: str
@@ -59,6 +60,10 @@ class DatasetStatus:
     refreshed_at: str | None
     snapshot: str | None
     error: str | None
+    checked_at: str | None = None
+    next_refresh_at: str | None = None
+    age_s: int | None = None
+    bytes: int | None = None
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Self:
@@ -72,12 +77,20 @@ class DatasetStatus:
             refreshed_at=_optional(item, "refreshed_at", str),
             snapshot=_optional(item, "snapshot", str),
             error=_optional(item, "error", str),
+            checked_at=_optional(item, "checked_at", str),
+            next_refresh_at=_optional(item, "next_refresh_at", str),
+            age_s=_optional(item, "age_s", int),
+            bytes=_optional(item, "bytes", int),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshRun:
-    """One refresh of a dataset. `status` is queued, running, succeeded or failed; times are ISO 8601 in UTC."""
+    """
+    One refresh of a dataset. `status` is queued, running, succeeded or failed; times are ISO 8601 in UTC.
+
+    One that is `unchanged` loaded nothing, for the source is as it was.
+    """
 
     id: str
     status: str
@@ -87,6 +100,7 @@ class RefreshRun:
     rows: int | None
     duration_ms: int | None
     error: str | None
+    unchanged: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -105,6 +119,7 @@ class RefreshRun:
             rows=_optional(item, "rows", int),
             duration_ms=_optional(item, "duration_ms", int),
             error=_optional(item, "error", str),
+            unchanged=bool(_optional(item, "unchanged", int)),
         )
 
 

@@ -172,6 +172,8 @@ DATASET = Section[DatasetConfig](
             Field(name="enabled", shape=Boolean()),
             Field(name="refresh_mode", shape=Choice("full", "append")),
             Field(name="refresh_check_interval", attribute="refresh_check_interval_s", shape=Duration("100ms", "365d")),
+            Field(name="refresh_jitter_enabled", shape=Boolean()),
+            Field(name="refresh_jitter_max", attribute="refresh_jitter_max_s", shape=Duration("1ms", "365d")),
             Field(name="refresh_timeout", attribute="refresh_timeout_s", shape=Duration("1ms", "7d")),
             Field(
                 name="refresh_sql",

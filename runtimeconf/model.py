@@ -101,11 +101,18 @@ class QueryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerationConfig:
-    """`datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh."""
+    """
+    `datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh.
+
+    With `refresh_jitter_enabled` a refresh of the clock begins up to `refresh_jitter_max_s` seconds later, None for a
+    tenth of the interval.
+    """
 
     enabled: bool = True
     refresh_mode: Literal["full", "append"] = "full"
     refresh_check_interval_s: float | None = None
+    refresh_jitter_enabled: bool = False
+    refresh_jitter_max_s: float | None = None
     refresh_timeout_s: float = 600.0
     refresh_sql: str | None = None
 

@@ -37,6 +37,7 @@ STATUSES: Mapping[type[Exception], int] = {
     query.ResourceLimitError: 507,
     query.EngineBusyError: 503,
     query.EngineUnavailableError: 503,
+    query.DatasetNotLoadedError: 503,
     query.EngineWorkerDiedError: 500,
     data.DatasetError: 500,
     data.UnknownDatasetError: 404,

@@ -46,6 +46,22 @@ logger = logging.getLogger(__name__)
 
 CATALOG = {"from": "runtime", "name": "runtime"}
 
+#: What a dataset shows, in the order of the CSV.
+DATASET_COLUMNS = (
+    "from",
+    "name",
+    "acceleration_enabled",
+    "status",
+    "rows",
+    "refreshed_at",
+    "snapshot",
+    "error",
+    "checked_at",
+    "next_refresh_at",
+    "age_s",
+    "bytes",
+)
+
 _MAX_PARAMETERS = 100
 
 
@@ -198,13 +214,12 @@ class DatasetsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List the datasets in the order of the YAML."""
-        columns = ("from", "name", "acceleration_enabled", "status", "rows", "refreshed_at", "snapshot", "error")
         rows = []
         for state in get_datasets().datasets():
             values = asdict(state)
             values["from"] = values.pop("from_")
-            rows.append({name: values[name] for name in columns})
-        return _table(request, rows, columns)
+            rows.append({name: values[name] for name in DATASET_COLUMNS})
+        return _table(request, rows, DATASET_COLUMNS)
 
 
 class RefreshView(ApiView):

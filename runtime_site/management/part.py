@@ -29,11 +29,15 @@ class PartBase(BaseCommand):
         handed = parts.received()
         try:
             if handed is None:
-                self._execute(options["config"])
+                self._execute(options["config"], self.handed(options))
             self.serve(*handed)
         except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(parts.CANNOT_START)
+
+    def handed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what of the *options* is for `serve`, fit for JSON."""
+        return {}
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """
@@ -44,8 +48,8 @@ class PartBase(BaseCommand):
         """
         raise NotImplementedError
 
-    def _execute(self, file: Path | None) -> NoReturn:
+    def _execute(self, file: Path | None, extra: dict[str, Any]) -> NoReturn:
         use_config(file)
         config = startup.checked_config()
         startup.log_warnings(config)
-        parts.execute(self.part, config, authkeys.state.get_access())
+        parts.execute(self.part, config, authkeys.state.get_access(), **extra)

@@ -37,6 +37,7 @@ from datasets.errors import (
     UnknownDatasetError,
 )
 from queryengine.errors import (
+    DatasetNotLoadedError,
     EmptyStatementError,
     EngineBusyError,
     EngineUnavailableError,
@@ -62,6 +63,10 @@ STATE = DatasetState(
     snapshot="a-1",
     error=None,
     loaded_once=True,
+    checked_at="2026-01-01T00:10:00.000Z",
+    next_refresh_at=None,
+    age_s=90,
+    bytes=274432,
 )
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
 
@@ -158,6 +163,7 @@ ERRORS: list[Exception] = [
     EngineBusyError(7),
     EngineWorkerDiedError(),
     EngineUnavailableError("Starting."),
+    DatasetNotLoadedError("Dataset 'd' is not loaded yet."),
     QueryError("Failed."),
 ]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import itertools
 import logging
 import threading
@@ -13,11 +14,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from datasets import refresher as module
+from datasets import schedule
 from datasets.control import DatasetState, RefreshRun
+from datasets.deadline import Deadline
 from datasets.errors import AccelerationDisabledError, UnknownDatasetError
 from datasets.refresher import Refresher
-from queryengine.catalog import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
+from datasets.snapshots import SnapshotBuilder
+from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
 from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate import Gate
 from runtimeconf.model import AccelerationConfig, DatasetConfig
@@ -35,10 +38,10 @@ def start(tmp_path: Path, gate: Gate) -> Iterator[Callable[..., Refresher]]:
     """Start refreshers over the state directory of the test, one at a time; the last is stopped at the end."""
     started: list[Refresher] = []
 
-    def start_one(*datasets: DatasetConfig, now: Callable[[], float] = time.monotonic) -> Refresher:
+    def start_one(*datasets: DatasetConfig, **options: Any) -> Refresher:
         stop_all()
         (tmp_path / "state").mkdir(exist_ok=True)
-        refresher = Refresher(configure(tmp_path, *datasets), gate, now=now)
+        refresher = Refresher(configure(tmp_path, *datasets), gate, **options)
         started.append(refresher)
         refresher.start()
         return refresher
@@ -111,14 +114,16 @@ def test_every_dataset_is_loaded_at_start_in_the_order_of_the_yaml(
     )
     wait_for(refresher.is_loaded, "the initial load")
     settled(refresher, "first")
+    settled(refresher, "Second")
 
     second, first = refresher.datasets()
     assert (second.name, second.status, second.rows, second.error) == ("Second", "Ready", 3, None)
     assert (second.from_, second.acceleration_enabled, second.loaded_once) == ("file:b.parquet", True, True)
     snapshots = read_manifest(tmp_path / "state").snapshots
-    assert [snapshot.dataset for snapshot in snapshots] == ["Second", "first"]
-    assert second.snapshot == Path(snapshots[0].file).stem
-    assert second.refreshed_at == snapshots[0].created_at
+    (of_second,) = (snapshot for snapshot in snapshots if snapshot.dataset == "Second")
+    assert second.snapshot == Path(of_second.file).stem
+    assert second.refreshed_at == of_second.created_at
+    assert second.bytes == of_second.size_bytes == snapshot_path(tmp_path / "state", of_second).stat().st_size
     assert (first.acceleration_enabled, first.status, first.rows) == (False, "Ready", 1)
 
 
@@ -174,6 +179,48 @@ def test_a_run_says_when_it_was_asked_for_began_and_ended(tmp_path: Path, start:
     assert run.requested_at <= run.started_at <= run.finished_at
     assert run.duration_ms is not None
     assert 0 < run.duration_ms < 60_000
+
+
+def test_a_run_under_way_says_how_far_it_is(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    class Patient(SnapshotBuilder):
+        """Opens its source when it may."""
+
+        def build(self, *args: Any, **more: Any) -> Snapshot | None:
+            assert go.wait(60)
+            return super().build(*args, **more)
+
+    def progress() -> RefreshRun:
+        return refresher.history("d")[0]
+
+    go = threading.Event()
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    builder = Patient.of(configure(tmp_path, dataset))
+    refresher = start(dataset, builders=[builder, builder])
+    wait_for(lambda: progress().phase == "opening", "the run to open its source")
+    first, second = progress(), progress()
+    assert (first.status, first.bytes, first.rows) == ("running", None, None)
+    assert first.duration_ms is not None
+    assert second.duration_ms is not None
+    assert first.duration_ms <= second.duration_ms
+    go.set()
+    assert settled(refresher).phase is None
+
+    refresher.request_refresh("d", "SELECT a, md5(i::VARCHAR) AS b FROM d, range(3000000) r(i)")
+    sizes = set()
+    with refresher._publication._lock:
+
+        def is_publishing() -> bool:
+            if progress().phase == "loading":
+                sizes.add(progress().bytes)
+            return progress().phase == "publishing"
+
+        wait_for(is_publishing, "all rows to be written")
+    run = settled(refresher)
+
+    assert len(sizes - {None}) > 1
+    assert run.bytes == state(refresher).bytes
+    assert (run.phase, run.status) == (None, "succeeded")
 
 
 def test_r12_twenty_requests_at_once_need_two_reads_at_most(tmp_path: Path, start: Callable[..., Refresher]) -> None:
@@ -306,6 +353,7 @@ def instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
         pytest.param(instead(Path.mkdir), id="R08 directory"),
         pytest.param(instead(make_fifo), id="R08 FIFO"),
         pytest.param(instead(make_loop), id="R08 symlink loop"),
+        pytest.param(instead(lambda path: path.symlink_to("/dev/zero")), id="R08 device"),
     ],
 )
 def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
@@ -336,6 +384,72 @@ def test_a_source_that_fails_keeps_the_last_good_data_and_recovers(
     wait_for(lambda: state(refresher).error is None, "the recovery to show")
 
 
+def test_r06_r08_text_that_is_cut_or_damaged_keeps_the_last_good_data(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    whole = gzip.compress(b"a,b\n1,x\n")
+    spoilt = {
+        "half.csv": (b"a,b\n1,x\n", b"a,b\n1,x\n2"),
+        "quote.csv": (b"a,b\n1,x\n", b'a,b\n1,x\n2,"y'),
+        "latin.csv": (b"a,b\n1,x\n", b"a,b\n1,x\n2,\xe9t\xe9\n"),
+        "crc.csv.gz": (whole, whole[:-8] + b"\0\0\0\0" + whole[-4:]),
+        "cut.csv.gz": (whole, whole[:-10]),
+        "cut.ndjson": (b'{"a":1,"b":"x"}\n', b'{"a":1,"b":"x"}\n{"a":2,"b'),
+        "many/one.csv": (b"a,b\n1,x\n", None),
+    }
+    for file, (good, _) in spoilt.items():
+        put(tmp_path, file, good)
+    texts = [str(Path(file).parent) if file.startswith("many") else file for file in spoilt]
+    names = [f"d{number}" for number in range(len(texts))]
+    refresher = start(*(accelerated(tmp_path, text, name=name) for text, name in zip(texts, names, strict=True)))
+    for name in names:
+        assert settled(refresher, name).error is None
+
+    for (file, (_, bad)), text, name in zip(spoilt.items(), texts, names, strict=True):
+        if bad is None:
+            (tmp_path / file).unlink()
+        else:
+            put(tmp_path, file, bad)
+
+        run = finished(refresher, refresher.request_refresh(name), name)
+
+        assert run.status == "failed", file
+        assert f"'{text}'" in str(run.error)
+        assert str(tmp_path) not in str(run.error)
+        assert served(tmp_path, name) == [(1, "x")]
+
+
+def test_r09_a_source_replaced_or_overwritten_thirty_times_is_never_mixed(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    def content(version: int) -> bytes:
+        made = put_parquet(tmp_path, "made.parquet", version=[version] * 20_000, n=range(20_000))
+        return made.read_bytes()
+
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content(0))
+    refresher = start(accelerated(tmp_path, "a.parquet"))
+    settled(refresher)
+    outcomes = set()
+    for version in range(1, 31):
+        new = content(version)
+        run = refresher.request_refresh("d")
+        wait_for(lambda: refresher.history("d")[0].started_at, "the scan")
+        if version % 2:
+            path.write_bytes(new)
+        else:
+            (tmp_path / "made.parquet").replace(path)
+        outcomes.add(finished(refresher, run).status)
+
+        (snapshot,) = read_manifest(tmp_path / "state").snapshots
+        ((least, most, count),) = rows(tmp_path, snapshot, "SELECT min(version), max(version), count(*) FROM d")
+        assert least == most <= version
+        assert count == 20_000
+    assert outcomes <= {"succeeded", "failed"}
+    assert finished(refresher, refresher.request_refresh("d")).status == "succeeded"
+    assert served(tmp_path)[0][0] == 30
+
+
 def test_p10_one_of_five_that_cannot_be_loaded_does_not_keep_the_others_back(
     tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,7 +472,7 @@ def test_p10_one_of_five_that_cannot_be_loaded_does_not_keep_the_others_back(
 def test_a_dataset_that_was_never_loaded_is_tried_again_without_an_interval(
     tmp_path: Path, start: Callable[..., Refresher], monkeypatch: pytest.MonkeyPatch, enabled: bool
 ) -> None:
-    monkeypatch.setattr(module, "_FIRST_RETRY_S", 0.1)
+    monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.1)
     refresher = start(accelerated(tmp_path, enabled=enabled))
     wait_for(lambda: len(refresher.history("d")) > 2, "more tries")
     assert state(refresher).status == "Error"
@@ -386,25 +500,244 @@ def test_a_dataset_without_acceleration_is_read_once(tmp_path: Path, start: Call
     assert (state(refresher).status, state(refresher).acceleration_enabled) == ("Ready", False)
 
 
-def test_r16_a_source_that_is_down_is_tried_once_an_interval_and_logged_once_a_minute(
-    tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def clock() -> list[float]:
+    """The time of the clock of intervals, to be set."""
+    return [0.0]
+
+
+def tick(refresher: Refresher, clock: list[float], time_s: float) -> None:
+    """Set the clock of intervals, and have the refresher look at it."""
+    clock[0] = time_s
+    with refresher._condition:
+        refresher._condition.notify_all()
+
+
+def test_r16_a_source_that_is_down_is_tried_ever_less_often_and_logged_once_a_minute(
+    tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture, clock: list[float]
 ) -> None:
-    clock = [0.0]
-    refresher = start(accelerated(tmp_path, refresh_check_interval_s=30), now=lambda: clock[0])
+    refresher = start(accelerated(tmp_path, refresh_check_interval_s=10), now=lambda: clock[0])
+    settled(refresher)
+
+    tried_at = [0.0]
+    for second in range(5, 600, 5):
+        due = (refresher._entries["d"].due or 0.0) <= second
+        tick(refresher, clock, second)
+        if due:
+            tried_at.append(second)
+            wait_for(lambda: len(refresher.history("d")) == len(tried_at), "the next try")
+            settled(refresher)
+    assert len(refresher.history("d")) == len(tried_at)
+    assert tried_at == [0, 10, 30, 70, 150, 230, 310, 390, 470, 550]
 
     def warnings() -> int:
         return sum(record.levelno == logging.WARNING for record in caplog.records)
 
-    for minute in range(3):
-        for half in range(2):
-            clock[0] = 60.0 * minute + 30.0 * half
-            with refresher._condition:
-                refresher._condition.notify_all()
-            tries = 2 * minute + half + 1
-            wait_for(lambda tries=tries: len(refresher.history("d")) >= tries, "the next try")  # type: ignore[misc]
-            settled(refresher)
-            wait_for(lambda minute=minute: warnings() == minute + 1, "the log")  # type: ignore[misc]
-            assert len(refresher.history("d")) == tries
+    # At 0, 70, 150, 230 and so on.
+    wait_for(lambda: warnings() == 8, "the log")
+
+    down = state(refresher)
+    assert (down.status, down.error, down.checked_at) == ("Error", "'a.csv' does not exist.", None)
+    assert down.next_refresh_at is not None
+
+    put(tmp_path, "a.csv")
+    tick(refresher, clock, 630)
+    wait_for(lambda: state(refresher).status == "Ready", "the recovery")
+    settled(refresher)
+    assert refresher._entries["d"].due == 640
+
+
+def test_a_step_of_the_wall_clock_moves_no_refresh(
+    tmp_path: Path, start: Callable[..., Refresher], monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    put(tmp_path, "a.csv")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    refresher = start(accelerated(tmp_path, refresh_check_interval_s=10), now=lambda: clock[0])
+    settled(refresher)
+
+    tick(refresher, clock, 9.9)
+    assert len(refresher.history("d")) == 1
+    tick(refresher, clock, 10)
+
+    wait_for(lambda: len(refresher.history("d")) == 2, "the next refresh")
+
+
+def test_jitter_puts_off_what_the_clock_starts_and_nothing_else(
+    tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
+) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path, refresh_check_interval_s=100, refresh_jitter_enabled=True, refresh_jitter_max_s=40)
+
+    refresher = start(dataset, now=lambda: clock[0], chance=lambda: 0.5)
+    # There is nothing to serve yet: that is not put off.
+    settled(refresher)
+    assert refresher._entries["d"].due == 120
+    finished(refresher, refresher.request_refresh("d"))
+
+    again = start(dataset, now=lambda: clock[0], chance=lambda: 0.25)
+    assert again._entries["d"].due == 10
+    assert state(again).next_refresh_at is not None
+    tick(again, clock, 10)
+    wait_for(lambda: len(again.history("d")) == 3, "the load of the start")
+
+
+# --- two at once ------------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A `Builder` that says what it builds, and waits until it may go on."""
+
+    def __init__(self, directory: Path, building: list[str], go_on: threading.Event) -> None:
+        self._builder = SnapshotBuilder.of(configure(directory))
+        self._building = building
+        self._go_on = go_on
+
+    def build(
+        self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline, **options: Any
+    ) -> Snapshot | None:
+        self._building.append(dataset.name)
+        while not self._go_on.wait(0.01) and not deadline.passed:
+            pass
+        return self._builder.build(dataset, refresh_sql, deadline, **options)
+
+
+def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    building: list[str] = []
+    go_on = threading.Event()
+    refresher = start(
+        *(accelerated(tmp_path, name=name) for name in ("a", "b", "c")),
+        builders=[Slow(tmp_path, building, go_on) for _ in range(2)],
+    )
+
+    wait_for(lambda: len(building) == 2, "two loads")
+    again = refresher.request_refresh("a")
+    assert [refresher.history(name)[0].status for name in "abc"] == ["queued", "running", "queued"]
+    assert building == ["a", "b"]
+
+    go_on.set()
+    assert finished(refresher, again, "a").status == "succeeded"
+    for name in "bc":
+        assert settled(refresher, name).status == "succeeded"
+    # What was asked for first comes first: c before the second load of a.
+    assert building == ["a", "b", "c", "a"]
+    assert len(read_manifest(tmp_path / "state").snapshots) == 3
+    assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 3
+
+
+def test_many_datasets_published_by_two_threads_are_all_there(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    names = [f"d{number}" for number in range(8)]
+    refresher = start(*(accelerated(tmp_path, name=name) for name in names))
+
+    for name in names:
+        assert settled(refresher, name).status == "succeeded"
+
+    manifest = read_manifest(tmp_path / "state")
+    assert {snapshot.dataset for snapshot in manifest.snapshots} == set(names)
+    assert manifest.generation == len(names)
+
+
+# --- what has not changed ---------------------------------------------------------------------------------------------
+
+
+def test_the_clock_leaves_an_unchanged_source_unread_and_a_caller_has_it_read(
+    tmp_path: Path, start: Callable[..., Refresher], clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path, refresh_check_interval_s=10), now=lambda: clock[0])
+    settled(refresher)
+    first = state(refresher)
+    caplog.set_level(logging.INFO)
+
+    tick(refresher, clock, 10)
+    wait_for(lambda: len(refresher.history("d")) == 2, "the refresh of the clock")
+    checked = settled(refresher)
+    second = state(refresher)
+    asked = finished(refresher, refresher.request_refresh("d"))
+    third = state(refresher)
+
+    assert (checked.status, checked.rows, checked.unchanged) == ("succeeded", 1, True)
+    assert "Dataset d is unchanged" in caplog.text
+    assert (second.snapshot, second.refreshed_at) == (first.snapshot, first.refreshed_at)
+    assert second.checked_at == checked.finished_at
+    assert (asked.status, asked.unchanged) == ("succeeded", False)
+    assert third.snapshot != first.snapshot
+
+
+def test_a_caller_who_joins_what_nobody_asked_for_has_the_source_read(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
+    datasets = [accelerated(tmp_path, name=name) for name in "abcd"]
+    for name in "abcd":
+        settled(start(*datasets), name)
+    go_on = threading.Event()
+    refresher = start(*datasets, builders=[Slow(tmp_path, [], go_on) for _ in range(2)])
+
+    first, second = refresher.history("c")[0], refresher.history("d")[0]
+    asked = refresher.request_refresh("c", "SELECT * FROM c WHERE a = 2")
+    # Whom nobody asked takes nothing back.
+    with refresher._condition:
+        refresher._enqueue(refresher._entries["c"], None, skips=True)
+    go_on.set()
+
+    assert asked.id == first.id
+    assert finished(refresher, first, "c").unchanged is False
+    assert served(tmp_path, "c") == [(2, "y")]
+    assert finished(refresher, second, "d").unchanged is True
+
+
+def test_a_restart_with_an_unchanged_source_loads_nothing(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    first = start(dataset)
+    settled(first)
+    before = state(first)
+
+    second = start(dataset)
+    assert second.is_loaded()
+    run = settled(second)
+
+    assert (run.status, run.unchanged, run.rows) == ("succeeded", True, 1)
+    assert state(second).snapshot == before.snapshot
+    assert [run.unchanged for run in second.history("d")] == [True, False]
+
+
+# --- loading once -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skip_unchanged", [True, False])
+def test_each_is_loaded_once_and_nothing_is_scheduled(tmp_path: Path, gate: Gate, skip_unchanged: bool) -> None:
+    put(tmp_path, "a.csv")
+    (tmp_path / "state").mkdir()
+    datasets = [
+        accelerated(tmp_path, name="Good", refresh_check_interval_s=0.1),
+        accelerated(tmp_path, "absent.csv", name="bad", refresh_check_interval_s=0.1),
+        accelerated(tmp_path, name="other", enabled=False),
+    ]
+
+    for is_again in (False, True):
+        refresher = Refresher(configure(tmp_path, *datasets), gate)
+        (good, first), (bad, second) = refresher.load_once(["good", "BAD", "Good"], skip_unchanged=skip_unchanged)
+        assert refresher.stop(30)
+
+        assert (good, first.status, first.rows) == ("Good", "succeeded", 1)
+        assert first.unchanged is (is_again and skip_unchanged)
+        assert (bad, second.status) == ("bad", "failed")
+        assert [len(refresher.history(name)) for name in ("good", "bad", "other")] == [1 + is_again, 1 + is_again, 0]
+
+
+def test_loading_once_what_is_unknown_loads_nothing(tmp_path: Path, gate: Gate) -> None:
+    put(tmp_path, "a.csv")
+    (tmp_path / "state").mkdir()
+    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)), gate)
+
+    with pytest.raises(UnknownDatasetError):
+        refresher.load_once(["d", "nope"], skip_unchanged=True)
+
+    assert refresher.history("d") == ()
+    assert refresher.stop(1)
 
 
 def test_the_interval_counts_from_the_end_of_a_refresh(tmp_path: Path, start: Callable[..., Refresher]) -> None:

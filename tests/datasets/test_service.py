@@ -28,6 +28,7 @@ from datasets.service import DatasetService
 from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY, read_manifest
 from queryengine.engine import GatedStatement
 from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
+from queryengine.gate import Gate
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
 from tests.datasets.sources.test_files import put, put_parquet
@@ -398,3 +399,22 @@ def test_another_process_may_judge_what_callers_send(tmp_path: Path) -> None:
             service.request_refresh("d", "SELECT 1")
     finally:
         service.stop(30)
+
+
+def test_loading_once_needs_the_directory_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "a.csv")
+    monkeypatch.setattr(module, "_START_WAIT_S", 0.1)
+    config = configure(tmp_path, declare(tmp_path, "a.csv"))
+    ((_, run),) = module.load_once(config, [], Gate(), [])
+    assert (run.status, run.rows) == ("succeeded", 1)
+    lock = StateLock(config.state_dir)
+    assert lock.acquire()
+
+    with pytest.raises(StateDirectoryError, match=rf"in use by process {os.getpid()}: ask .*`manage\.py refresh"):
+        module.load_once(config, ["d"], Gate(), [])
+    with pytest.raises(UnknownDatasetError):
+        module.load_once(config, ["nope"], Gate(), [])
+
+    lock.release()
+    ((name, run),) = module.load_once(config, ["D"], Gate(), [])
+    assert (name, run.status, run.unchanged) == ("d", "succeeded", False)

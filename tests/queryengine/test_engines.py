@@ -19,6 +19,7 @@ from queryengine.cancellation import CancelSource
 from queryengine.catalog import SNAPSHOT_DIRECTORY
 from queryengine.engine import ACTIVE_SQL_CHARACTERS, ArrowParameters, Encoding, Parameters, Query, QueryEngine
 from queryengine.errors import (
+    DatasetNotLoadedError,
     EngineBusyError,
     EngineUnavailableError,
     ParameterError,
@@ -488,10 +489,10 @@ def test_statements_without_data_run_before_anything_is_loaded(start_engine: Sta
     assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
     assert rows(engine, "FROM free") == [{"a": 1}]
     assert engine.is_alive()
-    with pytest.raises(EngineUnavailableError, match=r"Dataset 'flights' is not loaded yet\."):
+    with pytest.raises(DatasetNotLoadedError, match=r"Dataset 'flights' is not loaded yet\."):
         ask(engine, "SELECT * FROM flights")
     for view in ("ids", "twice"):
-        with pytest.raises(EngineUnavailableError, match=rf"View '{view}' .*Dataset 'flights' is not loaded yet\."):
+        with pytest.raises(DatasetNotLoadedError, match=rf"View '{view}' .*Dataset 'flights' is not loaded yet\."):
             ask(engine, f"SELECT * FROM {view}")
 
 
@@ -500,21 +501,29 @@ def test_a_dataset_is_there_as_soon_as_it_is_published(publisher: Publisher, sta
     publisher.publish(planes="SELECT 7 AS seats")
 
     assert rows(engine, "FROM planes") == [{"seats": 7}]
-    with pytest.raises(EngineUnavailableError, match="'flights'"):
+    with pytest.raises(DatasetNotLoadedError, match="'flights'"):
         ask(engine, "FROM flights")
 
 
 def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
     publisher.publish(flights="SELECT 1 AS other")
-    engine = start_engine(views={"ids": "SELECT id FROM flights"})
+    others = "SELECT COLUMNS(*) FROM flights"
+    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
 
     with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
         ask(engine, "FROM ids")
 
     assert "CREATE VIEW" not in str(caught.value)
     assert rows(engine, "FROM flights") == [{"other": 1}]
+    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
+        ask(engine, "FROM twice")
+    assert rows(engine, "FROM others") == [{"other": 1}]
+    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
+        {"t": "flights"},
+        {"t": "others"},
+    ]
     publisher.publish(flights="SELECT 2 AS id")
-    assert rows(engine, "FROM ids") == [{"id": 2}]
+    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]
 
 
 # Streaming, time and cancellation.

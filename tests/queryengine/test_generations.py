@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.catalog import Manifest, manifest_path, read_manifest, snapshot_path, write_manifest
-from queryengine.errors import EngineUnavailableError
+from queryengine.errors import EngineUnavailableError, SqlError
 from queryengine.gate import Gate
 from queryengine.generations import Generations
 from queryengine.session import EngineInstance
+from queryengine.views import gate_views
+from runtimeconf.model import ViewConfig
 from tests.queryengine.conftest import MakeConfig
 from tests.queryengine.publishing import Publisher, open_files, wait_until
 
@@ -33,13 +35,16 @@ def make_generations(
 ) -> Iterator[MakeGenerations]:
     with ExitStack() as made:
 
-        def make(before_open: Callable[[], None] = lambda: None, **settings: Any) -> Generations:
+        def make(
+            before_open: Callable[[], None] = lambda: None, views: Sequence[ViewConfig] = (), **settings: Any
+        ) -> Generations:
             config = make_config(**settings)
+            gated = gate_views(views, frozenset({"flights"}), Gate(), tmp_path / "runtime.yaml")
 
             def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
                 before_open()
                 session = EngineInstance.open(
-                    config, manifest, (), tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
+                    config, manifest, gated, tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
                 )
                 opened.append(manifest.generation)
                 return session
@@ -54,12 +59,46 @@ def make_generations(
 def value(generations: Generations, sql: str = "SELECT min(id) AS id FROM flights") -> int:
     lease = generations.lease()
     try:
-        reader = lease.session.run(Gate().admit(sql, frozenset({"flights"})), None, Interruption())
+        reader = lease.session.run(
+            Gate().admit(sql, frozenset({"flights", "years", "later", "ids"})), None, Interruption()
+        )
         (batch,) = reader
         reader.close()
         return int(batch.column(0)[0].as_py())
     finally:
         lease.release()
+
+
+def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
+    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+) -> None:
+    views = [
+        ViewConfig(name="Years", sql="SELECT day[:4]::INTEGER AS id FROM flights", yaml_path="views[0].sql"),
+        ViewConfig(name="later", sql="SELECT id + 1 AS id FROM years", yaml_path="views[1].sql"),
+        ViewConfig(name="ids", sql="SELECT id FROM flights", yaml_path="views[2].sql"),
+    ]
+    publisher.publish(flights="SELECT '2024-01-01' AS day, 1 AS id")
+    generations = make_generations(views=views)
+    assert [value(generations, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
+    said = [record for record in caplog.records if record.message == "view unusable"]
+    assert said == []
+
+    for number in (2, 3):
+        publisher.publish(flights=f"SELECT DATE '2024-01-01' AS day, {number} AS id")
+        with pytest.raises(SqlError, match=r"^View 'Years' does not fit the data: ARRAY_SLICE") as caught:
+            value(generations, "FROM years")
+        assert "CREATE VIEW" not in str(caught.value)
+        with pytest.raises(SqlError, match=r"^View 'later' cannot be read: View 'Years' does not fit the data"):
+            value(generations, "FROM later")
+        assert value(generations, "FROM ids") == number
+
+    (warning,) = (record for record in caplog.records if record.message == "view unusable")
+    assert warning.levelname == "WARNING"
+    fields = warning.fields  # type: ignore[attr-defined]
+    assert (fields["view"], fields["yaml_path"]) == ("Years", "views[0].sql")
+    assert fields["error"].startswith("ARRAY_SLICE")
+    publisher.publish(flights="SELECT '2025-01-01' AS day, 4 AS id")
+    assert [value(generations, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
 
 
 def test_one_session_serves_until_something_is_published(

@@ -318,7 +318,7 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
 def test_a_new_generation_is_seen_by_the_next_statement(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path)
     with running(tmp_path) as engine:
-        assert engine.ask("SELECT * FROM flights").code == "engine_unavailable"
+        assert engine.ask("SELECT * FROM flights").code == "dataset_not_loaded"
         worker = engine.worker()
 
         for rows in (1, 20, 300):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import pytest
 from runtime_site.parts import PARTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-UNIT = REPOSITORY / "deploy" / "latchkey.service"
-DOCKERFILE = REPOSITORY / "deploy" / "Dockerfile"
+DEPLOY = REPOSITORY / "deploy"
+DOCKERFILE = DEPLOY / "Dockerfile"
 
 INSTRUCTIONS = {
     "CMD",
@@ -43,34 +44,55 @@ def test_the_procfile_names_every_part_and_its_command() -> None:
     assert all((commands / f"run{name}.py").exists() for name in PARTS)
 
 
-def test_the_unit_stops_the_supervisor_only_and_names_what_there_is() -> None:
+def read_unit(name: str) -> configparser.ConfigParser:
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # type: ignore[method-assign, assignment]
-    unit.read_string(UNIT.read_text())
+    unit.read_string((DEPLOY / name).read_text())
+    return unit
+
+
+def test_the_unit_stops_the_supervisor_only_and_names_what_there_is() -> None:
+    unit = read_unit("latchkey.service")
 
     assert unit.sections() == ["Unit", "Service", "Install"]
     assert unit["Service"]["KillMode"] == "mixed"
     assert "/srv/latchkey/manage.py serve --config /srv/flights/runtime.yaml" in unit["Service"]["ExecStart"]
 
 
+def test_the_backup_copies_what_the_documents_say() -> None:
+    service = read_unit("latchkey-backup.service")["Service"]
+    (documented,) = re.findall(r"^tar .*$", (REPOSITORY / "docs/operations.md").read_text(), re.MULTILINE)
+
+    command = shlex.split(service["ExecStart"])
+    assert command[0] == "/usr/bin/tar"
+    assert [word for word in command[1:] if "state.tar" not in word] == [
+        word for word in shlex.split(documented)[1:] if "state.tar" not in word
+    ]
+    assert service["User"] == read_unit("latchkey.service")["Service"]["User"]
+    assert "Timer" in read_unit("latchkey-backup.timer")
+
+
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
     reason="systemd is asked where it is; the strict reading above runs everywhere",
 )
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    # Here the paths are others, and there need not be such a user.
-    text = UNIT.read_text().replace("/srv/latchkey/.venv/bin/python", sys.executable)
-    text = text.replace("User=latchkey\n", "").replace("/srv/flights", str(tmp_path))
-    (tmp_path / "latchkey.service").write_text(text.replace("/srv/latchkey", str(REPOSITORY)))
+@pytest.mark.parametrize("name", ["latchkey.service", "latchkey-backup.service", "latchkey-backup.timer"])
+def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
+    for unit in DEPLOY.glob("latchkey*"):
+        # Here the paths are others, and there need not be such a user.
+        text = unit.read_text().replace("/srv/latchkey/.venv/bin/python", sys.executable)
+        text = text.replace("User=latchkey\n", "").replace("/srv/flights", str(tmp_path))
+        text = text.replace("/srv/backup", str(tmp_path)).replace("/srv/latchkey", str(REPOSITORY))
+        (tmp_path / unit.name).write_text(text)
 
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "latchkey.service")],
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / name)],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert [line for line in done.stderr.splitlines() if "latchkey.service" in line] == []
+    assert [line for line in done.stderr.splitlines() if "latchkey" in line] == []
 
 
 def instructions() -> list[tuple[str, str]]:

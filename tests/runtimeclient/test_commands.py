@@ -35,6 +35,10 @@ DATASET = {
     "refreshed_at": "2026-11-21T03:00:00Z",
     "snapshot": "flights-1",
     "error": None,
+    "checked_at": "2026-11-21T04:00:00Z",
+    "next_refresh_at": None,
+    "age_s": 90,
+    "bytes": 12_857_344,
 }
 
 
@@ -162,8 +166,10 @@ def test_datasets_lists_them(remote: Remote, run: Run) -> None:
 
     assert json.loads(shown["json"].stdout) == [DATASET]
     assert shown["csv"].stdout == (
-        "from,name,acceleration_enabled,status,rows,refreshed_at,snapshot,error\n"
-        "file:flights.parquet,flights,true,Ready,336776,2026-11-21T03:00:00Z,flights-1,\n"
+        "from,name,acceleration_enabled,status,rows,refreshed_at,snapshot,error,"
+        "checked_at,next_refresh_at,age_s,bytes\n"
+        "file:flights.parquet,flights,true,Ready,336776,2026-11-21T03:00:00Z,flights-1,,"
+        "2026-11-21T04:00:00Z,,90,12857344\n"
     )
     assert {done.returncode for done in shown.values()} == {0}
 

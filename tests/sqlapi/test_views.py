@@ -325,7 +325,15 @@ def test_datasets() -> None:
         "refreshed_at",
         "snapshot",
         "error",
+        "checked_at",
+        "next_refresh_at",
+        "age_s",
+        "bytes",
     ]
+    assert orders["refreshed_at"] <= orders["checked_at"]
+    assert orders["age_s"] in range(600)
+    assert orders["bytes"] > 4096
+    assert orders["next_refresh_at"] is None
     assert (orders["from"], orders["name"], orders["acceleration_enabled"]) == ("file:orders.csv", "Orders", True)
     assert (orders["rows"], orders["error"]) == (100, None)
     assert orders["status"] in {"Ready", "Refreshing"}
@@ -386,6 +394,9 @@ def test_r01_a_refresh(name: str) -> None:
         "rows",
         "duration_ms",
         "error",
+        "unchanged",
+        "phase",
+        "bytes",
     ]
     assert (run["status"], run["rows"], run["error"]) == ("succeeded", 100, None)
 

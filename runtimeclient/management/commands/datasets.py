@@ -12,13 +12,19 @@ from runtimeclient.command import ClientCommand, add_list_format
 from runtimeclient.formats import write_list
 from runtimeclient.output import Output
 
-_COLUMNS = ("from", "name", "acceleration_enabled", "status", "rows", "refreshed_at", "snapshot", "error")
+_COLUMNS = (
+    *("from", "name", "acceleration_enabled", "status", "rows", "refreshed_at", "snapshot", "error"),
+    *("checked_at", "next_refresh_at", "age_s", "bytes"),
+)
 
 
 class Command(ClientCommand):
     """List the datasets of a runtime."""
 
-    help = "List the datasets of a runtime: where each comes from, how it is, how many rows\nit has and since when."
+    help = (
+        "List the datasets of a runtime: where each comes from, how it is, how many rows\n"
+        "and bytes it has, how old they are, and when they are loaded next."
+    )
     examples = (
         ("", "the datasets as a table"),
         ("--format csv > datasets.csv", "as CSV"),

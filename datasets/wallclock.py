@@ -1,0 +1,15 @@
+"""Times for people: ISO 8601 in UTC, to the millisecond. What is waited for goes by a clock that never steps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+
+def utc_in(seconds: float) -> str:
+    """Return the time in *seconds* from now."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_since(time: str) -> float:
+    """Return the seconds from *time* to now; 0 when the clock was set back meanwhile."""
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())

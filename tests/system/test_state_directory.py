@@ -1,0 +1,42 @@
+"""The state directory in the hands of an operator: backup, restore and move, as `docs/operations.md` has them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.system.harness import K1, REPOSITORY, Server, example_config, free_port
+
+KEYED = {"X-API-Key": K1}
+CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
+REFRESHES = "/v1/datasets/orders/acceleration/refresh"
+
+
+def backup_command(directory: Path) -> list[str]:
+    text = (REPOSITORY / "docs" / "operations.md").read_text()
+    (command,) = re.findall(r"```sh\n(tar .*)\n```", text)
+    return shlex.split(command.replace("/srv/flights", str(directory)))
+
+
+def test_a_backup_of_a_running_runtime_serves_elsewhere_without_its_sources(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        expected = server.rows(CHECKSUM)
+        runs = server.get(REFRESHES, headers=KEYED).json()
+        subprocess.run(backup_command(tmp_path), cwd=tmp_path, check=True)
+    salt = (tmp_path / ".runtime" / "key-salt").read_bytes()
+    shutil.rmtree(tmp_path / ".runtime")
+    (tmp_path / "orders.parquet").write_bytes(b"")  # which no load can read
+    (tmp_path / "moved").mkdir()
+    subprocess.run(["tar", "-xzf", tmp_path / "state.tar.gz", "-C", tmp_path / "moved"], check=True)
+
+    port = free_port()
+    config = example_config(port, runtime={"state_dir": "moved/.runtime"})
+    with Server(tmp_path, port=port, config=config) as server:
+        assert server.rows(CHECKSUM) == expected
+        assert [run["id"] for run in runs] == [run["id"] for run in server.get(REFRESHES, headers=KEYED).json()][-1:]
+
+    assert (tmp_path / "moved" / ".runtime" / "key-salt").read_bytes() == salt
+    assert not (tmp_path / ".runtime").exists()
