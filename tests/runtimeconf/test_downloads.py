@@ -121,10 +121,8 @@ def test_values_are_checked_and_kept_as_texts(load_text: Load, tmp_path: Path) -
         ({"max_download_size": "much"}, ".max_download_size: must be a size in bytes"),
     ],
 )
-def test_parameters_that_do_not_fit_are_faults(
-    load_text: Load, fault: Fault, params: dict[str, str], said: str
-) -> None:
-    message = (lambda text: fault(text, {"TOKEN": SECRET}))(text_of("https://host/a.csv", params))
+def test_parameters_that_do_not_fit_are_faults(fault: Fault, params: dict[str, str], said: str) -> None:
+    message = fault(text_of("https://host/a.csv", params), {"TOKEN": SECRET})
 
     assert message.startswith("1: datasets[0].params")
     assert said in message

@@ -1,0 +1,36 @@
+"""The pages of the sources and the declarations of their connectors say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.connectors import CONNECTORS
+from runtimeconf.loader import load
+
+DIRECTORY = Path(__file__).parents[3] / "docs" / "sources"
+#: The connectors of each page.
+PAGES = {"file": ["file"], "http": ["http", "https"]}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_parameter_has_a_row(page: str) -> None:
+    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `([a-z0-9_]+)` \|", text, re.MULTILINE))
+
+    for name in PAGES[page]:
+        assert rows == {param.name for param in CONNECTORS[name].params}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_example_loads(page: str, tmp_path: Path) -> None:
+    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+
+    for block in blocks:
+        (tmp_path / "runtime.yaml").write_text(block)
+        secrets = {name.upper(): "value" for name in re.findall(r"secrets:(\w+)", block)}
+        assert load(tmp_path / "runtime.yaml", secrets).datasets
