@@ -9,7 +9,6 @@ a server that sends a byte now and then cannot hold a load up.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
@@ -25,7 +24,7 @@ import httpcore
 
 from datasets.deadline import Deadline
 from datasets.errors import SourceError
-from runtimeconf.connectors.downloads import parse_origin
+from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.shapes import UnfitError
 
 #: Seconds between two looks at the deadline while a server is silent.
@@ -57,6 +56,15 @@ class Answer:
         """The length of the body as the server gives it, in bytes; None when only its end will tell."""
         text = self.headers.get("content-length")
         return int(text) if text is not None else None
+
+    def beginning(self, limit: int) -> bytes:
+        """Give the body, or what came of it: at least *limit* bytes of a longer one."""
+        content = b""
+        for block in self._response.iter_stream():
+            content += block
+            if len(content) >= limit:
+                break
+        return content
 
     def blocks(self) -> Iterator[bytes]:
         """
@@ -145,7 +153,8 @@ class Origin:
 
     @property
     def _host_header(self) -> str:
-        return self._origin.partition("://")[2]
+        # Without the usual port, which signatures leave out.
+        return self._origin.partition("://")[2].removesuffix(f":{_PORTS[self._scheme]}")
 
     def _url(self, target: str) -> httpcore.URL:
         return httpcore.URL(
@@ -220,7 +229,7 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
     """Return the proxy that the environment names (HTTPS_PROXY, NO_PROXY and their kin); loopback needs none."""
     proxies = getproxies()
     url = proxies.get(scheme) or proxies.get("all")
-    if not url or _is_loopback(host) or proxy_bypass(f"{host}:{port}"):
+    if not url or is_loopback(host) or proxy_bypass(f"{host}:{port}"):
         return None
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -232,13 +241,6 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     ssl_context = _tls_context(None) if parts.scheme == "https" else None
     return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Stream(httpcore.NetworkStream):

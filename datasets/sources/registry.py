@@ -17,6 +17,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     "file": ("datasets.sources.files", "FileSource"),
     "http": ("datasets.sources.http", "HttpSource"),
     "https": ("datasets.sources.http", "HttpSource"),
+    "s3": ("datasets.sources.s3", "S3Source"),
 }
 
 

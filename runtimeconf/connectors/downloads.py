@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Param
 from runtimeconf.connectors.texts import AsText
@@ -43,6 +42,6 @@ def parse_origin(text: str) -> tuple[str, str]:
     return f"{scheme}://{Address(name, int(host[3]))}", rest
 
 
-def host_of(origin: str) -> str:
-    """Return the host of an origin that `parse_origin` gave."""
-    return urlsplit(origin).hostname or ""
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to *host* stays on this machine; of names, only `localhost` is known to do so."""
+    return Address(host, 0).is_loopback

@@ -98,9 +98,12 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_header("Content-Length", str(len(file.body)))
             self.end_headers()
-            self.wfile.write(file.body)
-        if file.after is not None:
+            if self.command != "HEAD":
+                self.wfile.write(file.body)
+        if file.after is not None and self.command != "HEAD":
             file.after()
+
+    do_HEAD = do_GET
 
     def _is_known(self, headers: Mapping[str, str]) -> bool:
         if "If-None-Match" in self.headers:
