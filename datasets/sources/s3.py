@@ -113,11 +113,29 @@ def _is_data(path: str) -> bool:
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Say whether the parts of a key match those of a glob, as those of a path do; `**` is any number of parts."""
-    if not pattern or not names:
-        return not names and all(part == "**" for part in pattern)
-    if pattern[0] == "**":
-        return _matches(names, pattern[1:]) or (not names[0].startswith(".") and _matches(names[1:], pattern))
-    if not names[0] or (names[0].startswith(".") and not pattern[0].startswith(".")):
-        return False
-    return fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
+    """
+    Say whether the parts of a key match those of a glob, as those of a path do; `**` is any number of parts.
+
+    All ways to match are followed side by side: the time is that of the two lengths, whatever keys a bucket has.
+    """
+    reached = _after_stars({0}, pattern)
+    for name in names:
+        following = set()
+        for at in reached - {len(pattern)}:
+            if _fits(name, pattern[at]):
+                following.add(at if pattern[at] == "**" else at + 1)
+        reached = _after_stars(following, pattern)
+    return len(pattern) in reached and names[-1] != ""
+
+
+def _fits(name: str, part: str) -> bool:
+    """Say whether one part of a key fits one of a glob: a wildcard stands for no dot at the beginning, nor for nothing."""
+    return name == part or (name != "" and (name[0] != "." or part[:1] == ".") and fnmatchcase(name, part))
+
+
+def _after_stars(reached: set[int], pattern: Sequence[str]) -> set[int]:
+    """Add the places that are reached by letting a `**` stand for nothing."""
+    for at, part in enumerate(pattern):
+        if part == "**" and at in reached:
+            reached.add(at + 1)
+    return reached

@@ -20,7 +20,7 @@ from datasets.sources.registry import source_of
 from datasets.sources.s3_bucket import place_of
 from tests.datasets.sources import declaring
 from tests.datasets.sources.declaring import built, configured, declared
-from tests.datasets.sources.moto_server import S3Server, s3_server
+from tests.datasets.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasets.sources.web_server import File, WebServer, serving
 from tests.datasets.support import builder, deadline, files_below, new_load, rows, wait_for
 
@@ -74,13 +74,35 @@ def store(server: S3Server, tmp_path: Path) -> Store:
     return Store(server, tmp_path)
 
 
+LIST = (
+    b"""<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>"""
+)
+ENTRY = b"<Contents><Key>d/%s</Key><ETag>%s</ETag><Size>8</Size></Contents>"
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    """A server that answers as S3 does, as far as the test says."""
+    with serving() as running:
+        yield running
+
+
+def listing(*entries: tuple[bytes, bytes], more: bytes = b"") -> File:
+    return File(LIST % (b"".join(ENTRY % entry for entry in entries) + more), tag=None)
+
+
+LIST_TARGET = "/bucket/?list-type=2&encoding-type=url&prefix=d%2F"
+
+
+def refused(web: WebServer, directory: Path, source: str = "s3://bucket/d/", **params: str) -> str:
+    return declaring.refused(directory, source, s3_endpoint=web.url, **params)
+
+
 # --- which objects ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "a.csv",
+def test_an_object_is_read_whatever_its_key(store: Store) -> None:
+    keys = [
         "d/a b+c&d=e.csv",
         "ü/'\"$~!*(),:;@%41.csv",
         "d//a.csv",
@@ -88,14 +110,13 @@ def store(server: S3Server, tmp_path: Path) -> Store:
         "a/./b/../c.csv",
         "q?x=1#f.csv",
         "[1].csv",
-    ],
-)
-def test_an_object_is_read_whatever_its_key(store: Store, key: str) -> None:
-    store.put(key)
-    store.put("qxx=1#f.csv", b"a\n2\n")
-    store.put("1.csv", b"a\n2\n")
+    ]
+    for number, key in enumerate(keys):
+        store.put(key, b"a\n%d\n" % number)
+    for other in ("qxx=1#f.csv", "1.csv"):
+        store.put(other, b"a\n99\n")
 
-    assert store.load(key) == ROWS
+    assert [store.load(key) for key in keys] == [[(number,)] for number in range(len(keys))]
 
 
 def test_formats_are_told_as_those_of_files(store: Store) -> None:
@@ -128,56 +149,43 @@ def test_a_whole_bucket_is_a_prefix(store: Store) -> None:
     assert declaring.loaded(store.directory, f"s3://{store.name}", **store.params) == ROWS * 2
 
 
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("d/*.csv", [1]),
-        ("d/*/*.csv", [2, 3]),
-        ("d/**/*.csv", [1, 2, 3, 4]),
-        ("d/20?3/*.csv", [2]),
-        ("d/[x2]*/[!c]*", [2]),
-        ("**/d.csv", [4]),
-        ("d/2024/**", [3, 4]),
-        ("d/.h/*", [7]),
-        ("d/*/_m.csv", [5]),
-    ],
-)
-def test_a_glob_gives_the_objects_that_match_it(store: Store, pattern: str, found: list[int]) -> None:
-    keys = ["d/a.csv", "d/2023/b.csv", "d/2024/c.csv", "d/2024/x/d.csv", "d/5/_m.csv", "d/2024/x.tmp/", "d/.h/e.csv"]
+def test_a_glob_gives_the_objects_that_match_it(store: Store) -> None:
+    keys = ["d/a.csv", "d/2023/b.csv", "d/2024/c.csv", "d/2024/x/d.csv", "d/5/_m.csv", "d/.h/e.csv", "d//f.csv"]
     for number, key in enumerate(keys, 1):
-        if "_m" not in key or "_m" in pattern:
-            store.put(key, b"a\n%d\n" % number)
+        store.put(key, b"a\n%d\n" % number)
+    store.put("d/2024/x.tmp/", b"")
+    matching = {
+        "d/*.csv": [1],
+        "d/*/*.csv": [2, 3, 5],
+        "d/**/*.csv": [1, 2, 3, 4, 5],
+        "d/20?3/*.csv": [2],
+        "d/[x2]*/[!c]*": [2],
+        "**/d.csv": [4],
+        "d/2024/**": [3, 4],
+        "d/.h/*": [6],
+        "d//*.csv": [7],
+    }
 
-    assert sorted(store.load(pattern)) == [(number,) for number in found]
+    found = {pattern: [row[0] for row in sorted(store.load(pattern))] for pattern in matching}
+
+    assert found == matching
+
+
+def test_a_glob_takes_no_more_time_than_its_length_and_that_of_a_key(web: WebServer, tmp_path: Path) -> None:
+    deep = b"/".join([b"a"] * 400)
+    web.files["/bucket/?list-type=2&encoding-type=url&prefix="] = listing((deep, b'"1"'))
+
+    assert "matches no object" in refused(web, tmp_path, "s3://bucket/" + "**/a/" * 150 + "b.csv")
 
 
 def test_more_objects_than_a_page_has_are_all_found(store: Store) -> None:
-    keys = [f"d/{number:04}.txt" for number in range(1100)]
-    for key in keys:
-        store.put(key, b"")
-    store.put("d/9999.csv")
+    for number in range(2 * KEYS_OF_A_PAGE + 1):
+        store.put(f"d/{number} +.csv", b"a\n%d\n" % number)
 
-    assert store.load("d/*.csv") == ROWS
+    assert sorted(store.load("d/")) == [(number,) for number in range(2 * KEYS_OF_A_PAGE + 1)]
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("absent.csv", "'s3://absent.csv' does not exist; to read the objects below it, write it with a slash"),
-        ("absent", "'s3://absent' has no object below it."),
-        ("absent/", "'s3://absent/' has no object below it."),
-        ("*.txt", "'s3://*.txt' matches no object."),
-        ("mixed/", "'s3://mixed/' mixes kinds, such as"),
-        ("stored/", "'s3://stored/' mixes kinds: some of its objects are stored with gzip."),
-        ("other.csv", "'s3://other.csv' is stored with an encoding other than gzip."),
-        ("twice.parquet", "'s3://twice.parquet' is compressed twice"),
-        ("bare", "The format of 's3://bare' cannot be told from its name"),
-        ("empty.csv", "'s3://empty.csv' is empty (0 bytes)."),
-        ("bad.csv", "'s3://bad.csv', line 2: it has more or fewer fields than the header."),
-        ("two\nlines/", "The format of 's3://two\ufffdlines/x' cannot be told from its name"),
-    ],
-)
-def test_what_gives_no_table_is_refused(store: Store, key: str, said: str) -> None:
+def test_what_gives_no_table_is_refused(store: Store) -> None:
     store.put("mixed/a.csv")
     store.put("mixed/b.json", b"{}")
     store.put("stored/a.csv")
@@ -187,10 +195,25 @@ def test_what_gives_no_table_is_refused(store: Store, key: str, said: str) -> No
     store.put("bare")
     store.put("empty.csv", b"")
     store.put("bad.csv", b"a,b\n1\n")
-    store.put("two\nlines/x")
-    key = key.replace("two\nlines/", "two*")
+    store.put("odd\u202e/x")
+    said = {
+        "absent.csv": "'s3://absent.csv' does not exist; to read the objects below it, write it with a slash",
+        "absent": "'s3://absent' has no object below it.",
+        "absent/": "'s3://absent/' has no object below it.",
+        "*.txt": "'s3://*.txt' matches no object.",
+        "mixed/": "'s3://mixed/' mixes kinds, such as",
+        "stored/": "'s3://stored/' mixes kinds: some of its objects are stored with gzip.",
+        "other.csv": "'s3://other.csv' is stored with an encoding other than gzip.",
+        "twice.parquet": "'s3://twice.parquet' is compressed twice",
+        "bare": "The format of 's3://bare' cannot be told from its name",
+        "empty.csv": "'s3://empty.csv' is empty (0 bytes).",
+        "bad.csv": "'s3://bad.csv', line 2: it has more or fewer fields than the header.",
+        "odd*/x": "The format of 's3://odd\ufffd/x' cannot be told from its name",
+    }
 
-    assert said in store.refusal(key)
+    heard = {key: store.refusal(key) for key in said}
+
+    assert {key: sentence for key, sentence in heard.items() if said[key] not in sentence} == {}
 
 
 def test_all_objects_together_have_the_allowed_size_at_most(store: Store) -> None:
@@ -260,30 +283,6 @@ def test_a_changed_object_is_told_from_an_unchanged_one(store: Store, key: str) 
     assert not store.has_changed(version, key)
     store.put("d/b.csv")
     assert store.has_changed(version, key) is (key != "d/a.csv")
-
-
-LIST = (
-    b"""<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>"""
-)
-ENTRY = b"<Contents><Key>d/%s</Key><ETag>%s</ETag><Size>8</Size></Contents>"
-
-
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    """A server that answers as S3 does, as far as the test says."""
-    with serving() as running:
-        yield running
-
-
-def listing(*entries: tuple[bytes, bytes], more: bytes = b"") -> File:
-    return File(LIST % (b"".join(ENTRY % entry for entry in entries) + more), tag=None)
-
-
-LIST_TARGET = "/bucket/?list-type=2&encoding-type=url&prefix=d%2F"
-
-
-def refused(web: WebServer, directory: Path, source: str = "s3://bucket/d/", **params: str) -> str:
-    return declaring.refused(directory, source, s3_endpoint=web.url, **params)
 
 
 def test_r09_an_object_that_is_replaced_before_it_is_read_is_refused(web: WebServer, tmp_path: Path) -> None:
@@ -407,12 +406,12 @@ def test_fifty_servers_that_never_answer_leave_nothing(web: WebServer, tmp_path:
     dataset = declared(tmp_path, "s3://bucket/a.csv", {"s3_endpoint": web.url, "s3_key": "a", "s3_secret": "b"})
     web.files["/bucket/a.csv"] = File(take_over=lambda connection: connection.recv(1) and None)
     with pytest.raises(SnapshotError, match="refresh_timeout"):
-        built(tmp_path, dataset, deadline(0.05))
+        built(tmp_path, dataset, deadline(0.02))
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     for _ in range(50):
         with pytest.raises(SnapshotError, match="refresh_timeout"):
-            built(tmp_path, dataset, deadline(0.05))
+            built(tmp_path, dataset, deadline(0.02))
 
     # The server in this process lets go of its side when it sees the end.
     wait_for(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "all connections to be gone")  # noqa: PTH208
@@ -425,7 +424,7 @@ def test_fifty_servers_that_never_answer_leave_nothing(web: WebServer, tmp_path:
 def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     for part in range(4):
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"a": range(part * 250_000, (part + 1) * 250_000)}), sink)
+        pq.write_table(pa.table({"a": range(part * 50_000, (part + 1) * 50_000)}), sink)
         store.put(f"d/{part}.parquet", sink.getvalue().to_pybytes())
     dataset = declared(tmp_path, f"s3://{store.name}/d/", store.params)
     process = LoaderProcess(builder(tmp_path, memory_mib=64))
@@ -434,7 +433,7 @@ def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: 
     finally:
         process.close()
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(1_000_000, 499999500000)]
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
 
 
 def test_a_service_refreshes_through_an_outage(web: WebServer, tmp_path: Path) -> None:
