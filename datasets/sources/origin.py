@@ -172,7 +172,7 @@ class Origin:
         if _endpoint(origin) != _endpoint(self._origin):
             raise SourceError(
                 f"'{self._shown}': the server sends to another one, {origin}, which is not followed: "
-                "name that one in from: if it is to be trusted."
+                "name that one in the YAML if it is to be trusted."
             )
         return rest if rest.startswith("/") else f"/{rest}"
 

@@ -100,14 +100,16 @@ class Bucket:
         Raises:
             SourceError: It cannot be asked for.
         """
-        with self._ask("HEAD", key) as answer:
-            if answer.status == 404:
-                return None
-            if answer.status == 200:
-                return StoredObject(key, answer.headers.get("etag", ""))
-        # An answer to HEAD has no body, and so no reason.
-        with self._ask("GET", key) as answer:
-            raise self._refusal(answer, self.shown(key))
+        # An answer to HEAD has no body, and so no reason: whether key or bucket is missing, GET tells.
+        for method in ("HEAD", "GET"):
+            with self._ask(method, key) as answer:
+                if answer.status == 200:
+                    return StoredObject(key, answer.headers.get("etag", ""))
+                if method == "GET":
+                    code = _code_of(answer)
+                    if answer.status != 404 or code == "NoSuchBucket":
+                        raise self._refusal(answer, code, self.shown(key))
+        return None
 
     def listed(self, prefix: str) -> Iterator[StoredObject]:
         """
@@ -124,7 +126,7 @@ class Bucket:
                 query["continuation-token"] = token
             with self._ask("GET", "", query) as answer:
                 if answer.status != 200:
-                    raise self._refusal(answer, shown)
+                    raise self._refusal(answer, _code_of(answer), shown)
                 page = answer.beginning(_MAX_PAGE_BYTES + 1)
             objects, token = _page_of(page, shown)
             yield from objects
@@ -145,7 +147,7 @@ class Bucket:
             if answer.status == 412 or (answer.status == 200 and is_other):
                 raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
             if answer.status != 200:
-                raise self._refusal(answer, shown)
+                raise self._refusal(answer, _code_of(answer), shown)
             yield answer
 
     @contextmanager
@@ -164,12 +166,11 @@ class Bucket:
         with self._origin.get(target, sent.items(), method=method) as answer:
             yield answer
 
-    def _refusal(self, answer: Answer, shown: str) -> SourceError:
-        code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
+    def _refusal(self, answer: Answer, code: str, shown: str) -> SourceError:
         region = answer.headers.get("x-amz-bucket-region", self._region)
         if region != self._region and re.fullmatch(r"[a-z0-9-]{1,63}", region):
             return SourceError(f"'{shown}': the bucket is in the region {region}: set params.s3_region to it.")
-        reason = _CODES.get(code[1].decode() if code is not None else "") or _STATUSES.get(answer.status)
+        reason = _CODES.get(code) or _STATUSES.get(answer.status)
         if reason is None:
             reason = "the server failed" if answer.status >= 500 else "the server does not answer as S3 does"
         return SourceError(f"'{shown}': {reason} (status {answer.status}).")
@@ -207,6 +208,12 @@ def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials
     if frozen is None:
         raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
     return frozen
+
+
+def _code_of(answer: Answer) -> str:
+    """Return the error code of S3 in *answer*; nothing when there is none."""
+    code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
+    return code[1].decode() if code is not None else ""
 
 
 def _page_of(page: bytes, shown: str) -> tuple[list[StoredObject], str | None]:

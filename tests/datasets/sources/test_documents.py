@@ -10,9 +10,10 @@ import pytest
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.loader import load
 
-DIRECTORY = Path(__file__).parents[3] / "docs" / "sources"
+ROOT = Path(__file__).parents[3]
+DIRECTORY = ROOT / "docs" / "sources"
 #: The connectors of each page.
-PAGES = {"file": ["file"], "http": ["http", "https"]}
+PAGES = {"file": ["file"], "http": ["http", "https"], "s3": ["s3"]}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -34,3 +35,10 @@ def test_every_example_loads(page: str, tmp_path: Path) -> None:
         (tmp_path / "runtime.yaml").write_text(block)
         secrets = {name.upper(): "value" for name in re.findall(r"secrets:(\w+)", block)}
         assert load(tmp_path / "runtime.yaml", secrets).datasets
+
+
+def test_libraries_of_connectors_are_pinned_as_the_fault_at_start_says() -> None:
+    pinned = (ROOT / "requirements" / "sources.in").read_text(encoding="utf-8").splitlines()
+
+    for connector in CONNECTORS.values():
+        assert {package.requirement for package in connector.packages} <= set(pinned)

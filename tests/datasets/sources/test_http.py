@@ -158,7 +158,7 @@ def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code:
 
     assert sentence == (
         f"'{web.url}/a.csv': the server sends to another one, http://127.0.0.1:{other.port}, which is not followed: "
-        "name that one in from: if it is to be trusted."
+        "name that one in the YAML if it is to be trusted."
     )
     assert other.requests == []
 

@@ -245,6 +245,7 @@ def test_a_bucket_that_is_not_there_is_said(store: Store) -> None:
     store.name = "absent-bucket"
 
     assert "the bucket does not exist" in store.refusal("d/")
+    assert "the bucket does not exist" in store.refusal("a.csv")
 
 
 def test_the_environment_is_asked_only_when_the_author_says_so(
