@@ -129,7 +129,7 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _fits(name: str, part: str) -> bool:
-    """Say whether one part of a key fits one of a glob: a wildcard stands for no dot at the beginning, nor for nothing."""
+    """Say whether one part of a key fits one of a glob: no wildcard stands for a dot at the beginning."""
     return name == part or (name != "" and (name[0] != "." or part[:1] == ".") and fnmatchcase(name, part))
 
 

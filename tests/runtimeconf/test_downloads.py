@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,114 @@ def test_parameters_that_do_not_fit_are_faults(fault: Fault, params: dict[str, s
     assert message.startswith("1: datasets[0].params")
     assert said in message
     assert SECRET not in message
+
+
+@pytest.mark.parametrize(
+    ("source", "location"),
+    [
+        ("s3://bucket/a.csv", "s3://bucket/a.csv"),
+        ("s3://bucket", "s3://bucket/"),
+        ("s3://my_Old.Bucket/d/ü b%20?c#*.csv", "s3://my_Old.Bucket/d/ü b%20?c#*.csv"),
+        ("s3://bucket//a@b:c.csv", "s3://bucket//a@b:c.csv"),
+    ],
+)
+def test_a_bucket_and_a_key_are_taken_as_they_are(load_text: Load, source: str, location: str) -> None:
+    dataset = read(load_text, source)
+
+    assert (dataset.from_, dataset.location) == (source, location)
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        (f"s3://AKIA:{SECRET}@bucket/a.csv", "nothing but the name of a bucket before the key"),
+        (f"s3://{SECRET}@bucket/a.csv", "nothing but the name of a bucket before the key"),
+        ("s3://bucket:9000/a.csv", "nothing but the name of a bucket before the key"),
+        (f"s3:AKIA:{SECRET}@bucket", "write s3:// before the bucket"),
+        ("s3:bucket/a.csv", "write s3:// before the bucket"),
+        ("s3:///a.csv", "not the name of a bucket"),
+        ("s3://b/a.csv", "not the name of a bucket"),
+        ("s3://..bucket/a.csv", "not the name of a bucket"),
+        ("s3://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
+    ],
+)
+def test_what_is_no_object_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
+    message = fault(text_of(source, {}))
+
+    assert message.startswith(
+        "1: datasets[0].from: must be s3: and a bucket with a key, a prefix or a glob, such as "
+        "//bucket/data/flights.parquet"
+    )
+    assert hint in message
+    assert SECRET not in message
+
+
+def test_parameters_of_s3_are_checked_and_kept_as_texts(load_text: Load, tmp_path: Path) -> None:
+    params = {"s3_key": "${ env:TOKEN }", "s3_secret": "${ env:TOKEN }", "s3_session_token": "${ env:TOKEN }"}
+    dataset = read(
+        load_text,
+        "s3://bucket/a",
+        **params,
+        s3_auth="key",
+        s3_endpoint="http://Minio:9000/",
+        allow_http="true",
+        s3_region="eu-central-1",
+        s3_url_style="vhost",
+        s3_tls_root_certificate_file="root.pem",
+    )
+
+    assert dataset.params == dict.fromkeys(params, SECRET) | {
+        "s3_auth": "key",
+        "s3_endpoint": "http://minio:9000",
+        "allow_http": "true",
+        "s3_region": "eu-central-1",
+        "s3_url_style": "vhost",
+        "s3_tls_root_certificate_file": f"{tmp_path}/root.pem",
+    }
+    assert SECRET not in repr(dataset)
+
+
+KEY = {"s3_key": "${ env:TOKEN }", "s3_secret": "${ env:TOKEN }"}
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"s3_key": "${ env:TOKEN }"}, ": has only one of s3_key and s3_secret"),
+        ({"s3_secret": "${ env:TOKEN }"}, ": has only one of s3_key and s3_secret"),
+        ({"s3_session_token": "${ env:TOKEN }"}, ": has s3_session_token, but no s3_key and s3_secret"),
+        ({"s3_auth": "key"}, ": has s3_auth: key, but no s3_key and s3_secret"),
+        ({"s3_auth": "public", **KEY}, ": has both s3_auth: public and s3_key: keep one"),
+        ({"s3_auth": "iam_role", **KEY}, ": has both s3_auth: iam_role and s3_key: keep one"),
+        ({"s3_endpoint": "http://minio:9000"}, ": has an s3_endpoint without TLS"),
+        ({"s3_endpoint": "http://minio:9000", "allow_http": "false"}, ": has an s3_endpoint without TLS"),
+        ({"s3_endpoint": f"https://AKIA:{SECRET}@minio"}, "no user or password before the host"),
+        ({"s3_endpoint": f"https://minio/{SECRET}"}, "only the scheme, the host and the port"),
+        ({"s3_endpoint": "minio:9000"}, "a URL begins with http:// or https://"),
+        ({"s3_region": "eu.central"}, ".s3_region: must be the region of the bucket, such as eu-central-1"),
+        ({"s3_auth": "iam-role"}, ".s3_auth: must be public, key or iam_role"),
+        (
+            {"s3_key": "é${ env:TOKEN }", "s3_secret": "${ env:TOKEN }"},
+            ".s3_key: must be an access key id; found a text",
+        ),
+    ],
+)
+def test_parameters_of_s3_that_do_not_fit_are_faults(fault: Fault, params: dict[str, str], said: str) -> None:
+    message = fault(text_of("s3://bucket/a", params), {"TOKEN": SECRET})
+
+    assert message.startswith("1: datasets[0].params")
+    assert said in message
+    assert SECRET not in message
+
+
+def test_loopback_needs_no_tls(load_text: Load) -> None:
+    for endpoint in ("http://127.0.0.1:9000", "http://localhost:9000", "http://[::1]:9000"):
+        assert read(load_text, "s3://bucket/a", s3_endpoint=endpoint).params["s3_endpoint"] == endpoint
+
+
+def test_a_missing_library_is_a_fault_that_names_the_command(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore", None)
+
+    assert fault(text_of("s3://bucket/a", {})) == (
+        "1: datasets[0].from: the connector s3 needs a library: python -m pip install 'botocore~=1.44'"
+    )
