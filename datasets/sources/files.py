@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import itertools
 import os
 import re
-import resource
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,15 +24,13 @@ import duckdb
 from datasets.deadline import Deadline
 from datasets.errors import SourceError
 from datasets.sources.formats import FORMATS, FileFormat, Identity, PinnedFile
+from datasets.sources.kinds import extension, gathered, kind_of
 from datasets.sources.source import Load
 from runtimeconf.model import DatasetConfig
 
 #: A file written to this short a time ago (seconds) may be written to again under the same modification time, since
 #: the kernel stamps files by its tick. Waiting makes every later change visible.
 _SETTLED_S = 0.05
-
-#: Descriptors left to the rest of the process (sockets, snapshots, logs) when the files of a dataset are opened.
-_RESERVED_DESCRIPTORS = 128
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -66,11 +62,12 @@ class FileSource:
         """Pin the files, as `Source.open` promises."""
         deadline = load.deadline
         found = self._find(deadline)
-        format_name, gzipped = self._kind(found)
+        kind = kind_of([file.shown for file in found], self._shown, self._format)
         with ExitStack() as stack:
             files = [_pin(file, stack, deadline) for file in found]
-            reader = FORMATS[format_name](files, gzipped=gzipped, deadline=deadline)
-            yield FileScan(reader, self._shown, found, lambda: self._find(deadline))
+            reader = kind.format(files, gzipped=kind.gzipped, deadline=deadline)
+            version = version_of(file.identity for file in files)
+            yield FileScan(reader, self._shown, version, lambda: self._confirm(files, found, deadline))
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare what the system says about the files with what it said."""
@@ -91,25 +88,14 @@ class FileSource:
             raise SourceError(_unreadable(self._shown, exc)) from exc
         if not stat.S_ISDIR(mode):
             return [_Found(self._path, self._shown)]
-        if not self._shown.endswith("/") and _extension(self._shown)[0] in FORMATS:
+        if not self._shown.endswith("/") and extension(self._shown)[0] in FORMATS:
             raise SourceError(
                 f"'{self._shown}' is a directory; to read the files in it, write it with a slash at the end."
             )
         return self._all_of(self._walk(deadline), "has no file in it")
 
     def _all_of(self, files: Iterator[_Found], none: str) -> list[_Found]:
-        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # One descriptor pins a file, another is the engine's own.
-        limit = max(1, (open_files - _RESERVED_DESCRIPTORS) // 2)
-        found = list(itertools.islice(files, limit + 1))
-        if len(found) > limit:
-            raise SourceError(
-                f"'{self._shown}' has more than {limit} files, which is what the limit of {open_files} open files "
-                "allows: raise it (ulimit -n), or write fewer, larger files."
-            )
-        if not found:
-            raise SourceError(f"'{self._shown}' {none}.")
-        return sorted(found, key=lambda file: file.path)
+        return sorted(gathered(files, self._shown, none), key=lambda file: file.path)
 
     def _matches(self, deadline: Deadline) -> Iterator[_Found]:
         # What comes before the first part with a wildcard may be written in another way in the two; the rest is equal.
@@ -135,50 +121,36 @@ class FileSource:
                     path = Path(directory, name)
                     yield _Found(str(path), str(Path(self._shown) / path.relative_to(self._path)))
 
-    def _kind(self, found: list[_Found]) -> tuple[str, bool]:
-        """Return the name of the format of all files, and whether they are gzipped."""
-        kinds: dict[tuple[type[FileFormat], bool], _Found] = {}
-        name = ""
-        for file in found:
-            name, gzipped = _extension(file.shown)
-            if self._format is not None and (len(found) == 1 or name not in FORMATS):
-                name = self._format
-            if name not in FORMATS:
-                raise SourceError(
-                    f"The format of '{file.shown}' cannot be told from its name: set params.file_format "
-                    "to parquet, csv or json."
-                )
-            kinds.setdefault((FORMATS[name], gzipped), file)
-        if self._format is not None:
-            name = self._format
-            wanted = FORMATS[self._format]
-            for (kind, _), file in kinds.items():
-                if kind is not wanted:
-                    raise SourceError(f"'{self._shown}' mixes kinds: '{file.shown}' is not {wanted.name}.")
-        if len(kinds) > 1:
-            one, other, *_ = kinds.values()
+    def _confirm(self, files: Sequence[PinnedFile], found: list[_Found], deadline: Deadline) -> None:
+        """Compare each file, and the list of files when there may be several, with what they were."""
+        for file in files:
+            if file.identity != Identity.of(os.fstat(file.descriptor)):
+                raise SourceError(f"'{file.shown}' changed while it was read; the next refresh reads it again.")
+        if found[0].shown == self._shown:
+            # One pinned file is one version, whatever its name stands for by now.
+            return
+        if [_inode(file) for file in self._find(deadline)] != [file.identity[:2] for file in files]:
             raise SourceError(
-                f"'{self._shown}' mixes kinds, such as '{one.shown}' and '{other.shown}': a dataset has files of one."
+                f"The files of '{self._shown}' changed while they were read; the next refresh reads them again."
             )
-        ((kind, gzipped),) = kinds
-        if gzipped and kind is FORMATS["parquet"]:
-            raise SourceError(f"'{found[0].shown}' is compressed twice: Parquet is not to be gzipped.")
-        return name, gzipped
 
 
 class FileScan:
-    """The pinned files of a `FileSource`; `Scan` says what the methods promise."""
+    """
+    Pinned files that *reader* reads; `Scan` says what the methods promise.
+
+    *shown* stands for all of them in errors; *version* and *confirm* are as `Scan` has them.
+    """
 
     is_read_once = False
 
     def __init__(
-        self, reader: FileFormat, shown: str, found: list[_Found], find_again: Callable[[], list[_Found]]
+        self, reader: FileFormat, shown: str, version: str | None, confirm: Callable[[], None] = lambda: None
     ) -> None:
         self._reader = reader
         self._shown = shown
-        self._found = found
-        self._find_again = find_again
-        self.version = version_of(file.identity for file in reader.files)
+        self.version = version
+        self.confirm = confirm
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -196,20 +168,6 @@ class FileScan:
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Leave it to the format."""
         return self._reader.explain(connection, error, self._shown)
-
-    def confirm(self) -> None:
-        """Compare each file, and the list of files when there may be several, with what they were."""
-        for file in self._reader.files:
-            if file.identity != Identity.of(os.fstat(file.descriptor)):
-                raise SourceError(f"'{file.shown}' changed while it was read; the next refresh reads it again.")
-        if self._found[0].shown == self._shown:
-            # One pinned file is one version, whatever its name stands for by now.
-            return
-        pinned = [file.identity[:2] for file in self._reader.files]
-        if [_inode(file) for file in self._find_again()] != pinned:
-            raise SourceError(
-                f"The files of '{self._shown}' changed while they were read; the next refresh reads them again."
-            )
 
 
 def version_of(identities: Iterable[Identity]) -> str:
@@ -255,13 +213,6 @@ def _inode(file: _Found) -> tuple[int, int] | None:
     except OSError:
         return None
     return info.st_dev, info.st_ino
-
-
-def _extension(shown: str) -> tuple[str, bool]:
-    """Return the extension in small letters without its dot, and whether `.gz` follows it."""
-    name = shown.lower()
-    gzipped = name.endswith(".gz")
-    return Path(name.removesuffix(".gz")).suffix.removeprefix("."), gzipped
 
 
 def _unreadable(shown: str, error: OSError | ValueError) -> str:

@@ -15,6 +15,9 @@ from runtimeconf.model import DatasetConfig
 #: For each connector of `runtimeconf.connectors`, the module and the class, which is called with the dataset.
 CLASSES: Mapping[str, tuple[str, str]] = {
     "file": ("datasets.sources.files", "FileSource"),
+    "http": ("datasets.sources.http", "HttpSource"),
+    "https": ("datasets.sources.http", "HttpSource"),
+    "s3": ("datasets.sources.s3", "S3Source"),
 }
 
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 
 from runtimeconf.connectors.connector import Connector, Param
 from runtimeconf.connectors.files import FILE
+from runtimeconf.connectors.http import HTTP, HTTPS
+from runtimeconf.connectors.s3 import S3
 
 __all__ = ["CONNECTORS", "Connector", "Param", "all_params"]
 
 #: By the text before the colon of `from:`.
-CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE,)}
+CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE, HTTP, HTTPS, S3)}
 
 
 def all_params() -> tuple[Param, ...]:

@@ -1,0 +1,248 @@
+"""
+A bucket of S3, or of a server that speaks its protocol: what is in it, and the bytes of one generation of an object.
+
+Requests are signed by botocore, which also finds the credentials of a machine when it is asked to; they are sent over
+the same connection as those of `http:` sources, so the same rules hold for time, redirects, certificates and proxies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import quote, unquote_plus
+from xml.etree import ElementTree as ET
+
+import botocore.session
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials, ReadOnlyCredentials
+from botocore.exceptions import BotoCoreError
+
+from datasets.errors import SourceError
+from datasets.sources.downloads import DEFAULT_SILENCE_S
+from datasets.sources.origin import Answer, Origin
+from datasets.sources.source import Load
+
+_DEFAULT_REGION = "us-east-1"
+
+#: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
+_MAX_PAGE_BYTES = 8 * 1024 * 1024
+_MAX_ERROR_BYTES = 64 * 1024
+
+#: What the error codes of S3 mean here.
+_CODES = {
+    "NoSuchKey": "it does not exist",
+    "NoSuchBucket": "the bucket does not exist",
+    "InvalidAccessKeyId": "s3_key is not known there",
+    "SignatureDoesNotMatch": "s3_secret does not belong to s3_key",
+    "ExpiredToken": "the session token has expired",
+    "InvalidToken": "the session token is not valid",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "InvalidObjectState": "it is archived: restore it first",
+    "SlowDown": "the server wants fewer requests",
+}
+_STATUSES = {
+    400: "the server does not understand the request, perhaps for a wrong s3_region or s3_url_style",
+    401: "the server wants credentials, or others than these: see s3_key and s3_secret",
+    403: "the server does not allow it: see s3_auth, s3_key and s3_secret",
+    404: "it does not exist",
+    407: "the proxy that the environment names wants credentials",
+    429: "the server wants fewer requests",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object of a bucket: its *key*, and the entity *tag* of its generation, empty where there is none."""
+
+    key: str
+    tag: str
+
+
+class Bucket:
+    """
+    The bucket *name*, for one *load*; its owner closes it. *params* are those of `s3:`.
+
+    Raises:
+        SourceError: There are no credentials, or the connection cannot be made as the parameters say.
+    """
+
+    def __init__(self, name: str, params: Mapping[str, str], load: Load) -> None:
+        self._name = name
+        self._region = params.get("s3_region", _DEFAULT_REGION)
+        self._credentials = _credentials(params)
+        self._address, self._path = place_of(name, params)
+        self._origin = Origin(
+            self._address,
+            f"s3://{name}",
+            load.deadline,
+            silence_s=float(params.get("client_timeout", DEFAULT_SILENCE_S)),
+            root_certificate_file=params.get("s3_tls_root_certificate_file"),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._origin.close()
+
+    def shown(self, key: str) -> str:
+        """Return what stands for *key* in errors: a key may hold anything."""
+        return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"s3://{self._name}/{key}")
+
+    def look(self, key: str) -> StoredObject | None:
+        """
+        Return the object *key*; None when there is none.
+
+        Raises:
+            SourceError: It cannot be asked for.
+        """
+        # An answer to HEAD has no body, and so no reason: whether key or bucket is missing, GET tells.
+        for method in ("HEAD", "GET"):
+            with self._ask(method, key) as answer:
+                if answer.status == 200:
+                    return StoredObject(key, answer.headers.get("etag", ""))
+                if method == "GET":
+                    code = _code_of(answer)
+                    if answer.status != 404 or code == "NoSuchBucket":
+                        raise self._refusal(answer, code, self.shown(key))
+        return None
+
+    def listed(self, prefix: str) -> Iterator[StoredObject]:
+        """
+        Give the objects whose keys begin with *prefix*, in the order of their keys.
+
+        Raises:
+            SourceError: They cannot be listed.
+        """
+        shown = self.shown(prefix)
+        token: str | None = ""
+        while token is not None:
+            query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+            if token:
+                query["continuation-token"] = token
+            with self._ask("GET", "", query) as answer:
+                if answer.status != 200:
+                    raise self._refusal(answer, _code_of(answer), shown)
+                page = answer.beginning(_MAX_PAGE_BYTES + 1)
+            objects, token = _page_of(page, shown)
+            yield from objects
+
+    @contextmanager
+    def get(self, found: StoredObject) -> Iterator[Answer]:
+        """
+        Ask for the bytes of an object in the very generation that was *found*.
+
+        Raises:
+            SourceError: It is another by now, or gone, or cannot be read.
+        """
+        condition = {"If-Match": found.tag} if found.tag else {}
+        shown = self.shown(found.key)
+        with self._ask("GET", found.key, headers=condition) as answer:
+            # Not every server knows conditions.
+            is_other = bool(found.tag) and answer.headers.get("etag", found.tag) != found.tag
+            if answer.status == 412 or (answer.status == 200 and is_other):
+                raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
+            if answer.status != 200:
+                raise self._refusal(answer, _code_of(answer), shown)
+            yield answer
+
+    @contextmanager
+    def _ask(
+        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Answer]:
+        target = quote(f"{self._path}/{key}", safe="/-_.~")
+        if query:
+            target += "?" + "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in query.items())
+        signed: dict[str, str] = {}
+        if self._credentials is not None:
+            request = AWSRequest(method=method, url=self._address + target)
+            S3SigV4Auth(self._credentials, "s3", self._region).add_auth(request)
+            signed = dict(request.headers.items())
+        sent = {**signed, **(headers or {}), "Accept-Encoding": "identity", "User-Agent": "dataset-loader"}
+        with self._origin.get(target, sent.items(), method=method) as answer:
+            yield answer
+
+    def _refusal(self, answer: Answer, code: str, shown: str) -> SourceError:
+        region = answer.headers.get("x-amz-bucket-region", self._region)
+        if region != self._region and re.fullmatch(r"[a-z0-9-]{1,63}", region):
+            return SourceError(f"'{shown}': the bucket is in the region {region}: set params.s3_region to it.")
+        reason = _CODES.get(code) or _STATUSES.get(answer.status)
+        if reason is None:
+            reason = "the server failed" if answer.status >= 500 else "the server does not answer as S3 does"
+        return SourceError(f"'{shown}': {reason} (status {answer.status}).")
+
+
+def place_of(bucket: str, params: Mapping[str, str]) -> tuple[str, str]:
+    """
+    Return the origin of *bucket*, and the path that its keys follow.
+
+    Amazon's own hosts have the bucket in their name, unless its name does not fit there (a dot fits no certificate);
+    other servers have it in the path.
+    """
+    region = params.get("s3_region", _DEFAULT_REGION)
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    origin = params.get("s3_endpoint", f"https://s3.{region}.{domain}")
+    fits_host = re.fullmatch(r"[a-z0-9-]+", bucket) is not None
+    style = params.get("s3_url_style", "vhost" if fits_host and "s3_endpoint" not in params else "path")
+    if style == "path":
+        return origin, f"/{bucket}"
+    scheme, _, host = origin.partition("://")
+    return f"{scheme}://{bucket}.{host}", ""
+
+
+def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials | None:
+    """Return what requests are signed with; None for none. The environment is asked only where the author says so."""
+    if "s3_key" in params:
+        return Credentials(params["s3_key"], params["s3_secret"], params.get("s3_session_token"))
+    if params.get("s3_auth") != "iam_role":
+        return None
+    try:
+        found = botocore.session.Session().get_credentials()
+        frozen = found.get_frozen_credentials() if found is not None else None
+    except BotoCoreError as exc:
+        raise SourceError(f"The credentials of this machine cannot be had ({type(exc).__name__}).") from exc
+    if frozen is None:
+        raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
+    return frozen
+
+
+def _code_of(answer: Answer) -> str:
+    """Return the error code of S3 in *answer*; nothing when there is none."""
+    code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
+    return code[1].decode() if code is not None else ""
+
+
+def _page_of(page: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
+    """Return the objects of one page of a list, and what the next page is asked for with; None after the last."""
+    strange = SourceError(f"'{shown}': the server does not list objects as S3 does.")
+    # No server declares entities, which is how a short document becomes a very long one.
+    if len(page) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in page:
+        raise strange
+    try:
+        root = ET.fromstring(page.decode("utf-8"))  # noqa: S314 (see above; another encoding does not decode)
+    except (ET.ParseError, UnicodeDecodeError) as exc:
+        raise strange from exc
+    if _local(root) != "ListBucketResult":
+        raise strange
+    fields = {_local(child): child.text or "" for child in root}
+    is_escaped = fields.get("EncodingType") == "url"
+    objects = []
+    for entry in root:
+        if _local(entry) == "Contents":
+            values = {_local(child): child.text or "" for child in entry}
+            key = values.get("Key", "")
+            objects.append(StoredObject(unquote_plus(key) if is_escaped else key, values.get("ETag", "")))
+    if fields.get("IsTruncated") != "true":
+        return objects, None
+    if not fields.get("NextContinuationToken"):
+        raise strange
+    return objects, fields["NextContinuationToken"]
+
+
+def _local(element: ET.Element) -> str:
+    """Return the name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]

@@ -1,0 +1,47 @@
+"""What `http:`, `https:` and `s3:` share: how URLs and the parameters of downloads are written."""
+
+from __future__ import annotations
+
+import re
+
+from runtimeconf.connectors.connector import Param
+from runtimeconf.connectors.texts import AsText
+from runtimeconf.model import Address
+from runtimeconf.shapes import Duration, Size, UnfitError, parse_host
+
+#: The longest silence of a server; the whole load has `refresh_timeout`.
+CLIENT_TIMEOUT = Param(name="client_timeout", shape=AsText(Duration("100ms", "1h")))
+
+#: The most bytes of one load, over all its files.
+MAX_DOWNLOAD_SIZE = Param(name="max_download_size", shape=AsText(Size("1B", "1024TiB")))
+
+
+def parse_origin(text: str) -> tuple[str, str]:
+    """
+    Part a URL into its origin, as `scheme://host:port` with the host in lower case, and what follows it.
+
+    A port that is not written is left out of the origin. No message shows the text: it may hold a password.
+
+    Raises:
+        UnfitError: It is not a URL of http or https.
+    """
+    match = re.fullmatch(r"(https?)://([^/?#]*)(.*)", text)
+    if match is None:
+        raise UnfitError("a URL begins with http:// or https://")
+    scheme, authority, rest = match.groups()
+    if "@" in authority:
+        raise UnfitError("no user or password before the host: parameters hold these")
+    host = re.fullmatch(r"(?:\[([^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", authority, re.ASCII)
+    if host is None:
+        raise UnfitError("not a host and a port")
+    name = parse_host(host[1] or host[2])
+    if host[3] is None:
+        return f"{scheme}://{str(Address(name, 0)).removesuffix(':0')}", rest
+    if not 0 < int(host[3]) <= 65535:
+        raise UnfitError("a port is from 1 to 65535")
+    return f"{scheme}://{Address(name, int(host[3]))}", rest
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to *host* stays on this machine; of names, only `localhost` is known to do so."""
+    return Address(host, 0).is_loopback

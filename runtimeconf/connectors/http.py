@@ -1,0 +1,129 @@
+"""`http:` and `https:`: a file of a web server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from runtimeconf.connectors.connector import Connector, Param
+from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, parse_origin
+from runtimeconf.connectors.files import FILE_FORMAT
+from runtimeconf.connectors.texts import Credential, Port
+from runtimeconf.shapes import FilePath, ScalarShape, UnfitError
+from runtimeconf.yaml_reader import Scalar
+
+#: A field name (RFC 9110, 5.1), a colon, and a value of printable ASCII.
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)[ \t]*")
+
+#: Headers that the connection, the length of the answer or the comparison of versions depend on.
+_OWN_HEADERS = frozenset(
+    {
+        *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "range", "te", "trailer"),
+        *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),
+        *("proxy-authorization", "proxy-connection", "transfer-encoding", "upgrade"),
+    }
+)
+
+#: What may stand in a path (RFC 3986, 3.3) or a query as it is; `%` is taken for what it may already escape.
+_PLAIN_IN_PATH = "%/:@!$&'()*+,;=~-._"
+_PLAIN_IN_QUERY = _PLAIN_IN_PATH + "?"
+
+_MAX_LENGTH = 8192
+
+
+def parse_headers(text: str) -> list[tuple[str, str]]:
+    """
+    Give the headers in *text*, one a line.
+
+    Raises:
+        UnfitError: A line is no header, or is one that is not the author's to set.
+    """
+    headers = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            raise UnfitError("a line must be a name, a colon and a value of printable ASCII")
+        if match[1].lower() in _OWN_HEADERS:
+            raise UnfitError(f"{match[1]} is set by the runtime itself")
+        headers.append((match[1], match[2]))
+    return headers
+
+
+class _Headers(ScalarShape[str]):
+    expected = "headers such as X-Token: abc, one a line"
+
+    def convert(self, node: Scalar) -> str:
+        if not parse_headers(node.text):
+            raise UnfitError("it is blank")
+        if len(node.text) > _MAX_LENGTH:
+            raise UnfitError(f"it is longer than {_MAX_LENGTH:,} characters")
+        return node.text
+
+
+class _Query(ScalarShape[str]):
+    """The query of a URL, in which what a URL does not take is escaped."""
+
+    expected = "what follows the question mark of the URL, such as year=2026&format=csv"
+
+    def convert(self, node: Scalar) -> str:
+        text = node.text.removeprefix("?")
+        if not text or not text.isprintable() or "#" in text or len(text) > _MAX_LENGTH:
+            raise UnfitError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
+        return quote(text, safe=_PLAIN_IN_QUERY)
+
+
+def _locator(scheme: str) -> Callable[[str, Path], str]:
+    def locate(text: str, _directory: Path) -> str:
+        origin, path = parse_origin(f"{scheme}:{text}")
+        if "?" in path or "#" in path:
+            raise UnfitError("everybody who may ask for the datasets sees this: http_query of params takes a query")
+        return origin + quote(path or "/", safe=_PLAIN_IN_PATH)
+
+    return locate
+
+
+def _check(params: Mapping[str, str]) -> str | None:
+    if "http_password" in params and "http_username" not in params:
+        return "has http_password, but no http_username"
+    if ":" in params.get("http_username", ""):
+        return "has a colon in http_username, which Basic authentication cannot send"
+    names = [name.lower() for name, _ in parse_headers(params.get("http_headers", ""))]
+    ways = ["http_username"] * ("http_username" in params) + ["http_bearer_token"] * ("http_bearer_token" in params)
+    ways += ["an Authorization header in http_headers"] * names.count("authorization")
+    if len(ways) > 1:
+        return f"has {' and '.join(ways)}: keep one"
+    return None
+
+
+_PARAMS = (
+    FILE_FORMAT,
+    Param(name="http_port", shape=Port()),
+    Param(name="http_query", shape=_Query()),
+    Param(name="http_username", shape=Credential("the name of a user")),
+    Param(name="http_password", shape=Credential("a password"), is_secret=True),
+    Param(name="http_bearer_token", shape=Credential("a bearer token"), is_secret=True),
+    Param(name="http_headers", shape=_Headers(), is_secret=True),
+    Param(
+        name="http_tls_root_certificate_file",
+        shape=FilePath("the path of a PEM file of certificates"),
+        is_path=True,
+    ),
+    CLIENT_TIMEOUT,
+    MAX_DOWNLOAD_SIZE,
+)
+
+
+def _connector(scheme: str) -> Connector:
+    return Connector(
+        name=scheme,
+        expected="the rest of the URL of a file, such as //host/data/flights.parquet",
+        locate=_locator(scheme),
+        params=_PARAMS,
+        check=_check,
+    )
+
+
+HTTP = _connector("http")
+HTTPS = _connector("https")

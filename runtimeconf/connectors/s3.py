@@ -1,0 +1,122 @@
+"""`s3:`: objects of a bucket, in S3 or in what speaks its protocol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, is_loopback, parse_origin
+from runtimeconf.connectors.files import FILE_FORMAT
+from runtimeconf.connectors.texts import Credential
+from runtimeconf.shapes import Choice, FilePath, ScalarShape, UnfitError
+from runtimeconf.yaml_reader import Scalar
+
+#: Buckets of other programs, and old ones, have names that S3 gives no more: underscores and capitals.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+
+#: Of a key, in UTF-8.
+_MAX_KEY_BYTES = 1024
+
+
+class _Endpoint(ScalarShape[str]):
+    """The URL of a server, without a path."""
+
+    expected = "a URL such as https://minio.example.org:9000"
+
+    def convert(self, node: Scalar) -> str:
+        """Give its origin; its text is never in a hint, as it may hold a password."""
+        origin, rest = parse_origin(node.text)
+        if rest not in {"", "/"}:
+            raise UnfitError("only the scheme, the host and the port")
+        return origin
+
+
+class _Region(ScalarShape[str]):
+    """The name of a region, which becomes a part of host names."""
+
+    expected = "the region of the bucket, such as eu-central-1"
+
+    def convert(self, node: Scalar) -> str:
+        """Give the name."""
+        if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", node.text) is None:
+            raise UnfitError
+        return node.text
+
+
+#: What says where a bucket is and who asks; for every connector that reads from S3.
+S3_ENDPOINT = Param(name="s3_endpoint", shape=_Endpoint())
+S3_REGION = Param(name="s3_region", shape=_Region())
+S3_AUTH = Param(name="s3_auth", shape=Choice("public", "key", "iam_role"))
+S3_KEY = Param(name="s3_key", shape=Credential("an access key id"), is_secret=True)
+S3_SECRET = Param(name="s3_secret", shape=Credential("the secret access key"), is_secret=True)
+S3_SESSION_TOKEN = Param(name="s3_session_token", shape=Credential("a session token"), is_secret=True)
+
+
+def check_credentials(params: Mapping[str, str]) -> str | None:
+    """Say what is wrong with the credentials together; None when nothing is."""
+    has_key = "s3_key" in params
+    auth = params.get("s3_auth")
+    if has_key != ("s3_secret" in params):
+        return "has only one of s3_key and s3_secret"
+    if "s3_session_token" in params and not has_key:
+        return "has s3_session_token, but no s3_key and s3_secret"
+    if auth == "key" and not has_key:
+        return "has s3_auth: key, but no s3_key and s3_secret"
+    if auth in {"public", "iam_role"} and has_key:
+        return f"has both s3_auth: {auth} and s3_key: keep one"
+    return None
+
+
+def _check(params: Mapping[str, str]) -> str | None:
+    endpoint = params.get("s3_endpoint", "")
+    if (
+        endpoint.startswith("http:")
+        and not is_loopback(urlsplit(endpoint).hostname or "")
+        and params.get("allow_http") != "true"
+    ):
+        return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
+    return check_credentials(params)
+
+
+def _locate(text: str, _directory: Path) -> str:
+    match = re.fullmatch(r"//([^/]*)/?(.*)", text)
+    if match is None:
+        raise UnfitError("write s3:// before the bucket")
+    bucket, key = match.groups()
+    if "@" in bucket or ":" in bucket:
+        raise UnfitError(
+            "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
+        )
+    if _BUCKET.fullmatch(bucket) is None or ".." in bucket:
+        raise UnfitError("not the name of a bucket")
+    if len(key.encode()) > _MAX_KEY_BYTES:
+        raise UnfitError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
+    return f"s3://{bucket}/{key}"
+
+
+S3 = Connector(
+    name="s3",
+    expected="a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet",
+    locate=_locate,
+    params=(
+        FILE_FORMAT,
+        S3_ENDPOINT,
+        S3_REGION,
+        Param(name="s3_url_style", shape=Choice("path", "vhost")),
+        S3_AUTH,
+        S3_KEY,
+        S3_SECRET,
+        S3_SESSION_TOKEN,
+        Param(name="allow_http", shape=Choice("true", "false")),
+        Param(
+            name="s3_tls_root_certificate_file", shape=FilePath("the path of a PEM file of certificates"), is_path=True
+        ),
+        CLIENT_TIMEOUT,
+        MAX_DOWNLOAD_SIZE,
+    ),
+    check=_check,
+    packages=(Package("botocore", "botocore~=1.44"),),
+)

@@ -1,0 +1,50 @@
+"""Shapes of parameters that more than one connector has. A parameter is a text, whatever its shape says of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from runtimeconf.shapes import ScalarShape, UnfitError
+from runtimeconf.yaml_reader import Scalar
+
+_MAX_CREDENTIAL_LENGTH = 16_384
+
+
+class AsText(ScalarShape[str]):
+    """What *shape* takes, as the text of its value: a duration in seconds, a size in bytes."""
+
+    def __init__(self, shape: ScalarShape[Any]) -> None:
+        self._shape = shape
+        self.expected = shape.expected
+
+    def convert(self, node: Scalar) -> str:
+        """Give the value as text."""
+        return str(self._shape.convert(node))
+
+
+class Port(ScalarShape[str]):
+    """A TCP port."""
+
+    expected = "a port from 1 to 65535"
+
+    def convert(self, node: Scalar) -> str:
+        """Take decimal digits only."""
+        if re.fullmatch(r"[1-9][0-9]{0,4}", node.text) is None or int(node.text) > 65535:
+            raise UnfitError
+        return node.text
+
+
+class Credential(ScalarShape[str]):
+    """What proves who asks, verbatim: printable ASCII, as it is sent in a header or signed with."""
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+
+    def convert(self, node: Scalar) -> str:
+        """Give the text as it is."""
+        if not node.text:
+            raise UnfitError("it is empty")
+        if not (node.text.isascii() and node.text.isprintable()) or len(node.text) > _MAX_CREDENTIAL_LENGTH:
+            raise UnfitError(f"printable ASCII, at most {_MAX_CREDENTIAL_LENGTH:,} characters")
+        return node.text

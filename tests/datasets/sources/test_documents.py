@@ -1,0 +1,44 @@
+"""The pages of the sources and the declarations of their connectors say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.connectors import CONNECTORS
+from runtimeconf.loader import load
+
+ROOT = Path(__file__).parents[3]
+DIRECTORY = ROOT / "docs" / "sources"
+#: The connectors of each page.
+PAGES = {"file": ["file"], "http": ["http", "https"], "s3": ["s3"]}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_parameter_has_a_row(page: str) -> None:
+    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `([a-z0-9_]+)` \|", text, re.MULTILINE))
+
+    for name in PAGES[page]:
+        assert rows == {param.name for param in CONNECTORS[name].params}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_example_loads(page: str, tmp_path: Path) -> None:
+    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+
+    for block in blocks:
+        (tmp_path / "runtime.yaml").write_text(block)
+        secrets = {name.upper(): "value" for name in re.findall(r"secrets:(\w+)", block)}
+        assert load(tmp_path / "runtime.yaml", secrets).datasets
+
+
+def test_libraries_of_connectors_are_pinned_as_the_fault_at_start_says() -> None:
+    pinned = (ROOT / "requirements" / "sources.in").read_text(encoding="utf-8").splitlines()
+
+    for connector in CONNECTORS.values():
+        assert {package.requirement for package in connector.packages} <= set(pinned)
