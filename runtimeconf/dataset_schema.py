@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from runtimeconf import references
-from runtimeconf.connectors import CONNECTORS, Connector, Param, all_params
+from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
 from runtimeconf.model import AccelerationConfig, DatasetConfig, ViewConfig
 from runtimeconf.reading import Place
 from runtimeconf.references import MalformedReferenceError
@@ -67,8 +67,8 @@ class _Source(Text):
         if not separator or re.fullmatch(r"[a-z][a-z0-9_+.-]*", name) is None:
             raise UnfitError("write file: before a path")
         if name not in CONNECTORS:
-            known = ", ".join(CONNECTORS)
-            raise UnfitError(f"the connector {name} is not supported, known here are: {known}")
+            known = ABSENT.get(name) or f"known here are: {', '.join(CONNECTORS)}"
+            raise UnfitError(f"the connector {name} is not supported, {known}")
         return text
 
 
@@ -80,6 +80,10 @@ class _Param(Shape[str]):
         self.expected = param.shape.expected
 
     def read(self, node: Node, place: Place) -> str | None:
+        text = self._read(node, place)
+        return str(place.reading.directory / text) if self._param.is_path and text is not None else text
+
+    def _read(self, node: Node, place: Place) -> str | None:
         if not isinstance(node, Scalar):
             return self._param.shape.read(node, place)
         try:
