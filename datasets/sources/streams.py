@@ -17,6 +17,9 @@ from datasets.errors import SnapshotError, SourceError
 from datasets.sources.source import Load
 from datasets.sql import identifier
 
+# Before it makes its first array: its own allocator reserves a gibibyte, which counts against the limit of a load.
+pa.set_memory_pool(pa.system_memory_pool())
+
 #: The name by which the engine calls the stream of a load, and a part of it that is looked at once more.
 _RELATION = "_source"
 _PROBE = "_probe"
@@ -38,7 +41,7 @@ class StreamScan:
     paths: tuple[str, ...] = ()
     is_read_once = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is about the one stream)
         self,
         reader: pa.RecordBatchReader,
         load: Load,
@@ -87,11 +90,11 @@ class StreamScan:
 
     def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> bool:
         """Whether the engine takes this column of the batch that it got last, or of none."""
-        batch = self._batch
-        values = field.type and batch.column(field.name) if batch is not None else pa.array([], field.type)
+        values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
         try:
             connection.register(_PROBE, pa.table([values], schema=pa.schema([field])))
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE {_PROBE}_copy AS SELECT {self._cast(field.name)} FROM {_PROBE}")
+            relation = connection.sql(f"SELECT {self._cast(field.name)} FROM {_PROBE}")  # noqa: S608 - quoted
+            relation.fetchall()
         except duckdb.Error:
             return False
         return True

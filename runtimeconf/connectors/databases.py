@@ -117,9 +117,7 @@ DUCKDB = Connector(
     name="duckdb",
     expected="the name of a table or view, such as schema.table",
     locate=table_locator(3, "duckdb_open of params holds the path of the file"),
-    params=(
-        Param(name="duckdb_open", shape=FilePath("the path of a database file"), is_required=True, is_path=True),
-    ),
+    params=(Param(name="duckdb_open", shape=FilePath("the path of a database file"), is_required=True, is_path=True),),
 )
 
 
