@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import stat
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ _BUSY_S = 5.0
 _SETTLED_S = 0.05
 
 _BATCH_ROWS = 16_384
+
+#: Of a file's header: the size of a page, the counter of changes, the number of pages, and when that was counted.
+_HEADER = struct.Struct(">16x H 6x I I 60x I")
 
 #: The name of the column that tells what is wrong with a row; no table has it twice.
 _FAULT = "latchkey fault"
@@ -76,7 +80,8 @@ _REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <
 _TEXT = _Kind(("text", "integer", "real"), "''", "CAST({} AS TEXT)")
 _BLOB = _Kind(("blob",), "x''")
 _DATE = _Kind(("text",), "''", engine_type="DATE")
-_TIMESTAMP = _Kind(("text",), "''", engine_type="TIMESTAMP")
+#: The engine would drop what follows a sign, so it has to be nothing, or UTC.
+_TIMESTAMP = _Kind(("text",), "''", engine_type="TIMESTAMP", also="{} NOT GLOB '*:*[+-]*' OR {} GLOB '*[0-9]+00:00'")
 _TIME = _Kind(("text",), "''", engine_type="TIME")
 _ANYTHING = _Kind(
     ("text", "integer", "real", "blob"), "''", "CASE typeof({}) WHEN 'blob' THEN hex({}) ELSE CAST({} AS TEXT) END"
@@ -111,6 +116,7 @@ class SqliteSource:
         """Begin to read the table, as `Source.open` promises."""
         load.deadline.check()
         before = self._version()
+        self._refuse_cut()
         with self._explained(load), self._connection() as connection, connection.cursor() as cursor:
             self._prepare(cursor, load)
             columns, kinds = self._columns(cursor)
@@ -150,15 +156,26 @@ class SqliteSource:
                 raise SourceError(f"'{self._shown}' is not a regular file.")
             if not suffix and not os.access(self._path, os.R_OK):
                 raise SourceError(f"'{self._shown}' cannot be read: Permission denied.")
+            if suffix and not info.st_size:
+                continue  # whoever opens the database makes one
             if 0 <= time.time() - info.st_mtime < _SETTLED_S:
                 return None
-            if info.st_size or not suffix:
-                identities.append(tuple(Identity.of(info)))
+            identities.append(tuple(Identity.of(info)))
         return hashlib.sha256(repr(identities).encode()).hexdigest()
 
+    def _refuse_cut(self) -> None:
+        """Compare the size of the file with what its header says (section 1.3 of SQLite's page on its file format)."""
+        # Before there is a connection: whoever closes a descriptor of a file drops the locks of the process.
+        with self._path.open("rb", buffering=0) as file:
+            header, size = file.read(_HEADER.size), os.fstat(file.fileno()).st_size
+        if len(header) < _HEADER.size:
+            return
+        page_bytes, changes, pages, counted_at = _HEADER.unpack(header)
+        if changes == counted_at and size < pages * (65_536 if page_bytes == 1 else page_bytes):
+            raise SourceError(f"'{self._shown}' was cut short, or is being written to.")
+
     def _connection(self) -> adbc_driver_sqlite.dbapi.Connection:
-        # By its name, not by a descriptor: SQLite looks for the file of the write-ahead log beside it. Nor is the file
-        # opened here at all, because closing any descriptor of a file drops the locks of the process.
+        # By its name, not by a descriptor: SQLite looks for the file of the write-ahead log beside it.
         return adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro")
 
     def _prepare(self, cursor: Any, load: Load) -> None:
