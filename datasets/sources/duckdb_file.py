@@ -60,7 +60,7 @@ class DuckdbFileSource:
         load.deadline.check()
         # Only the file itself: the engine follows links before it compares a path with those that it may open.
         path = Path(self._resolved())
-        if self._database is not None and self._database != path.stem and self._database != self._path.stem:
+        if self._database not in {None, path.stem, self._path.stem}:
             raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
         yield DuckdbFileScan(path, self._path.stem, (self._schema, self._table), self._shown)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,8 +12,8 @@ import pytest
 
 from datasets.errors import SnapshotError, SourceError
 from datasets.service import DatasetService
-from datasets.sources.source import Bound, Wanted
 from datasets.sources.registry import source_of
+from datasets.sources.source import Bound, Wanted
 from queryengine.catalog import Snapshot, read_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasets.support import builder, configure, deadline, files_below, new_load, rows, wait_for
@@ -116,7 +115,7 @@ def outlive(
 
 def leftovers() -> tuple[int, int]:
     """Return how many descriptors and threads this process has."""
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
 
 def wait_in_vain(directory: Path, dataset: DatasetConfig, rounds: int) -> None:

@@ -76,7 +76,8 @@ def test_types_stay_as_they_are_and_an_empty_table_keeps_its_columns(tmp_path: P
         tmp_path,
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
         "CREATE TABLE t (a HUGEINT, m mood, d DECIMAL(38,10), s STRUCT(x INTEGER, y VARCHAR[]), k MAP(VARCHAR, DATE), "
-        "u UUID, tz TIMESTAMPTZ, j JSON, b BLOB, i INTERVAL, g INTEGER GENERATED ALWAYS AS (1), n UNION(x INT, y TEXT))",
+        "u UUID, tz TIMESTAMPTZ, j JSON, b BLOB, i INTERVAL, g INTEGER GENERATED ALWAYS AS (1), "
+        "n UNION(x INT, y TEXT))",
     )
 
     assert types(tmp_path, declare(tmp_path)) == {
@@ -160,7 +161,7 @@ def test_what_is_no_database_of_this_engine_is_refused(tmp_path: Path) -> None:
     content = put(tmp_path, "CREATE TABLE t AS SELECT range AS a FROM range(100000)").read_bytes()
     header = content[8:4096]
     assert struct.unpack("<Q", content[:8]) == (checksum(header),)
-    later = header[:4] + struct.pack("<Q", 999) + header[12:]
+    later = header[:4] + struct.pack("<Q", 998) + header[12:]
     damaged = bytearray(content)
     damaged[20_000:21_000] = bytes(1000)
     for name, written in {

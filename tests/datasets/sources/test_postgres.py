@@ -151,7 +151,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
     columns = ", ".join(f"c{index} {declared}" for index, (declared, _, _) in enumerate(TYPES))
     most = max(len(values) for _, _, values in TYPES)
     nulls = ["NULL"] * (most + 1)
-    given = [([*values] + nulls)[: most + 1] for _, _, values in TYPES]
+    given = [[*values, *nulls][: most + 1] for _, _, values in TYPES]
     dataset = table(
         "t",
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
@@ -429,7 +429,7 @@ def test_a_query_without_end_stops_here_and_at_the_server(
 ) -> None:
     dataset = table("t", "CREATE VIEW t AS SELECT g, pg_sleep(0.1)::text AS slept FROM generate_series(1, 10000) g")
 
-    with pytest.raises(SnapshotError, match="was stopped after 0.5 s"):
+    with pytest.raises(SnapshotError, match=r"was stopped after 0\.5 s"):
         builder(tmp_path).build(dataset, None, deadline(0.5))
 
     wait_for(lambda: postgres.value(SLEEPERS) == 0, "the end of the query at the server")
@@ -443,6 +443,6 @@ def test_a_server_that_ends_the_connection_is_told(tmp_path: Path, table: Table,
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
         with pytest.raises(
-            SourceError, match="The connection to PostgreSQL broke while t was read|the server is shutting down"
+            SourceError, match=r"The connection to PostgreSQL broke while t was read|the server is shutting down"
         ):
             load.result()
