@@ -147,5 +147,6 @@ FLIGHTSQL = Connector(
             is_path=True,
         ),
     ),
+    check=_check_flightsql,
     packages=(Package("adbc_driver_flightsql", "adbc-driver-flightsql~=1.13"), _MANAGER),
 )
