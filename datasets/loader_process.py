@@ -20,6 +20,7 @@ from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
 from datasets.loading import TOO_LARGE
 from datasets.snapshots import Order, SnapshotBuilder
+from datasets.sources.registry import import_source
 from queryengine import process_limits
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf import handover
@@ -76,6 +77,9 @@ def main(descriptor: int, parent: int) -> None:
         while data := connection.recv(_RECEIVE_BYTES):
             for _, payload in decoder.feed(data):
                 request = decode_json(payload)
+                # A library takes memory once, which is not that of the load, nor a reason to replace the process.
+                if import_source(request["dataset"]["connector"]):
+                    base = memory.use().resident
                 allowance = int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"])
                 memory.limit(allowance + SPARE_BYTES)
                 answer = _loaded(request)

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from runtimeconf import references
-from runtimeconf.connectors import CONNECTORS, Connector, Param, all_params
+from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
 from runtimeconf.model import AccelerationConfig, DatasetConfig, ViewConfig
 from runtimeconf.reading import Place
 from runtimeconf.references import MalformedReferenceError
@@ -68,8 +68,8 @@ class _Source(Text):
         if not separator or re.fullmatch(r"[a-z][a-z0-9_+.-]*", name) is None:
             raise UnfitError("write file: before a path")
         if name not in CONNECTORS:
-            known = ", ".join(CONNECTORS)
-            raise UnfitError(f"the connector {name} is not supported, known here are: {known}")
+            known = ABSENT.get(name) or f"known here are: {', '.join(CONNECTORS)}"
+            raise UnfitError(f"the connector {name} is not supported, {known}")
         return text
 
 

@@ -6,6 +6,7 @@ A connector's module is imported when it is first used: several need a library t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 
@@ -14,11 +15,23 @@ from runtimeconf.model import DatasetConfig
 
 #: For each connector of `runtimeconf.connectors`, the module and the class, which is called with the dataset.
 CLASSES: Mapping[str, tuple[str, str]] = {
+    "duckdb": ("datasets.sources.duckdb_file", "DuckdbFileSource"),
     "file": ("datasets.sources.files", "FileSource"),
     "http": ("datasets.sources.http", "HttpSource"),
     "https": ("datasets.sources.http", "HttpSource"),
     "s3": ("datasets.sources.s3", "S3Source"),
+    "flightsql": ("datasets.sources.flightsql", "FlightSqlSource"),
+    "postgres": ("datasets.sources.postgres", "PostgresSource"),
+    "sqlite": ("datasets.sources.sqlite", "SqliteSource"),
 }
+
+
+def import_source(connector: str) -> bool:
+    """Import what reads the datasets of *connector*, and the library that it needs; say whether that was to do."""
+    module, _ = CLASSES[connector]
+    is_new = module not in sys.modules
+    import_module(module)
+    return is_new
 
 
 def source_of(dataset: DatasetConfig) -> Source:

@@ -8,16 +8,21 @@ kept here as it was and told from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import duckdb
 import pyarrow as pa
 
 from datasets.errors import SnapshotError, SourceError
 from datasets.sources.source import Load
+from datasets.sql import identifier
 
-#: The name by which the engine calls the stream of a load.
+# Before it makes its first array: its own allocator reserves a gibibyte, which counts against the limit of a load.
+pa.set_memory_pool(pa.system_memory_pool())
+
+#: The name by which the engine calls the stream of a load, and a part of it that is looked at once more.
 _RELATION = "_source"
+_PROBE = "_probe"
 
 
 class StreamScan:
@@ -30,12 +35,13 @@ class StreamScan:
         explain: Turns an error of the client library into a sentence without host, credentials or contents.
         version: As `Scan.version`.
         confirm: As `Scan.confirm`.
+        types: For columns that the client library cannot give the right type, the engine's type to cast them to.
     """
 
     paths: tuple[str, ...] = ()
     is_read_once = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is about the one stream)
         self,
         reader: pa.RecordBatchReader,
         load: Load,
@@ -43,8 +49,11 @@ class StreamScan:
         *,
         version: str | None = None,
         confirm: Callable[[], None] = lambda: None,
+        types: Mapping[str, str] | None = None,
     ) -> None:
         self._reader = reader
+        self._types = types or {}
+        self._batch: pa.RecordBatch | None = None
         self._load = load
         self._explain = explain
         self._error: SourceError | SnapshotError | None = None
@@ -56,7 +65,9 @@ class StreamScan:
         _refuse_repeated(self._reader.schema.names)
         guarded = pa.RecordBatchReader.from_batches(self._reader.schema, self._batches())
         connection.register(_RELATION, guarded)
-        return _RELATION
+        if not self._types:
+            return _RELATION
+        return f"(SELECT {', '.join(map(self._cast, self._reader.schema.names))} FROM {_RELATION})"  # noqa: S608 - quoted
 
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         """Take them: an Arrow schema says its names itself."""
@@ -67,7 +78,26 @@ class StreamScan:
             raise self._error
         if self._error is not None:
             return self._error
+        for field in self._reader.schema:
+            if not self._fits(connection, field):
+                kind = self._types.get(field.name, field.type)
+                return SourceError(f"The engine cannot take the column '{field.name}': a value does not fit {kind}.")
         return SourceError("The engine cannot take a type or a value of the source.")
+
+    def _cast(self, name: str) -> str:
+        quoted = identifier(name)
+        return f"CAST({quoted} AS {self._types[name]}) AS {quoted}" if name in self._types else quoted
+
+    def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> bool:
+        """Whether the engine takes this column of the batch that it got last, or of none."""
+        values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
+        try:
+            connection.register(_PROBE, pa.table([values], schema=pa.schema([field])))
+            relation = connection.sql(f"SELECT {self._cast(field.name)} FROM {_PROBE}")  # noqa: S608 - quoted
+            relation.fetchall()
+        except duckdb.Error:
+            return False
+        return True
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -81,6 +111,7 @@ class StreamScan:
                     raise
                 except Exception as exc:  # noqa: BLE001 (each library raises errors of its own)
                     raise self._explain(exc) from None
+                self._batch = batch
                 yield batch
         except (SourceError, SnapshotError) as exc:
             self._error = exc

@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runtimeconf.connectors.connector import Connector, Param
+from runtimeconf.connectors.databases import DUCKDB, FLIGHTSQL, POSTGRES, SQLITE
 from runtimeconf.connectors.files import FILE
 from runtimeconf.connectors.http import HTTP, HTTPS
 from runtimeconf.connectors.s3 import S3
 
-__all__ = ["CONNECTORS", "Connector", "Param", "all_params"]
+__all__ = ["ABSENT", "CONNECTORS", "Connector", "Param", "all_params"]
 
 #: By the text before the colon of `from:`.
-CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE, HTTP, HTTPS, S3)}
+CONNECTORS: Mapping[str, Connector] = {
+    connector.name: connector for connector in (FILE, HTTP, HTTPS, S3, POSTGRES, SQLITE, DUCKDB, FLIGHTSQL)
+}
+
+#: Connectors that people look for and that are not there, with the reason and the remedy.
+ABSENT: Mapping[str, str] = {
+    "mysql": "no ADBC driver for MySQL can be installed by pip; export the table to Parquet and write file:",
+}
 
 
 def all_params() -> tuple[Param, ...]:

@@ -1,0 +1,152 @@
+"""The connectors that read a table of a database: `postgres:`, `sqlite:`, `duckdb:`, `flightsql:`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.connectors.tables import table_locator
+from runtimeconf.shapes import Choice, FilePath, ScalarShape, Text, UnfitError, parse_host
+from runtimeconf.yaml_reader import Scalar
+
+#: Every ADBC driver is loaded by this one.
+_MANAGER = Package("adbc_driver_manager", "adbc-driver-manager~=1.13")
+
+
+class _Port(ScalarShape[str]):
+    """A TCP port, as text."""
+
+    expected = "a port from 1 to 65535"
+
+    def convert(self, node: Scalar) -> str:
+        """Take decimal digits only."""
+        if re.fullmatch(r"[1-9][0-9]{0,4}", node.text) is None or int(node.text) > 65535:
+            raise UnfitError
+        return node.text
+
+
+class _Host(ScalarShape[str]):
+    """A host name, an IP address, or the directory of a Unix socket."""
+
+    expected = "a host name, an IP address, or the absolute path of the directory with the server's socket"
+
+    def convert(self, node: Scalar) -> str:
+        """Give the host in lower case, a directory as it is."""
+        if node.text.startswith("/"):
+            if not node.text.isprintable() or "," in node.text:
+                raise UnfitError("a comma would name a second host")
+            return node.text
+        return parse_host(node.text)
+
+
+class _Credential(ScalarShape[str]):
+    """What proves who asks: any text, taken verbatim."""
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+
+    def convert(self, node: Scalar) -> str:
+        """Give the text as it is."""
+        if not node.text:
+            raise UnfitError("it is empty")
+        if "\0" in node.text or "\n" in node.text or len(node.text) > 16_384:
+            raise UnfitError("it has several lines, or is longer than 16,384 characters")
+        return node.text
+
+
+class _Endpoint(ScalarShape[str]):
+    """The URL of a Flight SQL server, with a port and nothing else."""
+
+    expected = "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80"
+    schemes = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
+
+    def convert(self, node: Scalar) -> str:
+        """Give the URL; its text is never in a message, as it may hold a password."""
+        url = urlsplit(node.text)
+        if "@" in url.netloc:
+            raise UnfitError("put user and password into flightsql_username and flightsql_password")
+        try:
+            is_complete = url.scheme in self.schemes and url.hostname and url.port
+        except ValueError:
+            is_complete = False
+        if not is_complete or url.path.strip("/") or url.query or url.fragment:
+            raise UnfitError
+        parse_host(url.hostname or "")
+        return node.text
+
+
+POSTGRES = Connector(
+    name="postgres",
+    expected="the name of a table or view, such as schema.table",
+    locate=table_locator(2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
+    params=(
+        Param(name="pg_host", shape=_Host(), is_required=True),
+        Param(name="pg_port", shape=_Port()),
+        Param(name="pg_db", shape=Text("the name of a database", max_length=63), is_required=True),
+        Param(name="pg_user", shape=Text("the name of a user", max_length=63), is_required=True),
+        Param(name="pg_pass", shape=_Credential("a password"), is_secret=True),
+        Param(name="pg_sslmode", shape=Choice("disable", "prefer", "require", "verify-ca", "verify-full")),
+        Param(name="pg_sslrootcert", shape=FilePath("the path of a PEM file of certificates"), is_path=True),
+    ),
+    packages=(Package("adbc_driver_postgresql", "adbc-driver-postgresql~=1.13"), _MANAGER),
+)
+
+
+def _locate_file(text: str, directory: Path) -> str:
+    path = text.removeprefix("//")
+    if not path.strip():
+        raise UnfitError("there is no path after the colon")
+    return str(directory / path)
+
+
+SQLITE = Connector(
+    name="sqlite",
+    expected="the path of a database file",
+    locate=_locate_file,
+    params=(
+        Param(name="sqlite_table", shape=Text("the name of a table or view"), is_required=True),
+        Param(name="sqlite_types", shape=Choice("declared", "text")),
+    ),
+    packages=(Package("adbc_driver_sqlite", "adbc-driver-sqlite~=1.13"), _MANAGER),
+)
+
+DUCKDB = Connector(
+    name="duckdb",
+    expected="the name of a table or view, such as schema.table",
+    locate=table_locator(3, "duckdb_open of params holds the path of the file"),
+    params=(Param(name="duckdb_open", shape=FilePath("the path of a database file"), is_required=True, is_path=True),),
+)
+
+
+def _check_flightsql(params: Mapping[str, str]) -> str | None:
+    if "flightsql_token" in params and ("flightsql_username" in params or "flightsql_password" in params):
+        return "has both flightsql_token and flightsql_username or flightsql_password: keep one"
+    if ("flightsql_username" in params) != ("flightsql_password" in params):
+        return "has only one of flightsql_username and flightsql_password"
+    is_plain = params.get("flightsql_endpoint", "").startswith(("grpc:", "grpc+tcp:", "http:"))
+    if is_plain and "flightsql_tls_root_certificate_file" in params:
+        return "has flightsql_tls_root_certificate_file, but flightsql_endpoint has no TLS"
+    return None
+
+
+FLIGHTSQL = Connector(
+    name="flightsql",
+    expected="the name of a table or view, such as catalog.schema.table",
+    locate=table_locator(3, "flightsql_endpoint of params holds that"),
+    params=(
+        Param(name="flightsql_endpoint", shape=_Endpoint(), is_required=True),
+        Param(name="flightsql_username", shape=Text("the name of a user")),
+        Param(name="flightsql_password", shape=_Credential("a password"), is_secret=True),
+        Param(name="flightsql_token", shape=_Credential("a bearer token or an API key"), is_secret=True),
+        Param(
+            name="flightsql_tls_root_certificate_file",
+            shape=FilePath("the path of a PEM file of certificates"),
+            is_path=True,
+        ),
+    ),
+    check=_check_flightsql,
+    packages=(Package("adbc_driver_flightsql", "adbc-driver-flightsql~=1.13"), _MANAGER),
+)

@@ -1,0 +1,202 @@
+"""How `postgres:`, `sqlite:`, `duckdb:` and `flightsql:` are declared, and what their pages say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors.connector import Package
+from runtimeconf.connectors.tables import table_parts
+from runtimeconf.model import DatasetConfig
+from tests.runtimeconf.texts import Fault, Faults, Load
+
+ROOT = Path(__file__).parents[2]
+CONNECTOR_NAMES = ("postgres", "sqlite", "duckdb", "flightsql")
+SECRET = "canary-8fK"
+
+POSTGRES = {"pg_host": "db", "pg_db": "shop", "pg_user": "reader", "pg_pass": "${ secrets:it }"}
+FLIGHTSQL = {"flightsql_endpoint": "grpc://127.0.0.1:50051"}
+PARAMS = {
+    "postgres": POSTGRES,
+    "sqlite": {"sqlite_table": "t"},
+    "duckdb": {"duckdb_open": "a.duckdb"},
+    "flightsql": FLIGHTSQL,
+}
+
+
+def text_of(source: str, params: dict[str, str]) -> str:
+    return json.dumps({"datasets": [{"from": source, "name": "d"} | ({"params": params} if params else {})]})
+
+
+def read(load_text: Load, source: str, params: dict[str, str]) -> DatasetConfig:
+    (dataset,) = load_text(text_of(source, params), {"IT": SECRET}).datasets
+    return dataset
+
+
+# --- from -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("t", ("t",)),
+        ("a.b.c", ("a", "b", "c")),
+        ('"a.b"."c ""d"""', ("a.b", 'c "d"')),
+        ("My Table", ("My Table",)),
+        ("ünï.$t", ("ünï", "$t")),
+    ],
+)
+def test_a_name_has_parts(text: str, parts: tuple[str, ...]) -> None:
+    assert table_parts(text) == parts
+
+
+@pytest.mark.parametrize("connector", ["postgres", "duckdb", "flightsql"])
+@pytest.mark.parametrize("table", ["", ".", "a.", ".a", "a..b", '"a', 'a"b', '""', '"a"b', "a.b.c.d"])
+def test_what_is_no_name_of_a_table(fault: Fault, connector: str, table: str) -> None:
+    assert fault(text_of(f"{connector}:{table}", PARAMS[connector]), {"IT": SECRET}).startswith(
+        f"1: datasets[0].from: must be {connector}: and the name of a table or view, such as "
+    )
+
+
+@pytest.mark.parametrize("connector", ["postgres", "duckdb", "flightsql"])
+@pytest.mark.parametrize("url", ["//user:canary@host/db", "a://canary@host"])
+def test_a_url_is_refused_and_not_shown(fault: Fault, connector: str, url: str) -> None:
+    message = fault(text_of(f"{connector}:{url}", PARAMS[connector]), {"IT": SECRET})
+
+    assert "(not a URL: " in message
+    assert "canary" not in message
+
+
+@pytest.mark.parametrize("path", ["data/a.db", "//data/a.db"])
+def test_a_file_of_sqlite_begins_beside_the_yaml(load_text: Load, tmp_path: Path, path: str) -> None:
+    assert read(load_text, f"sqlite:{path}", PARAMS["sqlite"]).location == str(tmp_path / "data/a.db")
+    assert read(load_text, "sqlite:/data/a.db", PARAMS["sqlite"]).location == "/data/a.db"
+
+
+def test_sqlite_without_a_path(fault: Fault) -> None:
+    assert fault(text_of("sqlite:", PARAMS["sqlite"])).endswith("(there is no path after the colon)")
+
+
+def test_mysql_is_told_why_and_what_else(fault: Fault) -> None:
+    assert fault(text_of("mysql:t", {})).endswith(
+        "(the connector mysql is not supported, no ADBC driver for MySQL can be installed by pip; "
+        "export the table to Parquet and write file:)"
+    )
+
+
+# --- params -----------------------------------------------------------------------------------------------------------
+
+
+def test_paths_begin_beside_the_yaml_and_secrets_are_resolved(load_text: Load, tmp_path: Path) -> None:
+    postgres = read(load_text, "postgres:t", {**POSTGRES, "pg_sslrootcert": "ca.pem", "pg_host": "DB.Example.com"})
+    duckdb = read(load_text, "duckdb:t", {"duckdb_open": "/data/a.duckdb"})
+
+    assert postgres.params["pg_sslrootcert"] == str(tmp_path / "ca.pem")
+    assert (postgres.params["pg_pass"], postgres.params["pg_host"]) == (SECRET, "db.example.com")
+    assert duckdb.params == {"duckdb_open": "/data/a.duckdb"}
+    assert read(load_text, "postgres:t", {**POSTGRES, "pg_host": "/run/Pg"}).params["pg_host"] == "/run/Pg"
+
+
+@pytest.mark.parametrize(
+    ("source", "params", "said"),
+    [
+        ("postgres:t", {**POSTGRES, "pg_port": "0"}, "pg_port: must be a port from 1 to 65535; found '0'"),
+        ("postgres:t", {**POSTGRES, "pg_port": "65536"}, "pg_port: must be a port from 1 to 65535; found '65536'"),
+        ("postgres:t", {**POSTGRES, "pg_host": "a b"}, "pg_host: must be a host name, an IP address, or the absolute"),
+        ("postgres:t", {**POSTGRES, "pg_host": "/a,b"}, "(a comma would name a second host)"),
+        ("postgres:t", {**POSTGRES, "pg_sslmode": "allow"}, "pg_sslmode: must be disable, prefer, require, verify-ca"),
+        ("postgres:t", {**POSTGRES, "duckdb_open": "a"}, "duckdb_open: is not a parameter of the connector postgres"),
+        ("postgres:t", {"pg_host": "a", "pg_db": "a"}, "lacks the field pg_user: the name of a user"),
+        ("sqlite:a.db", {}, "lacks the field sqlite_table: the name of a table or view"),
+        (
+            "sqlite:a.db",
+            {"sqlite_table": "t", "sqlite_types": "x"},
+            "sqlite_types: must be declared or text; found 'x'",
+        ),
+        ("duckdb:t", {}, "lacks the field duckdb_open: the path of a database file"),
+        ("flightsql:t", {"flightsql_endpoint": "127.0.0.1:50051"}, "flightsql_endpoint: must be a URL such as"),
+        ("flightsql:t", {"flightsql_endpoint": "grpc://host"}, "flightsql_endpoint: must be a URL such as"),
+        ("flightsql:t", {"flightsql_endpoint": "grpc://host:x"}, "flightsql_endpoint: must be a URL such as"),
+        ("flightsql:t", {"flightsql_endpoint": "https://host:1/path"}, "flightsql_endpoint: must be a URL such as"),
+        (
+            "flightsql:t",
+            {"flightsql_endpoint": "grpc://host:1", "flightsql_username": "u"},
+            "has only one of flightsql_username and flightsql_password",
+        ),
+        (
+            "flightsql:t",
+            {**FLIGHTSQL, "flightsql_tls_root_certificate_file": "ca.pem"},
+            "has flightsql_tls_root_certificate_file, but flightsql_endpoint has no TLS",
+        ),
+    ],
+)
+def test_faults_of_params(fault: Fault, source: str, params: dict[str, str], said: str) -> None:
+    assert said in fault(text_of(source, params), {"IT": SECRET})
+
+
+def test_two_ways_to_say_who_asks_are_a_fault(fault: Fault) -> None:
+    params = {"flightsql_token": "${ env:it }", "flightsql_username": "u", "flightsql_password": "${ env:it }"}
+
+    assert fault(text_of("flightsql:t", {**FLIGHTSQL, **params}), {"IT": SECRET}).endswith(
+        "has both flightsql_token and flightsql_username or flightsql_password: keep one"
+    )
+
+
+@pytest.mark.parametrize("value", ["canary\nb", "canary\0", "canary" * 3000])
+def test_a_credential_that_is_none_is_not_shown(faults: Faults, value: str) -> None:
+    for source, name in (("postgres:t", "pg_pass"), ("flightsql:t", "flightsql_token")):
+        (found,) = faults(text_of(source, {**PARAMS[source.partition(":")[0]], name: "${ env:it }"}), {"IT": value})
+        assert found.message.endswith("(it has several lines, or is longer than 16,384 characters)")
+        assert "canary" not in found.message
+
+
+def test_user_and_password_in_an_endpoint_are_refused_and_not_shown(fault: Fault) -> None:
+    message = fault(text_of("flightsql:t", {"flightsql_endpoint": "grpc://u:${ env:it }@host:1"}), {"IT": SECRET})
+
+    assert "put user and password into flightsql_username and flightsql_password" in message
+    assert SECRET not in message
+
+
+def test_a_library_that_is_not_there_is_a_fault_that_says_how_to_install_it(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Package, "is_installed", property(lambda package: package.module == "adbc_driver_manager"))
+
+    for name in ("postgres", "sqlite", "flightsql"):
+        (found,) = faults(text_of(f"{name}:t", PARAMS[name]), {"IT": SECRET})
+        driver = "postgresql" if name == "postgres" else name
+        command = f"python -m pip install 'adbc-driver-{driver}~=1.13'"
+        assert found.message == f"the connector {name} needs a library: {command}"
+    assert CONNECTORS["duckdb"].packages == ()
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONNECTOR_NAMES)
+def test_the_page_of_a_connector_has_a_row_for_each_parameter_and_examples_that_load(
+    load_text: Load, name: str
+) -> None:
+    page = (ROOT / "docs" / "sources" / f"{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+    assert set(re.findall(r"^\| `([a-z0-9]+_[a-z0-9_]+)` \|", page, re.MULTILINE)) == {
+        param.name for param in CONNECTORS[name].params
+    }
+    assert blocks
+    for block in blocks:
+        secrets = {secret.upper(): "value" for secret in re.findall(r"secrets:(\w+)", block)}
+        assert load_text(block, secrets).datasets
+    for package in CONNECTORS[name].packages:
+        assert f"'{package.requirement}'" in page
+
+
+def test_the_libraries_are_pinned_as_the_fault_says() -> None:
+    pinned = (ROOT / "requirements" / "sources.in").read_text(encoding="utf-8").splitlines()
+
+    for name in CONNECTOR_NAMES:
+        assert {package.requirement for package in CONNECTORS[name].packages} <= set(pinned)
