@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from datasets import append
-from datasets.errors import SchemaChangedError, SourceError
+from datasets.errors import DatasetError, SchemaChangedError, SourceError
 from datasets.loader import LoaderProcess
+from datasets.publication import Publication
 from datasets.snapshots import SnapshotBuilder, verify
 from datasets.sources import registry
 from datasets.sources.source import Bound, Load, Wanted
@@ -378,6 +379,45 @@ def test_a_file_system_that_does_not_copy_by_itself(
     else:
         with pytest.raises(OSError, match="No space left"):
             append.copy(tmp_path / "old", tmp_path / "new", deadline())
+
+
+def test_a_restart_goes_on_from_what_is_published(tmp_path: Path, made: SnapshotBuilder) -> None:
+    before = Publication(made.state_dir, [appending(tmp_path)])
+    dataset, old = served_and_newer(tmp_path, made)
+    before.publish(old)
+
+    after = Publication(made.state_dir, [dataset])
+    served = after.snapshot("d")
+    new = loaded(made, dataset, None, deadline(), served=served, skip_unchanged=True)
+    after.publish(new)
+
+    assert served == old
+    assert rows(tmp_path, new) == [(1, "old"), (2, "old"), (3, "new")]
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{new.file}"]
+
+
+@pytest.mark.parametrize("fails", ["the copy", "the newer rows"])
+def test_an_append_that_fails_leaves_what_is_served(
+    tmp_path: Path, made: SnapshotBuilder, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    dataset, old = served_and_newer(tmp_path, made)
+    content = snapshot_path(made.state_dir, old).read_bytes()
+    if fails == "the copy":
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "copy_file_range", refuse)
+        said = r"^The snapshot of d cannot be written: No space left on device\.$"
+    else:
+        (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+        said = r"^'a\.parquet': it is not a Parquet file"
+
+    with pytest.raises(DatasetError, match=said):
+        made.build(dataset, None, deadline(), served=old)
+
+    assert files_below(tmp_path) == [f"snapshots/{old.file}"]
+    assert snapshot_path(made.state_dir, old).read_bytes() == content
 
 
 def test_small_appends_leave_the_file_small(tmp_path: Path, made: SnapshotBuilder) -> None:

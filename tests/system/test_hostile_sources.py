@@ -1,15 +1,17 @@
-"""Check R07 over a whole runtime: files made to harm cost their own dataset only, while statements go on."""
+"""Checks R07 and R18 over a whole runtime: files made to harm, and damage on the disk, never give a wrong answer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
+
+import pytest
 
 from runtimeconf.model import GIB, MIB
 from tests.datasets.hostile import Parquet, gzip_bomb, sparse
-from tests.system.harness import K1, Server, example_config, free_port
-from tests.system.test_data import CHECKSUM, OLD
+from tests.system.harness import K1, Server, example_config, free_port, wait_for
+from tests.system.test_data import CHECKSUM, OLD, REFRESH, post
 
 #: What is said of each: it is refused for what it is, or stopped at the memory that a load may take.
 SAID = {
@@ -21,30 +23,60 @@ SAID = {
 }
 
 
-def test_r07_hostile_files_leave_statements_alone(tmp_path: Path) -> None:
-    sparse(tmp_path / "line.csv", b"a\n1\n", GIB)
-    gzip_bomb(tmp_path / "lines.csv.gz", b'a\n1\n"', b"x\n" * 8 * MIB, 24)
-    sparse(tmp_path / "object.ndjson", b'{"a":', GIB)
-    (tmp_path / "page.parquet").write_bytes(replace(Parquet(), uncompressed=2**31 - 1).content())
-    (tmp_path / "index.parquet").write_bytes(replace(Parquet(), body=b"\x02\x03\xff\xff").content())
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start a runtime with one good dataset and the hostile ones, which it goes on trying to load."""
+    directory = tmp_path_factory.mktemp("hostile")
+    sparse(directory / "line.csv", b"a\n1\n", GIB)
+    gzip_bomb(directory / "lines.csv.gz", b'a\n1\n"', b"x\n" * 8 * MIB, 24)
+    sparse(directory / "object.ndjson", b'{"a":', GIB)
+    (directory / "page.parquet").write_bytes(replace(Parquet(), uncompressed=2**31 - 1).content())
+    (directory / "index.parquet").write_bytes(replace(Parquet(), body=b"\x02\x03\xff\xff").content())
     port = free_port()
     config = example_config(port, runtime={"query": {"memory_limit": "64MiB", "workers": 2}})
     config["datasets"] += [{"from": f"file:{file}", "name": file.partition(".")[0]} for file in SAID]
+    with Server(directory, config=config, port=port, wait_ready=False) as running:
+        wait_for(lambda: running.sql(CHECKSUM).status_code == 200, "the good dataset")
+        yield running
+
+
+def states(server: Server) -> dict[str, dict[str, Any]]:
+    answer = server.get("/v1/datasets", headers={"X-API-Key": K1}).json()
+    return {row["from"].removeprefix("file:"): row for row in answer}
+
+
+def test_r07_hostile_files_leave_statements_alone(server: Server) -> None:
     seen = []
 
-    def errors(server: Server) -> dict[str, Any]:
-        answer = server.get("/v1/datasets", headers={"X-API-Key": K1}).json()
-        return {row["from"].removeprefix("file:"): row["error"] for row in answer if row["error"]}
+    def errors() -> dict[str, str]:
+        return {file: row["error"] for file, row in states(server).items() if row["error"]}
 
-    with Server(tmp_path, config=config, port=port, wait_ready=False) as server:
-        while not seen or len(errors(server)) < len(SAID):
-            answer = server.sql(CHECKSUM)
-            # Until orders is loaded, as the first of all, a statement over it is refused.
-            if answer.status_code == 200:
-                seen.append(answer.json())
-        found = errors(server)
-        assert server.get("/health").status_code == 200
+    while not SAID.keys() <= errors().keys():
+        seen.append(server.rows(CHECKSUM))
+    seen.append(server.rows(CHECKSUM))
 
+    found = errors()
     assert all(rows == OLD for rows in seen)
     assert {file for file, said in SAID.items() if said in found[file]} == set(SAID)
-    assert not any(str(tmp_path) in error for error in found.values())
+    assert not any(str(server.directory) in error for error in found.values())
+    assert server.get("/health").status_code == 200
+
+
+def test_r18_a_snapshot_damaged_while_it_is_served_gives_no_wrong_row_and_the_next_refresh_replaces_it(
+    server: Server,
+) -> None:
+    before = states(server)["orders.parquet"]["snapshot"]
+    snapshot = server.directory / ".runtime" / "snapshots" / f"{before}.duckdb"
+    content = snapshot.read_bytes()
+    with snapshot.open("r+b") as file:
+        for at in range(20_000, len(content), 4096):
+            file.seek(at)
+            file.write(bytes([content[at] ^ 0xFF]))
+
+    answers = [server.sql(CHECKSUM) for _ in range(3)]
+    assert post(server, REFRESH).status_code == 201
+    wait_for(lambda: states(server)["orders.parquet"]["snapshot"] != before, "another snapshot")
+
+    # What a worker had read before is whole.
+    assert all(answer.status_code == 503 or answer.json() == OLD for answer in answers)
+    assert server.rows(CHECKSUM) == OLD
