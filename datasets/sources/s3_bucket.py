@@ -19,7 +19,6 @@ import botocore.session
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials, ReadOnlyCredentials
-from botocore.exceptions import BotoCoreError
 
 from datasets.errors import SourceError
 from datasets.sources.downloads import DEFAULT_SILENCE_S
@@ -31,6 +30,9 @@ _DEFAULT_REGION = "us-east-1"
 #: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
+
+#: A longer one is not kept; those of S3 have some forty characters.
+_MAX_TAG_LENGTH = 1000
 
 #: What the error codes of S3 mean here.
 _CODES = {
@@ -104,7 +106,7 @@ class Bucket:
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:
-                    return StoredObject(key, answer.headers.get("etag", ""))
+                    return StoredObject(key, _tag(answer.headers.get("etag", "")))
                 if method == "GET":
                     code = _code_of(answer)
                     if answer.status != 404 or code == "NoSuchBucket":
@@ -129,6 +131,8 @@ class Bucket:
                     raise self._refusal(answer, _code_of(answer), shown)
                 page = answer.beginning(_MAX_PAGE_BYTES + 1)
             objects, token = _page_of(page, shown)
+            if not all(one.key.startswith(prefix) for one in objects):
+                raise SourceError(f"'{shown}': the server lists objects that were not asked for.")
             yield from objects
 
     @contextmanager
@@ -143,7 +147,7 @@ class Bucket:
         shown = self.shown(found.key)
         with self._ask("GET", found.key, headers=condition) as answer:
             # Not every server knows conditions.
-            is_other = bool(found.tag) and answer.headers.get("etag", found.tag) != found.tag
+            is_other = bool(found.tag) and _tag(answer.headers.get("etag", found.tag)) != found.tag
             if answer.status == 412 or (answer.status == 200 and is_other):
                 raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
             if answer.status != 200:
@@ -203,11 +207,19 @@ def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials
     try:
         found = botocore.session.Session().get_credentials()
         frozen = found.get_frozen_credentials() if found is not None else None
-    except BotoCoreError as exc:
+    except MemoryError:
+        raise
+    except Exception as exc:
+        # It reads files, runs programs and asks services; what these say may hold a secret, so it is not shown.
         raise SourceError(f"The credentials of this machine cannot be had ({type(exc).__name__}).") from exc
     if frozen is None:
         raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
     return frozen
+
+
+def _tag(text: str) -> str:
+    """Return an entity tag that can be sent back; nothing where *text* is none."""
+    return text if len(text) <= _MAX_TAG_LENGTH and text.isascii() and text.isprintable() else ""
 
 
 def _code_of(answer: Answer) -> str:
@@ -235,7 +247,7 @@ def _page_of(page: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
         if _local(entry) == "Contents":
             values = {_local(child): child.text or "" for child in entry}
             key = values.get("Key", "")
-            objects.append(StoredObject(unquote_plus(key) if is_escaped else key, values.get("ETag", "")))
+            objects.append(StoredObject(unquote_plus(key) if is_escaped else key, _tag(values.get("ETag", ""))))
     if fields.get("IsTruncated") != "true":
         return objects, None
     if not fields.get("NextContinuationToken"):
