@@ -29,6 +29,9 @@ _DEFAULT_REGION = "us-east-1"
 
 #: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
+#: Of elements: those of an owner are the deepest.
+_MAX_DEPTH = 8
+_FED_LETTERS = 64 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 
 #: A longer one is not kept; those of S3 have some forty characters.
@@ -228,33 +231,65 @@ def _code_of(answer: Answer) -> str:
     return code[1].decode() if code is not None else ""
 
 
-def _page_of(page: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
+class _Page:
+    """
+    What is needed of one page of a list, gathered while the page is parsed: a short page can stand for a large tree.
+
+    `fields` are those of the whole list; of each object there is a mapping in `objects`.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.objects: list[dict[str, str]] = []
+        self._open: list[str] = []
+        self._text: list[str] = []
+
+    def start(self, tag: str, _attributes: Mapping[str, str]) -> None:
+        """Begin an element; its name counts without its namespace."""
+        self._open.append(tag.rpartition("}")[2])
+        self._text.clear()
+        if self._open[0] != "ListBucketResult" or len(self._open) > _MAX_DEPTH:
+            raise ET.ParseError
+        if self._open[1:] == ["Contents"]:
+            self.objects.append({})
+
+    def data(self, text: str) -> None:
+        """Take a part of a text."""
+        self._text.append(text)
+
+    def end(self, _tag: str) -> None:
+        """End an element."""
+        name = self._open.pop()
+        if self._open == ["ListBucketResult"]:
+            self.fields[name] = "".join(self._text)
+        elif self._open == ["ListBucketResult", "Contents"]:
+            self.objects[-1][name] = "".join(self._text)
+        self._text.clear()
+
+    def close(self) -> None:
+        """End the page."""
+
+
+def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
     """Return the objects of one page of a list, and what the next page is asked for with; None after the last."""
     strange = SourceError(f"'{shown}': the server does not list objects as S3 does.")
     # No server declares entities, which is how a short document becomes a very long one.
-    if len(page) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in page:
+    if len(content) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in content:
         raise strange
+    page = _Page()
+    parser = ET.XMLParser(target=page)  # noqa: S314 (see above; another encoding does not decode)
     try:
-        root = ET.fromstring(page.decode("utf-8"))  # noqa: S314 (see above; another encoding does not decode)
+        text = content.decode("utf-8")
+        # In pieces: a refusal by the page is looked at after each.
+        for start in range(0, len(text), _FED_LETTERS):
+            parser.feed(text[start : start + _FED_LETTERS])
+        parser.close()
     except (ET.ParseError, UnicodeDecodeError) as exc:
         raise strange from exc
-    if _local(root) != "ListBucketResult":
-        raise strange
-    fields = {_local(child): child.text or "" for child in root}
-    is_escaped = fields.get("EncodingType") == "url"
-    objects = []
-    for entry in root:
-        if _local(entry) == "Contents":
-            values = {_local(child): child.text or "" for child in entry}
-            key = values.get("Key", "")
-            objects.append(StoredObject(unquote_plus(key) if is_escaped else key, _tag(values.get("ETag", ""))))
-    if fields.get("IsTruncated") != "true":
+    unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
+    objects = [StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", ""))) for one in page.objects]
+    if page.fields.get("IsTruncated") != "true":
         return objects, None
-    if not fields.get("NextContinuationToken"):
+    if not page.fields.get("NextContinuationToken"):
         raise strange
-    return objects, fields["NextContinuationToken"]
-
-
-def _local(element: ET.Element) -> str:
-    """Return the name of an element without its namespace."""
-    return element.tag.rpartition("}")[2]
+    return objects, page.fields["NextContinuationToken"]

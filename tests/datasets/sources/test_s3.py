@@ -355,6 +355,7 @@ def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
         pytest.param(LIST % b"", id="not UTF-8"),
         pytest.param(b'<!DOCTYPE x [<!ENTITY a "b">]>' + LIST % b"<Name>&a;</Name>", id="entities"),
         pytest.param(LIST % b"<IsTruncated>true</IsTruncated>", id="cut without the rest"),
+        pytest.param(LIST % (b"<a>" * 10), id="nested"),
         pytest.param(LIST % (b" " * 8 * 1024 * 1024), id="too long"),
     ],
 )
