@@ -7,6 +7,7 @@ What `params` may hold depends on the connector that `from` names: `runtimeconf.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from runtimeconf import references
@@ -61,6 +62,12 @@ class _Source(Text):
 
     def __init__(self) -> None:
         super().__init__("a connector and where the data is, such as file:data/flights.parquet", max_length=4096)
+
+    def read(self, node: Node, place: Place) -> str | None:
+        # After a colon there may be a password, of what some connector elsewhere calls a connection string.
+        if isinstance(node, Scalar) and ":" in node.text:
+            node = replace(node, may_be_shown=False)
+        return super().read(node, place)
 
     def convert(self, node: Scalar) -> str:
         text = super().convert(node)
@@ -140,8 +147,10 @@ def _check_params(connector: Connector, params: dict[str, str], node: Mapping, p
     missing = [name for name, param in known.items() if param.is_required and name not in given]
     for name in missing:
         where.fault(line_of(node, "params"), f"lacks the field {name}: {known[name].shape.expected}")
+    if missing or any(name in known and name not in params for name in given):
+        return  # what is at fault already is absent here, which says nothing about the rest
     problem = connector.check(params)
-    if problem is not None and not missing:
+    if problem is not None:
         where.fault(line_of(node, "params"), problem)
 
 

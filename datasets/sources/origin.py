@@ -141,7 +141,10 @@ class Origin:
             SourceError: The server cannot be reached, does not speak HTTP, breaks off, or sends elsewhere.
             SnapshotError: The deadline passed.
         """
-        sent = [("Host", self._host_header), *headers]
+        # As headers of answers are read, so that an entity tag is sent back in the bytes in which it came.
+        sent = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in [("Host", self._host_header), *headers]
+        ]
         for _ in range(_MAX_REDIRECTS + 1):
             with self._explained(), self._pool.stream(method, self._url(target), headers=sent) as response:
                 answer = Answer(response, self._shown)

@@ -19,7 +19,6 @@ import botocore.session
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials, ReadOnlyCredentials
-from botocore.exceptions import BotoCoreError
 
 from datasets.errors import SourceError
 from datasets.sources.downloads import DEFAULT_SILENCE_S
@@ -30,7 +29,13 @@ _DEFAULT_REGION = "us-east-1"
 
 #: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
+#: Of elements: those of an owner are the deepest.
+_MAX_DEPTH = 8
+_FED_LETTERS = 64 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
+
+#: A longer one is not kept; those of S3 have some forty characters.
+_MAX_TAG_LENGTH = 1000
 
 #: What the error codes of S3 mean here.
 _CODES = {
@@ -104,7 +109,7 @@ class Bucket:
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:
-                    return StoredObject(key, answer.headers.get("etag", ""))
+                    return StoredObject(key, _tag(answer.headers.get("etag", "")))
                 if method == "GET":
                     code = _code_of(answer)
                     if answer.status != 404 or code == "NoSuchBucket":
@@ -129,6 +134,8 @@ class Bucket:
                     raise self._refusal(answer, _code_of(answer), shown)
                 page = answer.beginning(_MAX_PAGE_BYTES + 1)
             objects, token = _page_of(page, shown)
+            if not all(one.key.startswith(prefix) for one in objects):
+                raise SourceError(f"'{shown}': the server lists objects that were not asked for.")
             yield from objects
 
     @contextmanager
@@ -143,7 +150,7 @@ class Bucket:
         shown = self.shown(found.key)
         with self._ask("GET", found.key, headers=condition) as answer:
             # Not every server knows conditions.
-            is_other = bool(found.tag) and answer.headers.get("etag", found.tag) != found.tag
+            is_other = bool(found.tag) and _tag(answer.headers.get("etag", found.tag)) != found.tag
             if answer.status == 412 or (answer.status == 200 and is_other):
                 raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
             if answer.status != 200:
@@ -203,11 +210,19 @@ def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials
     try:
         found = botocore.session.Session().get_credentials()
         frozen = found.get_frozen_credentials() if found is not None else None
-    except BotoCoreError as exc:
+    except MemoryError:
+        raise
+    except Exception as exc:
+        # It reads files, runs programs and asks services; what these say may hold a secret, so it is not shown.
         raise SourceError(f"The credentials of this machine cannot be had ({type(exc).__name__}).") from exc
     if frozen is None:
         raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
     return frozen
+
+
+def _tag(text: str) -> str:
+    """Return an entity tag that can be sent back; nothing where *text* is none."""
+    return text if len(text) <= _MAX_TAG_LENGTH and text.isascii() and text.isprintable() else ""
 
 
 def _code_of(answer: Answer) -> str:
@@ -216,33 +231,65 @@ def _code_of(answer: Answer) -> str:
     return code[1].decode() if code is not None else ""
 
 
-def _page_of(page: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
+class _Page:
+    """
+    What is needed of one page of a list, gathered while the page is parsed: a short page can stand for a large tree.
+
+    `fields` are those of the whole list; of each object there is a mapping in `objects`.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.objects: list[dict[str, str]] = []
+        self._open: list[str] = []
+        self._text: list[str] = []
+
+    def start(self, tag: str, _attributes: Mapping[str, str]) -> None:
+        """Begin an element; its name counts without its namespace."""
+        self._open.append(tag.rpartition("}")[2])
+        self._text.clear()
+        if self._open[0] != "ListBucketResult" or len(self._open) > _MAX_DEPTH:
+            raise ET.ParseError
+        if self._open[1:] == ["Contents"]:
+            self.objects.append({})
+
+    def data(self, text: str) -> None:
+        """Take a part of a text."""
+        self._text.append(text)
+
+    def end(self, _tag: str) -> None:
+        """End an element."""
+        name = self._open.pop()
+        if self._open == ["ListBucketResult"]:
+            self.fields[name] = "".join(self._text)
+        elif self._open == ["ListBucketResult", "Contents"]:
+            self.objects[-1][name] = "".join(self._text)
+        self._text.clear()
+
+    def close(self) -> None:
+        """End the page."""
+
+
+def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
     """Return the objects of one page of a list, and what the next page is asked for with; None after the last."""
     strange = SourceError(f"'{shown}': the server does not list objects as S3 does.")
     # No server declares entities, which is how a short document becomes a very long one.
-    if len(page) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in page:
+    if len(content) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in content:
         raise strange
+    page = _Page()
+    parser = ET.XMLParser(target=page)  # noqa: S314 (see above; another encoding does not decode)
     try:
-        root = ET.fromstring(page.decode("utf-8"))  # noqa: S314 (see above; another encoding does not decode)
+        text = content.decode("utf-8")
+        # In pieces: a refusal by the page is looked at after each.
+        for start in range(0, len(text), _FED_LETTERS):
+            parser.feed(text[start : start + _FED_LETTERS])
+        parser.close()
     except (ET.ParseError, UnicodeDecodeError) as exc:
         raise strange from exc
-    if _local(root) != "ListBucketResult":
-        raise strange
-    fields = {_local(child): child.text or "" for child in root}
-    is_escaped = fields.get("EncodingType") == "url"
-    objects = []
-    for entry in root:
-        if _local(entry) == "Contents":
-            values = {_local(child): child.text or "" for child in entry}
-            key = values.get("Key", "")
-            objects.append(StoredObject(unquote_plus(key) if is_escaped else key, values.get("ETag", "")))
-    if fields.get("IsTruncated") != "true":
+    unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
+    objects = [StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", ""))) for one in page.objects]
+    if page.fields.get("IsTruncated") != "true":
         return objects, None
-    if not fields.get("NextContinuationToken"):
+    if not page.fields.get("NextContinuationToken"):
         raise strange
-    return objects, fields["NextContinuationToken"]
-
-
-def _local(element: ET.Element) -> str:
-    """Return the name of an element without its namespace."""
-    return element.tag.rpartition("}")[2]
+    return objects, page.fields["NextContinuationToken"]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from runtimeconf.connectors.connector import Connector, Param
 from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, parse_origin
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.texts import Credential, Port
+from runtimeconf.connectors.texts import Credential, Port, Unshown
 from runtimeconf.shapes import FilePath, ScalarShape, UnfitError
 from runtimeconf.yaml_reader import Scalar
 
@@ -62,7 +62,7 @@ class _Headers(ScalarShape[str]):
         return node.text
 
 
-class _Query(ScalarShape[str]):
+class _Query(Unshown):
     """The query of a URL, in which what a URL does not take is escaped."""
 
     expected = "what follows the question mark of the URL, such as year=2026&format=csv"

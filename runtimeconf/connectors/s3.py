@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, is_loopback, parse_origin
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.texts import Credential
+from runtimeconf.connectors.texts import Credential, Unshown
 from runtimeconf.shapes import Choice, FilePath, ScalarShape, UnfitError
 from runtimeconf.yaml_reader import Scalar
 
@@ -21,13 +21,13 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _MAX_KEY_BYTES = 1024
 
 
-class _Endpoint(ScalarShape[str]):
+class _Endpoint(Unshown):
     """The URL of a server, without a path."""
 
     expected = "a URL such as https://minio.example.org:9000"
 
     def convert(self, node: Scalar) -> str:
-        """Give its origin; its text is never in a hint, as it may hold a password."""
+        """Give its origin."""
         origin, rest = parse_origin(node.text)
         if rest not in {"", "/"}:
             raise UnfitError("only the scheme, the host and the port")

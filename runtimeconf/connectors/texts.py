@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+from runtimeconf.reading import Place
 from runtimeconf.shapes import ScalarShape, UnfitError
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.yaml_reader import Node, Scalar
 
 _MAX_CREDENTIAL_LENGTH = 16_384
 
@@ -21,6 +23,14 @@ class AsText(ScalarShape[str]):
     def convert(self, node: Scalar) -> str:
         """Give the value as text."""
         return str(self._shape.convert(node))
+
+
+class Unshown(ScalarShape[str]):
+    """A text that may hold a secret where it does not fit, such as a URL with a password: no fault shows it."""
+
+    def read(self, node: Node, place: Place) -> str | None:
+        """As `ScalarShape.read`."""
+        return super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, place)
 
 
 class Port(ScalarShape[str]):

@@ -269,7 +269,7 @@ views:
         "views[0].sql_ref",
     ]
     assert [str(fault).partition("runtime.yaml:")[2] for fault in found if "unknown field" not in fault.message] == [
-        f"22: datasets[0].from: must be {SOURCE}; found 'snowflake:a' ({NO_SNOWFLAKE})",
+        f"22: datasets[0].from: must be {SOURCE}; found a text ({NO_SNOWFLAKE})",
         "28: views[0]: lacks the field sql: one SELECT statement",
     ]
 

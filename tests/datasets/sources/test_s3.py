@@ -272,6 +272,29 @@ def test_the_environment_is_asked_only_when_the_author_says_so(
     assert "neither the environment nor the machine has credentials" in store.refusal("a.csv", s3_auth="iam_role")
 
 
+def test_what_finds_no_credentials_shows_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    (store.directory / "config").write_text(f"[default]\ncredential_process = sh -c 'echo {SECRET}'\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(store.directory / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(store.directory / "absent"))
+    store.params = {"s3_endpoint": store.params["s3_endpoint"]}
+
+    sentence = store.refusal("a.csv", s3_auth="iam_role")
+
+    assert sentence.startswith("The credentials of this machine cannot be had (")
+    assert SECRET not in sentence
+
+
+def test_a_bucket_in_the_host_is_signed_for_that_host(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", store.params["s3_endpoint"])
+    store.put("a b.csv")
+
+    found = store.load(
+        "a b.csv", s3_endpoint="http://s3.us-east-1.amazonaws.com", allow_http="true", s3_url_style="vhost"
+    )
+
+    assert found == ROWS
+
+
 # --- versions and generations -----------------------------------------------------------------------------------------
 
 
@@ -312,8 +335,11 @@ def test_r09_a_prefix_in_which_an_object_comes_while_it_is_read_is_refused(web: 
     )
 
 
-def test_an_object_without_a_tag_has_no_version(web: WebServer, tmp_path: Path) -> None:
-    web.files["/bucket/a.csv"] = File(CSV, tag=None)
+@pytest.mark.parametrize("tag", [None, '"\u00e9"', '"' + "x" * 1000])
+def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
+    web: WebServer, tmp_path: Path, tag: str | None
+) -> None:
+    web.files["/bucket/a.csv"] = File(CSV, tag=tag)
 
     assert declaring.version_of(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) is None
 
@@ -329,6 +355,7 @@ def test_an_object_without_a_tag_has_no_version(web: WebServer, tmp_path: Path) 
         pytest.param(LIST % b"", id="not UTF-8"),
         pytest.param(b'<!DOCTYPE x [<!ENTITY a "b">]>' + LIST % b"<Name>&a;</Name>", id="entities"),
         pytest.param(LIST % b"<IsTruncated>true</IsTruncated>", id="cut without the rest"),
+        pytest.param(LIST % (b"<a>" * 10), id="nested"),
         pytest.param(LIST % (b" " * 8 * 1024 * 1024), id="too long"),
     ],
 )
@@ -337,6 +364,18 @@ def test_a_list_that_is_none_is_refused(web: WebServer, tmp_path: Path, page: by
     web.files[LIST_TARGET] = File(body, tag=None)
 
     assert refused(web, tmp_path) == "'s3://bucket/d/': the server does not list objects as S3 does."
+
+
+def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
+    web.files[LIST_TARGET] = File(LIST % b"<Contents><Key>other/a.csv</Key></Contents>", tag=None)
+
+    assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
+
+
+def test_a_server_that_answers_no_head_is_asked_with_get(web: WebServer, tmp_path: Path) -> None:
+    web.files["/bucket/a.csv"] = File(CSV, head_status=405)
+
+    assert declaring.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
 
 
 def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: WebServer, tmp_path: Path) -> None:
@@ -388,10 +427,10 @@ def test_where_a_bucket_is(bucket: str, params: dict[str, str], place: tuple[str
     assert place_of(bucket, params) == place
 
 
-def test_a_bucket_in_the_host_is_read_over_tls(tmp_path: Path) -> None:
+def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("*.localhost", "localhost").configure_cert(context)
+    authority.issue_cert("localhost").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
     with serving(context) as secure:
         secure.files["/bucket/a.csv"] = File(CSV)

@@ -23,6 +23,7 @@ class File:
 
     body: bytes = b""
     status: int = 200
+    head_status: int = 0  # 0: as to GET
     tag: str | None = "made"  # "made" of the body
     headers: Mapping[str, str] = field(default_factory=dict)
     knows_conditions: bool = True
@@ -81,11 +82,12 @@ class _Handler(BaseHTTPRequestHandler):
             file.take_over(self.connection)
             return
         headers = file.all_headers
-        if file.status == 200 and file.knows_conditions and self._is_known(headers):
+        status = file.status if self.command == "GET" else file.head_status or file.status
+        if status == 200 and file.knows_conditions and self._is_known(headers):
             self.send_response(304)
             self.end_headers()
             return
-        self.send_response(file.status)
+        self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         if file.chunk_bytes:
