@@ -14,6 +14,8 @@ from runtimeconf.model import DatasetConfig
 
 #: For each connector of `runtimeconf.connectors`, the module and the class, which is called with the dataset.
 CLASSES: Mapping[str, tuple[str, str]] = {
+    "delta": ("datasets.sources.delta", "DeltaSource"),
+    "delta_lake": ("datasets.sources.delta", "DeltaSource"),
     "file": ("datasets.sources.files", "FileSource"),
 }
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 from runtimeconf.connectors.connector import Connector, Param
 from runtimeconf.connectors.files import FILE
+from runtimeconf.connectors.lakes import DELTA, DELTA_LAKE
 
 __all__ = ["CONNECTORS", "Connector", "Param", "all_params"]
 
 #: By the text before the colon of `from:`.
-CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE,)}
+CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE, DELTA, DELTA_LAKE)}
 
 
 def all_params() -> tuple[Param, ...]:

@@ -1,0 +1,106 @@
+"""`delta:` and `iceberg:`, tables that are made of files, on disk or in buckets of S3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.shapes import Choice, ScalarShape, Text, UnfitError, parse_host
+from runtimeconf.yaml_reader import Scalar
+
+_LOOPBACK = ("localhost", "127.", "::1")
+
+
+class BaseUrl(ScalarShape[str]):
+    """An `http://` or `https://` URL without credentials, query and fragment."""
+
+    def __init__(self, example: str, *, may_have_path: bool) -> None:
+        self.expected = f"a URL such as {example}"
+        self._may_have_path = may_have_path
+
+    def convert(self, node: Scalar) -> str:
+        """Give it without a slash at its end."""
+        try:
+            parts = urlsplit(node.text)
+            host = parse_host(parts.hostname or "")
+            _ = parts.port
+        except ValueError:
+            raise UnfitError from None
+        if "@" in parts.netloc:
+            raise UnfitError("credentials go into parameters of their own")
+        if parts.scheme not in {"http", "https"} or not host or not node.text.isprintable() or " " in node.text:
+            raise UnfitError
+        if parts.query or parts.fragment or (parts.path.strip("/") and not self._may_have_path):
+            raise UnfitError("only the scheme, the host and the port" if not self._may_have_path else "")
+        return node.text.rstrip("/")
+
+
+def is_in_clear(url: str) -> bool:
+    """Whether what is sent to *url* can be read on the way: it is not encrypted, and leaves the machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not (parts.hostname or "").startswith(_LOOPBACK)
+
+
+S3_PARAMS = (
+    Param(name="s3_endpoint", shape=BaseUrl("https://minio.example.org:9000", may_have_path=False)),
+    Param(name="s3_region", shape=Text("the region of the bucket, such as eu-central-1", max_length=64)),
+    Param(name="s3_auth", shape=Choice("key", "public")),
+    Param(name="s3_key", shape=Text("an access key id", max_length=256), is_secret=True),
+    Param(name="s3_secret", shape=Text("the secret access key", max_length=256), is_secret=True),
+    Param(name="s3_session_token", shape=Text("a session token", max_length=8192), is_secret=True),
+)
+
+
+def check_s3(params: Mapping[str, str]) -> str | None:
+    """Say what is wrong with the parameters of S3 together, None when nothing is."""
+    has_key = "s3_key" in params
+    if has_key != ("s3_secret" in params):
+        return "s3_key and s3_secret belong together"
+    if "s3_session_token" in params and not has_key:
+        return "s3_session_token needs s3_key and s3_secret"
+    if params.get("s3_auth") == "key" and not has_key:
+        return "s3_auth: key needs s3_key and s3_secret"
+    if params.get("s3_auth") == "public" and has_key:
+        return "s3_auth: public takes no s3_key"
+    return None
+
+
+def locate_table(text: str, directory: Path) -> str:
+    """
+    Give `s3://bucket/prefix`, or the absolute path of a directory or a file.
+
+    Raises:
+        UnfitError: It is neither.
+    """
+    path = text.removeprefix("file://")
+    if "://" not in path:
+        if not path.strip():
+            raise UnfitError("there is no path after the colon")
+        return str(directory / path)
+    match = re.fullmatch(r"s3a?://([^/]*)/+(.*?)/*", path)
+    if match is None:
+        raise UnfitError("of URLs, only s3://bucket/prefix")
+    bucket, prefix = match.groups()
+    if "@" in bucket:
+        raise UnfitError("credentials go into s3_key and s3_secret")
+    if re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket) is None:
+        raise UnfitError("not the name of a bucket")
+    if not prefix or ".." in prefix.split("/"):
+        raise UnfitError("a prefix within the bucket, without ..")
+    return f"s3://{bucket}/{prefix}"
+
+
+DELTA = Connector(
+    name="delta",
+    expected="the directory of a table, or s3://bucket/prefix",
+    locate=locate_table,
+    params=S3_PARAMS,
+    check=check_s3,
+    packages=(Package("deltalake", "deltalake~=1.6"),),
+)
+#: The name that Spice.ai has for it.
+DELTA_LAKE = replace(DELTA, name="delta_lake")
