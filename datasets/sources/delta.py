@@ -37,9 +37,11 @@ _FEATURES = frozenset(
 )
 _MAX_READER_VERSION = 3
 
-#: How the library says that it does not support a feature; deleted rows go with fewer of them than the log itself.
+#: How the library says that it does not support a feature; of a table with deleted rows it supports fewer.
 _UNSUPPORTED = re.compile(
-    r"Feature '([A-Za-z0-9_-]{1,60})' is not supported|Unsupported table features required: \[([A-Za-z, ]{1,200})\]"
+    r"Feature '([A-Za-z0-9_-]{1,60})' is not supported"
+    r"|Unsupported table features required: \[([A-Za-z, ]{1,200})\]"
+    r"|loading a (catalog-managed) table"
 )
 
 
@@ -151,7 +153,7 @@ class _Table:
         unknown = sorted(features - _FEATURES)
         if unknown or protocol.min_reader_version > _MAX_READER_VERSION:
             what = ", ".join(unknown) or f"version {protocol.min_reader_version} of the protocol"
-            raise SourceError(f"'{self._root.shown}' needs what this reader does not support: {what[:200]}.")
+            raise _unsupported(self._root, what)
         return features
 
     def _entries(self, kept: dict[str, pa.BooleanArray]) -> Iterator[_File]:
@@ -209,10 +211,12 @@ class _Table:
             raise
         except Exception as exc:  # noqa: BLE001 (the library raises errors of many types)
             if (feature := _UNSUPPORTED.search(str(exc))) is not None:
-                raise SourceError(
-                    f"'{self._root.shown}' needs what this reader does not support: {feature[1] or feature[2]}."
-                ) from None
+                raise _unsupported(self._root, feature[feature.lastindex or 0]) from None
             raise _damaged(self._root) from None
+
+
+def _unsupported(root: TableRoot, what: str) -> SourceError:
+    return SourceError(f"'{root.shown}' needs what this reader does not support: {what[:200]}.")
 
 
 def _damaged(root: TableRoot) -> SourceError:

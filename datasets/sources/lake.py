@@ -225,6 +225,11 @@ class S3Root(TableRoot):
         with self.reading(directory):
             selector = pafs.FileSelector(self._at(directory), allow_not_found=True)
             infos = self._file_system.get_file_info(selector)
+            if (
+                not infos
+                and self._file_system.get_file_info(self._root.partition("/")[0]).type == pafs.FileType.NotFound
+            ):
+                raise SourceError(f"'{self.shown}' cannot be read: there is no such bucket.")
         return {info.base_name: info.size for info in infos if info.is_file}
 
     def has(self, path: str) -> bool:

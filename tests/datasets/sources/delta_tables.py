@@ -77,6 +77,7 @@ class HandMade:
         options = more.pop("options", {})
         if rows is not None:
             self.put(name, rows, **options)
+            more.setdefault("stats", json.dumps({"numRecords": rows.num_rows}))
         action = {"path": name, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
         return {"add": action | more}
 

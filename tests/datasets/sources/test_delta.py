@@ -46,7 +46,7 @@ def delta(directory: Path, text: str = "t", **more: Any) -> DatasetConfig:
 
 def write(directory: Path, name: str = "t", mode: str = "append", **columns: Any) -> None:
     options = columns.pop("options", {})
-    write_deltalake(directory / name, pa.table(columns), mode=mode, **options)  # type: ignore[arg-type]
+    write_deltalake((directory / name).as_uri(), pa.table(columns), mode=mode, **options)  # type: ignore[arg-type]
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> N
     old = {"use_deprecated_int96_timestamps": True}
     made.commit(made.add("a.parquet", pa.table({"at": pa.array(moments, pa.timestamp("us"))}), options=old))
 
-    found = load(tmp_path, delta(tmp_path), "SELECT at::TIMESTAMP FROM d ORDER BY at")
+    found = load(tmp_path, delta(tmp_path), 'SELECT "at"::TIMESTAMP FROM d ORDER BY "at"')
 
     assert found == [(moment,) for moment in moments]
 
@@ -287,7 +287,8 @@ def test_a_deletion_vector_that_was_replaced_and_cleaned_up_is_not_missed(tmp_pa
     for old in (tmp_path / "t").glob("*.bin"):
         old.unlink()
     gone = {"path": "a.parquet", "dataChange": True, "deletionVector": first["add"]["deletionVector"]}
-    made.commit({"remove": gone}, made.add("a.parquet", deletionVector=made.deletion_vector([0, 1])))
+    stats = first["add"]["stats"]
+    made.commit({"remove": gone}, made.add("a.parquet", stats=stats, deletionVector=made.deletion_vector([0, 1])))
 
     assert load(tmp_path, delta(tmp_path)) == [(3,)]
 
@@ -304,7 +305,7 @@ def test_a_deletion_vector_that_was_replaced_and_cleaned_up_is_not_missed(tmp_pa
     [
         (["fancyFeature"], "'t' needs what this reader does not support: fancyFeature."),
         (["variantType"], "'t' needs what this reader does not support: variantType."),
-        (["catalogManaged"], "'t' needs what this reader does not support: catalogManaged."),
+        (["catalogManaged"], "'t' needs what this reader does not support: catalog-managed."),
     ],
 )
 def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, features: list[str], said: str) -> None:
