@@ -56,7 +56,7 @@ format: $(VENV)/lint.stamp  ## Format the code.
 	$(BIN)/ruff format .
 
 lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes.
-	for name in base test lint bench dev; do \
+	for name in base sources test lint bench dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done

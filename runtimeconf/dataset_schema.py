@@ -80,6 +80,10 @@ class _Param(Shape[str]):
         self.expected = param.shape.expected
 
     def read(self, node: Node, place: Place) -> str | None:
+        text = self._read(node, place)
+        return str(place.reading.directory / text) if self._param.is_path and text is not None else text
+
+    def _read(self, node: Node, place: Place) -> str | None:
         if not isinstance(node, Scalar):
             return self._param.shape.read(node, place)
         try:

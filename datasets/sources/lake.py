@@ -42,6 +42,7 @@ _S3_REASONS: Mapping[str, str] = {
     "SIGNATURE_DOES_NOT_MATCH": "s3_secret is wrong",
     "ACCESS_DENIED": "access is denied: look at s3_key, s3_secret and the permissions",
     "EXPIRED_TOKEN": "s3_session_token has expired",
+    "InvalidToken": "s3_session_token is wrong",
     "NETWORK_CONNECTION": "the service cannot be reached, or does not answer",
     "REQUEST_TIMEOUT": "the service does not answer",
     "HTTP response code 403": "access is denied: look at s3_key, s3_secret and the permissions",
@@ -201,8 +202,11 @@ class LocalRoot(TableRoot):
 
     def relative(self, location: str) -> str | None:
         """As `TableRoot.relative`."""
-        path = Path(local_path(location) or "")
-        return str(path.relative_to(self._root)) if path.is_relative_to(self._root) else None
+        path = local_path(location)
+        if path is None:
+            return None
+        real = Path(os.path.realpath(path))
+        return str(real.relative_to(self._root)) if real.is_relative_to(self._root) else None
 
 
 class S3Root(TableRoot):
@@ -246,7 +250,7 @@ class S3Root(TableRoot):
         """As `TableRoot.below`."""
         root = object.__new__(S3Root)
         root.shown = f"{self.shown.rstrip('/')}/{directory}"
-        root._file_system, root._root = self._file_system, self._at(directory)  # noqa: SLF001 (our own class)
+        root._file_system, root._root = self._file_system, self._at(directory)
         return root
 
     def relative(self, location: str) -> str | None:

@@ -266,6 +266,8 @@ def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify
         return pa.ListArray.from_arrays(_offsets(values), element, type=wanted)
     if kind == wanted:
         return values
+    if isinstance(wanted, pa.BaseExtensionType) and kind == wanted.storage_type:
+        return pa.ExtensionArray.from_storage(wanted, values)
     if not _becomes(kind.value_type if pa.types.is_dictionary(kind) else kind, wanted):
         raise _UnfitError(f"the column '{column.name}' is of the type {kind}, where the table has {wanted}")
     return values.cast(wanted)

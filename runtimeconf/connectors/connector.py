@@ -28,13 +28,15 @@ class Param:
     """
     One of `datasets[].params`.
 
-    A secret one should be a reference, is never shown, and does not tell one version of the data from another.
+    A secret one should be a reference, is never shown, and does not tell one version of the data from another. A path
+    is made absolute: a relative one begins beside the YAML.
     """
 
     name: str
     shape: ScalarShape[str]
     is_required: bool = False
     is_secret: bool = False
+    is_path: bool = False
 
 
 def nothing_more(_params: Mapping[str, str]) -> str | None:

@@ -48,10 +48,11 @@ def is_in_clear(url: str) -> bool:
 S3_PARAMS = (
     Param(name="s3_endpoint", shape=BaseUrl("https://minio.example.org:9000", may_have_path=False)),
     Param(name="s3_region", shape=Text("the region of the bucket, such as eu-central-1", max_length=64)),
-    Param(name="s3_auth", shape=Choice("key", "public")),
+    Param(name="s3_auth", shape=Choice("public", "key")),
     Param(name="s3_key", shape=Text("an access key id", max_length=256), is_secret=True),
     Param(name="s3_secret", shape=Text("the secret access key", max_length=256), is_secret=True),
     Param(name="s3_session_token", shape=Text("a session token", max_length=8192), is_secret=True),
+    Param(name="allow_http", shape=Choice("true", "false")),
 )
 
 
@@ -66,6 +67,8 @@ def check_s3(params: Mapping[str, str]) -> str | None:
         return "s3_auth: key needs s3_key and s3_secret"
     if params.get("s3_auth") == "public" and has_key:
         return "s3_auth: public takes no s3_key"
+    if is_in_clear(params.get("s3_endpoint", "")) and params.get("allow_http") != "true":
+        return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
     return None
 
 

@@ -1,18 +1,13 @@
-"""What the tests of table formats share: declared tables, what is said about bad ones, and a server of S3."""
+"""What the tests of table formats share: declared tables, and what is said about bad ones."""
 
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import boto3
 import duckdb
 import pytest
 
@@ -21,9 +16,7 @@ from datasets.sources.registry import source_of
 from datasets.sources.source import Load, Wanted
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig
-from tests.datasets.support import builder, deadline, new_load, rows, wait_for
-
-KEY, SECRET = "the-key-id", "the-secret-key"
+from tests.datasets.support import builder, deadline, files_below, new_load, rows
 
 
 def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> DatasetConfig:
@@ -70,46 +63,17 @@ def has_changed(directory: Path, dataset: DatasetConfig, version: str) -> bool:
 
 def refusal(directory: Path, dataset: DatasetConfig, limit_s: float = 60.0) -> str:
     """Return what is said about a table that is refused: one line without server paths and secrets."""
+    loading = builder(directory)
+    before = files_below(directory)
+    secrets = (value for name, value in dataset.params.items() if name.startswith("s3_"))
     with pytest.raises(SourceError) as caught:
-        builder(directory).build(dataset, None, deadline(limit_s))
+        loading.build(dataset, None, deadline(limit_s))
     sentence = str(caught.value)
-    for hidden in (str(directory), "/proc", "\n", KEY, SECRET, "127.0.0.1", "Traceback"):
+    for hidden in (str(directory), "/proc", "\n", "127.0.0.1", "Traceback", *secrets):
         assert hidden not in sentence
     assert sentence.endswith(".")
-    assert list((directory / "state/snapshots").iterdir()) == []
+    assert files_below(directory) == before
     return sentence
-
-
-@contextmanager
-def s3_server() -> Iterator[str]:
-    """Run a server of S3 on loopback, which asks for the signature of `KEY`, and give its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    program = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-
-        def answers() -> bool:
-            assert process.poll() is None
-            with socket.socket() as tried:
-                return tried.connect_ex(("127.0.0.1", port)) == 0
-
-        wait_for(answers, "the server of S3")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def s3_client(endpoint: str) -> Any:
-    return boto3.client(
-        "s3", endpoint_url=endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1"
-    )
-
-
-def s3_params(endpoint: str) -> dict[str, str]:
-    return {"s3_endpoint": endpoint, "s3_key": KEY, "s3_secret": SECRET}
 
 
 def upload(client: Any, directory: Path, bucket: str, prefix: str) -> None:
@@ -121,29 +85,6 @@ def upload(client: Any, directory: Path, bucket: str, prefix: str) -> None:
 
 @contextmanager
 def silent_server() -> Iterator[str]:
-    """Run a server that takes connections and never says anything, and give its URL."""
-    held: list[socket.socket] = []
+    """Run a server whose connections the system takes, and that never says anything; give its URL."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
-        server.settimeout(0.05)
-        ended = threading.Event()
-
-        def accept() -> None:
-            while not ended.is_set():
-                try:
-                    held.append(server.accept()[0])
-                except TimeoutError:
-                    continue
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        finally:
-            ended.set()
-            thread.join()
-            for connection in held:
-                connection.close()
-
-
-def elapsed_since(start: float) -> float:
-    return time.monotonic() - start
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"

@@ -1,0 +1,71 @@
+"""A server of S3 on a port of loopback: moto, which checks keys and signatures as S3 does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import botocore.config
+import httpx
+
+#: May do everything; a user of the server.
+_POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """The *url* of the server; *key* and *secret* of one who may do everything, and of one who may do nothing."""
+
+    url: str
+    key: str
+    secret: str
+    other_key: str
+    other_secret: str
+
+    @property
+    def params(self) -> dict[str, str]:
+        return {"s3_endpoint": self.url, "s3_key": self.key, "s3_secret": self.secret}
+
+    def client(self) -> Any:
+        return _client("s3", self.url, self.key, self.secret)
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Start the server; from then on it answers only to who signs, and may do what is asked."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in process.stderr)))
+            url = address[0]
+            iam = _client("iam", url, "anybody", "anything")
+            users = []
+            for name in ("reader", "nobody"):
+                iam.create_user(UserName=name)
+                users.append(iam.create_access_key(UserName=name)["AccessKey"])
+            iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(_POLICY))
+            httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()
+            reader, nobody = ((user["AccessKeyId"], user["SecretAccessKey"]) for user in users)
+            yield S3Server(url, *reader, *nobody)
+        finally:
+            process.kill()
+
+
+def _client(service: str, url: str, key: str, secret: str) -> Any:
+    config = botocore.config.Config(retries={"total_max_attempts": 1})
+    return boto3.client(
+        service,
+        endpoint_url=url,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        region_name="us-east-1",
+        config=config,
+    )
