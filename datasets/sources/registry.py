@@ -17,6 +17,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     "delta": ("datasets.sources.delta", "DeltaSource"),
     "delta_lake": ("datasets.sources.delta", "DeltaSource"),
     "file": ("datasets.sources.files", "FileSource"),
+    "iceberg": ("datasets.sources.iceberg", "IcebergSource"),
 }
 
 

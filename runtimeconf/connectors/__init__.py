@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from runtimeconf.connectors.connector import Connector, Param
 from runtimeconf.connectors.files import FILE
-from runtimeconf.connectors.lakes import DELTA, DELTA_LAKE
+from runtimeconf.connectors.lakes import DELTA, DELTA_LAKE, ICEBERG
 
 __all__ = ["CONNECTORS", "Connector", "Param", "all_params"]
 
 #: By the text before the colon of `from:`.
-CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE, DELTA, DELTA_LAKE)}
+CONNECTORS: Mapping[str, Connector] = {connector.name: connector for connector in (FILE, DELTA, DELTA_LAKE, ICEBERG)}
 
 
 def all_params() -> tuple[Param, ...]:

@@ -107,3 +107,29 @@ DELTA = Connector(
 )
 #: The name that Spice.ai has for it.
 DELTA_LAKE = replace(DELTA, name="delta_lake")
+
+
+def _check_iceberg(params: Mapping[str, str]) -> str | None:
+    """Say what is wrong with the parameters of `iceberg:` together, None when nothing is."""
+    if ("iceberg_catalog" in params) != ("iceberg_table" in params):
+        return "iceberg_catalog and iceberg_table belong together"
+    if "iceberg_catalog_name" in params and "iceberg_catalog" not in params:
+        return "iceberg_catalog_name needs iceberg_catalog"
+    if "iceberg_table" in params and re.fullmatch(r".+\.[^.]+", params["iceberg_table"]) is None:
+        return "iceberg_table is a namespace, a dot and a name"
+    return check_s3(params)
+
+
+ICEBERG = Connector(
+    name="iceberg",
+    expected="the directory or the metadata file of a table, or s3://bucket/prefix; with a catalog, its warehouse",
+    locate=locate_table,
+    params=(
+        Param(name="iceberg_catalog", shape=Text("the path of a SQLite file", max_length=4096), is_path=True),
+        Param(name="iceberg_catalog_name", shape=Text("the name of a catalog", max_length=255)),
+        Param(name="iceberg_table", shape=Text("a table such as sales.orders", max_length=511)),
+        *S3_PARAMS,
+    ),
+    check=_check_iceberg,
+    packages=(Package("pyiceberg", "pyiceberg~=0.12"),),
+)

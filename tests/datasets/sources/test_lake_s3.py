@@ -14,6 +14,7 @@ from datasets.errors import SnapshotError, SourceError
 from datasets.loader import LoaderProcess
 from runtimeconf.model import DatasetConfig
 from tests.datasets.sources.delta_tables import HandMade, field
+from tests.datasets.sources.iceberg_tables import SqliteCatalog
 from tests.datasets.sources.lakes import has_changed, load, refusal, silent_server, table, upload, version
 from tests.datasets.sources.moto_server import S3Server, s3_server
 from tests.datasets.support import builder, deadline, files_below, wait_for
@@ -50,6 +51,43 @@ def test_a_delta_table_is_read_and_a_newer_version_is_noticed(tmp_path: Path, se
 
     assert has_changed(tmp_path, dataset, first)
     assert len(load(tmp_path, dataset)) == 4
+
+
+def test_an_iceberg_table_is_read_and_a_newer_snapshot_is_noticed(tmp_path: Path, server: S3Server) -> None:
+    content = pa.table({"n": [1, 2], "s": ["a", "ü"]})
+    catalog = SqliteCatalog(tmp_path)
+    made = catalog.make("t 1", content.schema)
+
+    def publish() -> None:
+        made.append(content)
+        upload(server.client(), catalog.warehouse, "lake", "ice")
+        here = f"file://{catalog.warehouse}"
+        there = catalog.execute("SELECT replace(metadata_location, ?, 's3a://lake/ice') FROM iceberg_tables", here)
+        copied.execute("DELETE FROM iceberg_tables")
+        copied.execute("INSERT INTO iceberg_tables VALUES ('default', 'ns', 't 1', ?, NULL, NULL)", *there[0])
+
+    (tmp_path / "copy").mkdir()
+    copied = SqliteCatalog(tmp_path / "copy")
+    publish()
+    named = {"iceberg_catalog": str(copied.file), "iceberg_table": "ns.t 1"}
+    ways = [
+        table(tmp_path, "iceberg:s3://lake/ice/ns/t 1", **server.params),
+        table(tmp_path, "iceberg:s3://lake/ice", **server.params, **named),
+    ]
+    for way in ways:
+        assert load(tmp_path, way, "FROM d ORDER BY n") == [(1, "a"), (2, "ü")]
+    first = version(tmp_path, ways[0])
+    assert not has_changed(tmp_path, ways[1], first)
+
+    publish()
+
+    for way in ways:
+        assert has_changed(tmp_path, way, first)
+        assert len(load(tmp_path, way)) == 4
+    assert "lies outside of 's3://lake/other'" in refusal(
+        tmp_path, table(tmp_path, "iceberg:s3://lake/other", **server.params, **named)
+    )
+    assert "is not an Iceberg table" in refusal(tmp_path, table(tmp_path, "iceberg:s3://lake/ice", **server.params))
 
 
 @pytest.mark.parametrize("path", ["file:///etc/passwd", "../u/a.parquet", "/u/a.parquet", "s3://lake/u/a.parquet"])
