@@ -99,7 +99,7 @@ class _Table:
             raise SourceError(f"'{root.shown}' maps its columns in a way that its protocol does not allow.")
         if log.has_deletion_vectors and "deletionVectors" not in features:
             raise SourceError(f"'{root.shown}' deletes rows in a way that its protocol does not allow.")
-        self.id = hashlib.sha256(metadata.id.encode()).hexdigest()[:32]
+        self.id = hashlib.sha256(str(metadata.id).encode()).hexdigest()[:32]
         self.columns = [column_of(described, self._key) for described in schema]
         by_name = {column.name: column for column in self.columns}
         self._partitions = {name: by_name[name] for name in metadata.partition_columns if name in by_name}

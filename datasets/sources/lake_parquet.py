@@ -274,7 +274,7 @@ def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify
 
 
 def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], identify: Identify) -> pa.Array:
-    found = {}
+    found: dict[Key, tuple[int, pa.Field]] = {}
     for index, part in enumerate(values.type):
         key = identify(part, (*path, part.name))
         if key is not None and found.setdefault(key, (index, part))[0] != index:
@@ -309,22 +309,22 @@ def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: PLR0911 (
         if types.is_floating(wanted):
             # As many digits as the fraction of a double, or of a float, holds.
             return bool(kind.bit_width <= (32 if wanted == pa.float64() else 16))
-        return types.is_integer(wanted) or types.is_decimal(wanted)
+        return bool(types.is_integer(wanted) or types.is_decimal(wanted))
     if types.is_floating(kind):
-        return types.is_floating(wanted) and bool(kind.bit_width < wanted.bit_width)
+        return bool(types.is_floating(wanted) and bool(kind.bit_width < wanted.bit_width))
     if types.is_decimal(kind):
-        return types.is_decimal(wanted)
+        return bool(types.is_decimal(wanted))
     if types.is_timestamp(wanted):
-        return types.is_timestamp(kind) or (types.is_date(kind) and wanted.tz is None)
+        return bool(types.is_timestamp(kind) or (types.is_date(kind) and wanted.tz is None))
     if types.is_date(wanted):
-        return types.is_date(kind)
+        return bool(types.is_date(kind))
     if types.is_time(wanted):
-        return types.is_time(kind)
+        return bool(types.is_time(kind))
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     if types.is_string(wanted):
         # Some writers leave out the mark that says that bytes are text.
-        return is_bytes or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    return types.is_binary(wanted) and (is_bytes or types.is_binary_view(kind))
+        return bool(is_bytes or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    return bool(types.is_binary(wanted) and (is_bytes or types.is_binary_view(kind)))
 
 
 def _parts(kind: pa.DataType) -> list[pa.Field]:

@@ -9,44 +9,40 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.model import Address
+from runtimeconf.reading import Place
 from runtimeconf.shapes import Choice, ScalarShape, Text, UnfitError, parse_host
-from runtimeconf.yaml_reader import Scalar
-
-_LOOPBACK = ("localhost", "127.", "::1")
+from runtimeconf.yaml_reader import Node, Scalar
 
 
-class BaseUrl(ScalarShape[str]):
-    """An `http://` or `https://` URL without credentials, query and fragment."""
+class _Endpoint(ScalarShape[str]):
+    """The URL of a server, without a path. No fault shows it: it may hold a password."""
 
-    def __init__(self, example: str, *, may_have_path: bool) -> None:
-        self.expected = f"a URL such as {example}"
-        self._may_have_path = may_have_path
+    expected = "a URL such as https://minio.example.org:9000"
+
+    def read(self, node: Node, place: Place) -> str | None:
+        """As `ScalarShape.read`."""
+        return super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, place)
 
     def convert(self, node: Scalar) -> str:
-        """Give it without a slash at its end."""
-        try:
-            parts = urlsplit(node.text)
-            host = parse_host(parts.hostname or "")
-            _ = parts.port
-        except ValueError:
-            raise UnfitError from None
-        if "@" in parts.netloc:
-            raise UnfitError("credentials go into parameters of their own")
-        if parts.scheme not in {"http", "https"} or not host or not node.text.isprintable() or " " in node.text:
-            raise UnfitError
-        if parts.query or parts.fragment or (parts.path.strip("/") and not self._may_have_path):
-            raise UnfitError("only the scheme, the host and the port" if not self._may_have_path else "")
-        return node.text.rstrip("/")
+        """Give its origin."""
+        match = re.fullmatch(r"(https?://(?:\[([^\[\]]*)\]|([^/?#@\[\]:]+))(?::([0-9]{1,5}))?)/?", node.text, re.ASCII)
+        if match is None:
+            raise UnfitError("only the scheme, the host and the port")
+        parse_host(match[2] or match[3])
+        if not 0 < int(match[4] or 443) <= 65535:
+            raise UnfitError("a port is from 1 to 65535")
+        return match[1]
 
 
-def is_in_clear(url: str) -> bool:
+def _is_in_clear(url: str) -> bool:
     """Whether what is sent to *url* can be read on the way: it is not encrypted, and leaves the machine."""
     parts = urlsplit(url)
-    return parts.scheme == "http" and not (parts.hostname or "").startswith(_LOOPBACK)
+    return parts.scheme == "http" and not Address(parts.hostname or "", 0).is_loopback
 
 
 S3_PARAMS = (
-    Param(name="s3_endpoint", shape=BaseUrl("https://minio.example.org:9000", may_have_path=False)),
+    Param(name="s3_endpoint", shape=_Endpoint()),
     Param(name="s3_region", shape=Text("the region of the bucket, such as eu-central-1", max_length=64)),
     Param(name="s3_auth", shape=Choice("public", "key")),
     Param(name="s3_key", shape=Text("an access key id", max_length=256), is_secret=True),
@@ -60,14 +56,14 @@ def check_s3(params: Mapping[str, str]) -> str | None:
     """Say what is wrong with the parameters of S3 together, None when nothing is."""
     has_key = "s3_key" in params
     if has_key != ("s3_secret" in params):
-        return "s3_key and s3_secret belong together"
+        return "has only one of s3_key and s3_secret"
     if "s3_session_token" in params and not has_key:
-        return "s3_session_token needs s3_key and s3_secret"
+        return "has s3_session_token, but no s3_key and s3_secret"
     if params.get("s3_auth") == "key" and not has_key:
-        return "s3_auth: key needs s3_key and s3_secret"
+        return "has s3_auth: key, but no s3_key and s3_secret"
     if params.get("s3_auth") == "public" and has_key:
-        return "s3_auth: public takes no s3_key"
-    if is_in_clear(params.get("s3_endpoint", "")) and params.get("allow_http") != "true":
+        return "has both s3_auth: public and s3_key: keep one"
+    if _is_in_clear(params.get("s3_endpoint", "")) and params.get("allow_http") != "true":
         return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
     return None
 
@@ -112,11 +108,11 @@ DELTA_LAKE = replace(DELTA, name="delta_lake")
 def _check_iceberg(params: Mapping[str, str]) -> str | None:
     """Say what is wrong with the parameters of `iceberg:` together, None when nothing is."""
     if ("iceberg_catalog" in params) != ("iceberg_table" in params):
-        return "iceberg_catalog and iceberg_table belong together"
+        return "has only one of iceberg_catalog and iceberg_table"
     if "iceberg_catalog_name" in params and "iceberg_catalog" not in params:
-        return "iceberg_catalog_name needs iceberg_catalog"
+        return "has iceberg_catalog_name, but no iceberg_catalog"
     if "iceberg_table" in params and re.fullmatch(r".+\.[^.]+", params["iceberg_table"]) is None:
-        return "iceberg_table is a namespace, a dot and a name"
+        return "has an iceberg_table that is not a namespace, a dot and a name"
     return check_s3(params)
 
 

@@ -21,7 +21,7 @@ def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> di
 
 def mapped(name: str, kind: Any, number: int) -> dict[str, Any]:
     """Describe a column that files know as `col-NUMBER`."""
-    metadata = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    metadata: dict[str, Any] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
     return field(name, kind, **metadata)
 
 

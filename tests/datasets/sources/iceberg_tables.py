@@ -27,6 +27,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
 
@@ -85,7 +86,9 @@ class SqliteCatalog(NoopCatalog, MetastoreCatalog):
             "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = ?",
             *(staged.metadata_location, table.name()[-1]),
         )
-        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+        return CommitTableResponse.model_validate(
+            {"metadata": staged.metadata, "metadata-location": staged.metadata_location}
+        )
 
 
 def place(table: Table) -> Path:
@@ -147,6 +150,7 @@ def commit(
     newest = FromInputFile.table_metadata(
         table.io.new_input(str(max((place(table) / "metadata").glob("*.metadata.json"))))
     )
+    assert isinstance(newest, TableMetadataV2)
     number = newest.last_sequence_number + 1
     path = f"{table.location()}/metadata/manifest-{number}.avro"
     listed = f"{table.location()}/metadata/list-{number}.avro"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import duckdb
 import pytest
 
 from datasets.errors import SourceError
+from datasets.service import DatasetService
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load, Wanted
 from runtimeconf.connectors import CONNECTORS
-from runtimeconf.model import DatasetConfig
-from tests.datasets.support import builder, deadline, files_below, new_load, rows
+from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasets.support import builder, configure, deadline, files_below, new_load, rows, wait_for
 
 
 def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> DatasetConfig:
@@ -88,3 +90,37 @@ def silent_server() -> Iterator[str]:
     """Run a server whose connections the system takes, and that never says anything; give its URL."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def outlive(directory: Path, dataset: DatasetConfig, place: Path, change: Callable[[], None]) -> None:
+    """
+    Show that a dataset of one row sees a *change*, which adds a row, keeps its rows while its source is away for three
+    intervals, and sees the next change when the source is back. *place* is the directory of the source.
+    """
+    dataset = replace(dataset, acceleration=AccelerationConfig(refresh_check_interval_s=0.2))
+    service = DatasetService(configure(directory, dataset), exclusive=True)
+
+    def state() -> Any:
+        return service.datasets()[0]
+
+    def failures() -> int:
+        return len([run for run in service.history(dataset.name) if run.error])
+
+    service.start()
+    try:
+        wait_for(service.is_loaded, "the first load")
+        assert state().rows == 1
+        change()
+        wait_for(lambda: state().rows == 2, "the change")
+
+        place.rename(directory / "away")
+        before = failures()
+        wait_for(lambda: failures() >= before + 3, "three intervals")
+        assert state().rows == 2
+        assert state().error.endswith("does not exist.")
+
+        (directory / "away").rename(place)
+        change()
+        wait_for(lambda: state().rows == 3 and state().error is None, "the source to be back")
+    finally:
+        service.stop(30)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -14,21 +14,21 @@ from deltalake import DeltaTable, write_deltalake
 
 from datasets.errors import SourceError
 from datasets.loader import LoaderProcess
-from datasets.service import DatasetService
 from datasets.sources.registry import source_of
 from datasets.sources.source import Bound, Wanted
-from runtimeconf.model import AccelerationConfig, DatasetConfig
+from runtimeconf.model import DatasetConfig
 from tests.datasets.sources.delta_tables import HandMade, field, mapped
 from tests.datasets.sources.lakes import (
     has_changed,
     load,
+    outlive,
     refusal,
     scan,
     table,
     version,
 )
 from tests.datasets.sources.test_files import make_fifo
-from tests.datasets.support import builder, configure, deadline, rows, wait_for
+from tests.datasets.support import builder, deadline, rows
 
 OUTSIDE = "names a file outside of the table"
 
@@ -37,9 +37,9 @@ def delta(directory: Path, text: str = "t", **more: Any) -> DatasetConfig:
     return table(directory, f"delta:{text}", **more)
 
 
-def write(directory: Path, name: str = "t", mode: str = "append", **columns: Any) -> None:
+def write(directory: Path, mode: Literal["append", "overwrite"] = "append", **columns: Any) -> None:
     options = columns.pop("options", {})
-    write_deltalake((directory / name).as_uri(), pa.table(columns), mode=mode, **options)  # type: ignore[arg-type]
+    write_deltalake((directory / "t").as_uri(), pa.table(columns), mode=mode, **options)
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -161,7 +161,8 @@ def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["q\"u'o", "ü", "With Space", "dot.ted", "UPPER"])
 def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> None:
-    write(tmp_path, **{name: [1]})
+    columns: dict[str, Any] = {name: [1]}
+    write(tmp_path, **columns)
     # The library that writes would take %20 for a blank.
     (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
 
@@ -525,33 +526,10 @@ def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> No
     ]
 
 
-def test_a_dataset_is_refreshed_survives_its_source_and_sees_it_back(tmp_path: Path) -> None:
+def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
     write(tmp_path, n=[1])
-    settings = AccelerationConfig(refresh_check_interval_s=0.2)
-    dataset = delta(tmp_path, acceleration=settings)
-    service = DatasetService(configure(tmp_path, dataset), exclusive=True)
-    service.start()
 
-    def state() -> Any:
-        return service.datasets()[0]
-
-    try:
-        wait_for(service.is_loaded, "the first load")
-        assert state().rows == 1
-
-        write(tmp_path, n=[2])
-        wait_for(lambda: state().rows == 2, "the second version")
-
-        (tmp_path / "t").rename(tmp_path / "away")
-        failed = len([run for run in service.history("d") if run.error])
-        wait_for(lambda: len([run for run in service.history("d") if run.error]) >= failed + 3, "three intervals")
-        assert (state().rows, state().error) == (2, "'t' does not exist.")
-
-        (tmp_path / "away").rename(tmp_path / "t")
-        write(tmp_path, n=[3])
-        wait_for(lambda: state().rows == 3 and state().error is None, "the source to be back")
-    finally:
-        service.stop(30)
+    outlive(tmp_path, delta(tmp_path), tmp_path / "t", lambda: write(tmp_path, n=[2]))
 
 
 def test_sources_are_made_by_both_names(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def delta(directory: Path, url: str, server: S3Server) -> DatasetConfig:
 
 
 def write(directory: Path, **columns: object) -> None:
-    write_deltalake((directory / "t").as_uri(), pa.table(columns), mode="append", partition_by=["p"])  # type: ignore[arg-type]
+    write_deltalake((directory / "t").as_uri(), pa.table(columns), mode="append", partition_by=["p"])
 
 
 def test_a_delta_table_is_read_and_a_newer_version_is_noticed(tmp_path: Path, server: S3Server) -> None:
