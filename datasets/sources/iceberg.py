@@ -245,7 +245,9 @@ class _Table:
             file = lake_parquet.DataFile(entry.path)
             for batch in lake_parquet.batches(self._root, [file], _DELETES, self.identify, self._load):
                 self._load.deadline.check()
-                for location, position in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                with self._understood(entry.path):
+                    locations, positions = (column.to_pylist() for column in batch.columns)
+                for location, position in zip(locations, positions, strict=True):
                     path = self._inside(location)
                     # Deletes hold for what is as old as they, or older.
                     if path not in data or data[path].sequence > entry.sequence:

@@ -240,6 +240,25 @@ def test_columns_that_were_widened_take_the_values_of_older_files(tmp_path: Path
     assert found == [(1, 2.0, 0.5, Decimal("1.2500"), datetime(2024, 1, 1))]  # noqa: DTZ001
 
 
+def test_files_that_have_the_same_values_in_other_types_are_read(tmp_path: Path) -> None:
+    texts = {"a": pa.large_string(), "b": pa.dictionary(pa.int8(), pa.string()), "c": pa.binary()}
+    kinds = {**dict.fromkeys(texts, "string"), "d": "binary", "e": "binary", "f": "long"}
+    numbers = {"type": "array", "elementType": "long", "containsNull": True}
+    made = HandMade(tmp_path / "t", [*(field(*kind) for kind in kinds.items()), field("l", numbers)])
+    file = pa.table(
+        {
+            **{name: pa.array(["x"]).cast(kind) for name, kind in texts.items()},
+            "d": pa.array([b"ab"], pa.large_binary()),
+            "e": pa.array([b"ab"], pa.binary(2)),
+            "f": pa.nulls(1),
+            "l": pa.array([[1, None]], pa.large_list(pa.int32())),
+        }
+    )
+    made.commit(made.add("a.parquet", file))
+
+    assert load(tmp_path, delta(tmp_path)) == [("x", "x", "x", b"ab", b"ab", None, [1, None])]
+
+
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_columns_that_were_renamed_are_found(tmp_path: Path, mode: str) -> None:
     inner = {"type": "struct", "fields": [mapped("x", "long", 3)]}

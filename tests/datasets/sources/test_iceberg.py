@@ -274,6 +274,17 @@ def test_a_position_that_a_file_does_not_have_is_refused(tmp_path: Path) -> None
     )
 
 
+def test_a_path_of_deleted_rows_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
+    commit(made, added)
+    commit(made, deletes(made, "x.parquet", added.file_path, [0]), content=ManifestContent.DELETES)
+    whole = (place(made) / "x.parquet").read_bytes()
+    (place(made) / "x.parquet").write_bytes(whole.replace(b"a.parquet", b"\xff.parquet"))
+
+    assert "'x.parquet' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+
+
 # --- what is not read rather than read wrongly ------------------------------------------------------------------------
 
 
