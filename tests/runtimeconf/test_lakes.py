@@ -112,7 +112,6 @@ def test_what_is_no_endpoint_is_a_fault_that_does_not_show_it(fault: Fault, url:
         {"s3_endpoint": "http://[::1]:9000"},
         {"s3_endpoint": "http://minio:9000", "allow_http": "true"},
         {"s3_endpoint": "https://minio"},
-        {"s3_endpoint": "https://MINIO:443"},
     ],
 )
 def test_an_endpoint_is_taken(load_text: Load, params: dict[str, str]) -> None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
 import botocore.config
 import httpx
+
+from tests.datasets.support import wait_for
+
+#: In a list; so few that short lists have pages.
+KEYS_OF_A_PAGE = 4
+
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 #: May do everything; a user of the server.
 _POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -41,10 +51,16 @@ class S3Server:
 def s3_server() -> Iterator[S3Server]:
     """Start the server; from then on it answers only to who signs, and may do what is asked."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    environ = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": str(KEYS_OF_A_PAGE)}
+    with (
+        tempfile.NamedTemporaryFile() as log,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environ) as process,
+    ):
+        said = Path(log.name)
         try:
-            assert process.stderr is not None
-            address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in process.stderr)))
+            wait_for(lambda: process.poll() is not None or _ADDRESS.search(said.read_text()), "the server of S3")
+            address = _ADDRESS.search(said.read_text())
+            assert address is not None, said.read_text()
             url = address[0]
             iam = _client("iam", url, "anybody", "anything")
             users = []
