@@ -42,6 +42,14 @@ _WORN_BYTES = 64 * MIB
 
 _RECEIVE_BYTES = 64 * 1024
 
+#: What libraries of sources take from the environment when they are first used. The allocator that pyarrow brings
+#: reserves a gibibyte; Rust starts a thread with a stack for each CPU; and no cloud's machine is asked for credentials.
+_FOR_LIBRARIES = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "TOKIO_WORKER_THREADS": "1",
+}
+
 
 class _Said(logging.Handler):
     """Keeps what a load has to say, for the log of the parent."""
@@ -63,6 +71,7 @@ class _Said(logging.Handler):
 def main(descriptor: int, parent: int) -> None:
     """Serve the connection *descriptor* of the process *parent* until it is closed."""
     die_with_parent(parent)
+    os.environ.update(_FOR_LIBRARIES)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Snapshots may be of any size.

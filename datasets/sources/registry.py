@@ -15,13 +15,16 @@ from runtimeconf.model import DatasetConfig
 
 #: For each connector of `runtimeconf.connectors`, the module and the class, which is called with the dataset.
 CLASSES: Mapping[str, tuple[str, str]] = {
+    "delta": ("datasets.sources.delta", "DeltaSource"),
+    "delta_lake": ("datasets.sources.delta", "DeltaSource"),
     "duckdb": ("datasets.sources.duckdb_file", "DuckdbFileSource"),
     "file": ("datasets.sources.files", "FileSource"),
+    "flightsql": ("datasets.sources.flightsql", "FlightSqlSource"),
     "http": ("datasets.sources.http", "HttpSource"),
     "https": ("datasets.sources.http", "HttpSource"),
-    "s3": ("datasets.sources.s3", "S3Source"),
-    "flightsql": ("datasets.sources.flightsql", "FlightSqlSource"),
+    "iceberg": ("datasets.sources.iceberg", "IcebergSource"),
     "postgres": ("datasets.sources.postgres", "PostgresSource"),
+    "s3": ("datasets.sources.s3", "S3Source"),
     "sqlite": ("datasets.sources.sqlite", "SqliteSource"),
 }
 

@@ -12,13 +12,15 @@ from runtimeconf.connectors.connector import Connector, Param
 from runtimeconf.connectors.databases import DUCKDB, FLIGHTSQL, POSTGRES, SQLITE
 from runtimeconf.connectors.files import FILE
 from runtimeconf.connectors.http import HTTP, HTTPS
+from runtimeconf.connectors.lakes import DELTA, DELTA_LAKE, ICEBERG
 from runtimeconf.connectors.s3 import S3
 
 __all__ = ["ABSENT", "CONNECTORS", "Connector", "Param", "all_params"]
 
 #: By the text before the colon of `from:`.
 CONNECTORS: Mapping[str, Connector] = {
-    connector.name: connector for connector in (FILE, HTTP, HTTPS, S3, POSTGRES, SQLITE, DUCKDB, FLIGHTSQL)
+    connector.name: connector
+    for connector in (FILE, HTTP, HTTPS, S3, POSTGRES, SQLITE, DUCKDB, FLIGHTSQL, DELTA, DELTA_LAKE, ICEBERG)
 }
 
 #: Connectors that people look for and that are not there, with the reason and the remedy.

@@ -1,0 +1,153 @@
+"""Tables in buckets, read from a server of S3."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from datasets.errors import SnapshotError, SourceError
+from datasets.loader import LoaderProcess
+from runtimeconf.model import DatasetConfig
+from tests.datasets.sources.delta_tables import HandMade, field
+from tests.datasets.sources.iceberg_tables import SqliteCatalog
+from tests.datasets.sources.lakes import has_changed, load, refusal, silent_server, table, upload, version
+from tests.datasets.sources.moto_server import S3Server, s3_server
+from tests.datasets.support import builder, deadline, files_below, wait_for
+
+OUTSIDE = "names a file outside of the table"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as started:
+        started.client().create_bucket(Bucket="lake")
+        yield started
+
+
+def delta(directory: Path, url: str, server: S3Server) -> DatasetConfig:
+    return table(directory, f"delta:{url}", **server.params)
+
+
+def write(directory: Path, **columns: object) -> None:
+    write_deltalake((directory / "t").as_uri(), pa.table(columns), mode="append", partition_by=["p"])
+
+
+def test_a_delta_table_is_read_and_a_newer_version_is_noticed(tmp_path: Path, server: S3Server) -> None:
+    write(tmp_path, n=[1, 2, 3], p=["a b", "ü%", None])
+    upload(server.client(), tmp_path / "t", "lake", "wh/t 1")
+    dataset = delta(tmp_path, "s3://lake/wh/t 1/", server)
+
+    assert load(tmp_path, dataset, "FROM d ORDER BY n") == [(1, "a b"), (2, "ü%"), (3, None)]
+    first = version(tmp_path, dataset)
+    assert not has_changed(tmp_path, dataset, first)
+
+    write(tmp_path, n=[4], p=["x"])
+    upload(server.client(), tmp_path / "t", "lake", "wh/t 1")
+
+    assert has_changed(tmp_path, dataset, first)
+    assert len(load(tmp_path, dataset)) == 4
+
+
+def test_an_iceberg_table_is_read_and_a_newer_snapshot_is_noticed(tmp_path: Path, server: S3Server) -> None:
+    content = pa.table({"n": [1, 2], "s": ["a", "ü"]})
+    catalog = SqliteCatalog(tmp_path)
+    made = catalog.make("t 1", content.schema)
+
+    def publish() -> None:
+        made.append(content)
+        upload(server.client(), catalog.warehouse, "lake", "ice")
+        here = f"file://{catalog.warehouse}"
+        there = catalog.execute("SELECT replace(metadata_location, ?, 's3a://lake/ice') FROM iceberg_tables", here)
+        copied.execute("DELETE FROM iceberg_tables")
+        copied.execute("INSERT INTO iceberg_tables VALUES ('default', 'ns', 't 1', ?, NULL, NULL)", *there[0])
+
+    (tmp_path / "copy").mkdir()
+    copied = SqliteCatalog(tmp_path / "copy")
+    publish()
+    named = {"iceberg_catalog": str(copied.file), "iceberg_table": "ns.t 1"}
+    ways = [
+        table(tmp_path, "iceberg:s3://lake/ice/ns/t 1", **server.params),
+        table(tmp_path, "iceberg:s3://lake/ice", **server.params, **named),
+    ]
+    for way in ways:
+        assert load(tmp_path, way, "FROM d ORDER BY n") == [(1, "a"), (2, "ü")]
+    first = version(tmp_path, ways[0])
+    assert not has_changed(tmp_path, ways[1], first)
+
+    publish()
+
+    for way in ways:
+        assert has_changed(tmp_path, way, first)
+        assert len(load(tmp_path, way)) == 4
+    assert "lies outside of 's3://lake/other'" in refusal(
+        tmp_path, table(tmp_path, "iceberg:s3://lake/other", **server.params, **named)
+    )
+    assert "is not an Iceberg table" in refusal(tmp_path, table(tmp_path, "iceberg:s3://lake/ice", **server.params))
+
+
+@pytest.mark.parametrize("path", ["file:///etc/passwd", "../u/a.parquet", "/u/a.parquet", "s3://lake/u/a.parquet"])
+def test_a_path_that_leads_out_of_a_delta_table_is_refused(tmp_path: Path, server: S3Server, path: str) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.put("a.parquet", pa.table({"n": [666]}))
+    made.commit(made.add(path))
+    upload(server.client(), made.directory, "lake", "hostile")
+    upload(server.client(), made.directory, "lake", "u")
+
+    assert OUTSIDE in refusal(tmp_path, delta(tmp_path, "s3://lake/hostile", server))
+
+
+def test_what_is_not_there_is_told(tmp_path: Path, server: S3Server) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.commit(made.add("a.parquet"))
+    upload(server.client(), made.directory, "lake", "gone")
+
+    assert refusal(tmp_path, delta(tmp_path, "s3://lake/nothing", server)) == (
+        "'s3://lake/nothing' is not a Delta table: it has no _delta_log."
+    )
+    assert "there is no such bucket" in refusal(tmp_path, delta(tmp_path, "s3://no-such-bucket/t", server))
+    assert refusal(tmp_path, delta(tmp_path, "s3://lake/gone", server)) == (
+        "'a.parquet' of 's3://lake/gone' cannot be read: it does not exist."
+    )
+
+
+def test_whoever_has_no_right_is_told_so(tmp_path: Path, server: S3Server) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    upload(server.client(), made.directory, "lake", "private")
+    url = "delta:s3://lake/private"
+    endpoint = server.params["s3_endpoint"]
+
+    def said(**params: str) -> str:
+        return refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, **params)).partition("cannot be read: ")[2]
+
+    key, secret = server.key, server.secret
+    assert said() == "the service refuses it."
+    assert said(s3_key=server.other_key, s3_secret=server.other_secret).startswith("access is denied")
+    assert said(s3_key=key, s3_secret="another-secret") == "s3_secret is wrong."
+    assert said(s3_key="ANOTHERKEY", s3_secret=secret) == "s3_key is not known there."
+    assert said(s3_key=key, s3_secret=secret, s3_session_token="a-token") == "s3_session_token is wrong."
+
+
+def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path: Path) -> None:
+    keys = {"s3_key": "the-key", "s3_secret": "the-secret"}
+    down = table(tmp_path, "delta:s3://lake/t", s3_endpoint="http://127.0.0.1:1", **keys)
+    assert "the service cannot be reached" in refusal(tmp_path, down)
+    process = LoaderProcess(builder(tmp_path))
+
+    def held() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    with silent_server() as url:
+        silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=url, **keys)
+        before = []
+        for _ in range(3):
+            with pytest.raises((SnapshotError, SourceError)):
+                process.build(silent, None, deadline(0.3))
+            before.append(held())
+        wait_for(lambda: held() <= before[0], "what the loads held to be given back")
+    process.close()
+    assert files_below(tmp_path) == []
