@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -250,7 +251,9 @@ def test_r18_damage_on_disk_is_found_and_rebuilt(ended_runtime: Path, damage: st
     if damage == "manifest":
         manifest.write_text(manifest.read_text()[:-20])
     elif damage == "format":
-        manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 99'))
+        text, count = re.subn(r'"format_version": ?\d+', '"format_version": 99', manifest.read_text())
+        assert count == 1
+        manifest.write_text(text)
     else:
         snapshot.chmod(0o600)
         snapshot.write_bytes(data)
