@@ -210,7 +210,7 @@ class LoadingEngine:
                 ) from exc
             if is_broken:
                 raise SourceError(
-                    "The engine broke off: the source is damaged in a way that it does not expect."
+                    "The engine broke off: the source, or what the refresh_sql makes of it, is not what it can take."
                 ) from exc
             if refresh_sql is not None and not any(path in text for path in scan.paths):
                 raise SourceError(f"The refresh_sql failed: {text.partition(chr(10))[0].rstrip('.')[:300]}.") from exc

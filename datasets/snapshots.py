@@ -29,7 +29,7 @@ from datasets.errors import SchemaChangedError, SnapshotError
 from datasets.loading import TOO_LARGE, Loaded, LoadingEngine
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load
-from datasets.sql import identifier
+from datasets.sql import identifier, literal
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RuntimeConfig
@@ -328,13 +328,15 @@ def _sync(path: Path) -> None:
 def _verify_content(path: Path, snapshot: Snapshot) -> None:
     config: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
-        "enable_external_access": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
     }
     try:
-        with duckdb.connect(str(path), read_only=True, config=config) as connection:
-            table = identifier(snapshot.dataset)
+        # Attached, not opened: of what is open in a process by its name, all have to share the settings.
+        with duckdb.connect(":memory:", config=config) as connection:
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
+            connection.execute("SET enable_external_access = false")
+            table = f"_snapshot.main.{identifier(snapshot.dataset)}"
             same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
     except duckdb.Error as exc:
         raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc

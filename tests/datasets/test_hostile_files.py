@@ -194,7 +194,7 @@ def test_r07_parquet_that_lies_is_refused(process: Process, lie: Parquet) -> Non
     said = process.refusal("a.parquet")
 
     assert isinstance(said, SourceError)
-    assert re.match(r"'a\.parquet': |The engine broke off: the source is damaged", str(said))
+    assert re.match(r"'a\.parquet': |The engine broke off: ", str(said))
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)

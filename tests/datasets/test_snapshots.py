@@ -267,6 +267,13 @@ def test_r18_a_file_of_another_engine_is_found(tmp_path: Path) -> None:
         verify(tmp_path / "state", foreign)
 
 
+def test_a_snapshot_is_compared_while_others_in_the_process_have_it_open(tmp_path: Path) -> None:
+    snapshot = build(tmp_path)
+
+    with duckdb.connect(str(snapshot_path(tmp_path / "state", snapshot)), read_only=True):
+        verify(tmp_path / "state", snapshot)
+
+
 @pytest.mark.parametrize("change", [{"rows": 3}, {"columns": ()}])
 def test_content_that_the_manifest_does_not_describe_is_found(tmp_path: Path, change: dict[str, Any]) -> None:
     snapshot = replace(build(tmp_path), **change)

@@ -12,8 +12,13 @@ from runtimeconf.loader import load
 
 ROOT = Path(__file__).parents[3]
 DIRECTORY = ROOT / "docs" / "sources"
-#: The connectors of each page.
-PAGES = {"file": ["file"], "http": ["http", "https"], "s3": ["s3"]}
+#: The connectors of each page: its own, and those that are read alike.
+ALIKE = {"http": ["https"], "delta": ["delta_lake"]}
+PAGES = {page.stem: [page.stem, *ALIKE.get(page.stem, [])] for page in sorted(DIRECTORY.glob("*.md"))}
+
+
+def test_every_connector_has_a_page() -> None:
+    assert {name for names in PAGES.values() for name in names} == set(CONNECTORS)
 
 
 @pytest.mark.parametrize("page", PAGES)
