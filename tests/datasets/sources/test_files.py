@@ -52,7 +52,8 @@ def refusal(directory: Path, text: str, file_format: str | None = None) -> str:
     assert "/proc" not in sentence
     assert "\n" not in sentence
     assert sentence.endswith(".")
-    assert list((directory / "state").rglob("*")) == [directory / "state" / "snapshots"]
+    left = {path.name for path in (directory / "state").rglob("*")}
+    assert left <= {"snapshots", "refresh_tmp"}
     return sentence
 
 
