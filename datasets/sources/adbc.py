@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 
 import pyarrow as pa
 
@@ -16,6 +17,9 @@ from datasets.sources.source import Value, Wanted
 
 #: Turns an array that the driver made into the one that the engine is to see.
 Conversion = Callable[[pa.Array], pa.Array]
+
+#: Writes a value in the source's SQL; None where the source would compare it otherwise than the engine.
+Literal = Callable[[Value], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +32,14 @@ class Column:
         expression: What to select for it, in the source's SQL.
         engine_type: The type that the engine casts it to; None to leave it.
         convert: What is done to its values first.
-        literal: Writes a value in the source's SQL so that it compares with the column as in the engine; None where
-            that cannot be said of this value.
+        literal: Writes a value that the column is compared with.
     """
 
     name: str
     expression: str
     engine_type: str | None = None
     convert: Conversion | None = None
-    literal: Callable[[Value], str | None] = lambda _value: None
+    literal: Literal = lambda _value: None
 
 
 def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
@@ -104,3 +107,25 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
             kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
             raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None
     return batch
+
+
+# --- literals of standard SQL -----------------------------------------------------------------------------------------
+
+
+def integer_literal(value: Value) -> str | None:
+    """Write a whole number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def date_literal(value: Value) -> str | None:
+    """Write a date."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return f"DATE '{value.isoformat()}'"
+    return None
+
+
+def timestamp_literal(value: Value) -> str | None:
+    """Write a time without a zone."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+    return None

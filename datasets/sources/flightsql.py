@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, datetime
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,9 +23,17 @@ from adbc_driver_flightsql import DatabaseOptions, StatementOptions
 from adbc_driver_manager import AdbcStatusCode
 
 from datasets.errors import SourceError
-from datasets.sources.adbc import Column, chosen, condition, mapped
+from datasets.sources.adbc import (
+    Column,
+    chosen,
+    condition,
+    date_literal,
+    integer_literal,
+    mapped,
+    timestamp_literal,
+)
 from datasets.sources.sockets import Peer, cut_off
-from datasets.sources.source import Load, Value
+from datasets.sources.source import Load
 from datasets.sources.streams import StreamScan
 from datasets.sql import identifier
 from runtimeconf.connectors.tables import table_parts
@@ -39,7 +47,7 @@ _MESSAGE_BYTES = 64 * 1024 * 1024
 _QUEUED_BATCHES = 2
 
 #: What the server says of a failure, in ADBC's codes.
-_BY_CODE = {
+_BY_CODE: Mapping[object, str] = {
     AdbcStatusCode.UNAUTHENTICATED: "it refuses the token, or the user and the password",
     AdbcStatusCode.UNAUTHORIZED: "the token or user may not read {table}",
     AdbcStatusCode.NOT_FOUND: "it has no table or view {table}",
@@ -167,29 +175,11 @@ def _certificates(path: str) -> str:
 
 def _column(field: pa.Field) -> Column:
     """Return how the column *field* is read: as it is, and compared by the server where every server compares alike."""
-    literal_of = _no_literal
+    column = Column(name=field.name, expression=identifier(field.name))
     if pa.types.is_integer(field.type):
-        literal_of = _integer_literal
-    elif pa.types.is_date32(field.type):
-        literal_of = _date_literal
-    elif pa.types.is_timestamp(field.type) and field.type.tz is None and field.type.unit == "us":
-        literal_of = _timestamp_literal
-    return Column(name=field.name, expression=identifier(field.name), literal=literal_of)
-
-
-def _no_literal(_value: Value) -> str | None:
-    return None
-
-
-def _integer_literal(value: Value) -> str | None:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _date_literal(value: Value) -> str | None:
-    is_date = isinstance(value, date) and not isinstance(value, datetime)
-    return f"DATE '{value.isoformat()}'" if is_date else None
-
-
-def _timestamp_literal(value: Value) -> str | None:
-    is_local = isinstance(value, datetime) and value.tzinfo is None
-    return f"TIMESTAMP '{value.isoformat(sep=' ')}'" if is_local else None
+        return replace(column, literal=integer_literal)
+    if pa.types.is_date32(field.type):
+        return replace(column, literal=date_literal)
+    if pa.types.is_timestamp(field.type) and field.type.tz is None and field.type.unit == "us":
+        return replace(column, literal=timestamp_literal)
+    return column

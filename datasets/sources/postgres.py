@@ -19,7 +19,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasets.errors import SourceError
-from datasets.sources.adbc import Column, chosen, condition, converted, engine_types
+from datasets.sources.adbc import (
+    Column,
+    chosen,
+    condition,
+    converted,
+    date_literal,
+    engine_types,
+    integer_literal,
+    timestamp_literal,
+)
 from datasets.sources.sockets import Peer, cut_off
 from datasets.sources.source import Load, Value
 from datasets.sources.streams import StreamScan
@@ -184,7 +193,8 @@ class PostgresSource:
             "tcp_user_timeout": str(max(1000, int(load.deadline.left_s * 1000))),
         }
         text = " ".join(f"{name}={_quoted_option(value)}" for name, value in options.items())
-        return adbc_driver_postgresql.dbapi.connect(text, autocommit=True)
+        connection: adbc_driver_manager.dbapi.Connection = adbc_driver_postgresql.dbapi.connect(text, autocommit=True)
+        return connection
 
     def _root_certificates(self, sslmode: str) -> str:
         path = self._params.get("pg_sslrootcert")
@@ -306,7 +316,7 @@ def _date_column(name: str) -> Column:
         f"CASE {quoted} WHEN 'infinity' THEN {_INFINITE_DAY} WHEN '-infinity' THEN -{_INFINITE_DAY} "
         f"ELSE {quoted} - '1970-01-01'::date END"
     )
-    return Column(name=name, expression=expression, convert=_days, literal=_date_literal)
+    return Column(name=name, expression=expression, convert=_days, literal=date_literal)
 
 
 def _timestamp_column(name: str, *, has_zone: bool) -> Column:
@@ -317,7 +327,7 @@ def _timestamp_column(name: str, *, has_zone: bool) -> Column:
         f"WHEN {quoted} = '-infinity' THEN '294246-01-02 00:00:00{zone}' "
         f"WHEN {quoted} IS NOT NULL THEN '294246-01-03 00:00:00{zone}' END"
     )
-    literal_of = _timestamptz_literal if has_zone else _timestamp_literal
+    literal_of = _timestamptz_literal if has_zone else timestamp_literal
     return Column(name=name, expression=expression, convert=_timestamps(name), literal=literal_of)
 
 
@@ -378,29 +388,18 @@ def _exact_literal(value: Value) -> str | None:
     """Write a number that is one digit for digit."""
     if isinstance(value, Decimal) and value.is_finite():
         return format(value, "f")
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    return integer_literal(value)
 
 
 def _double_literal(value: Value) -> str | None:
-    if isinstance(value, float):
-        return f"{literal(repr(value))}::float8"
-    exact = _exact_literal(value)
+    exact = repr(value) if isinstance(value, float) else _exact_literal(value)
     return None if exact is None else f"{literal(exact)}::float8"
 
 
-def _date_literal(value: Value) -> str | None:
-    is_date = isinstance(value, date) and not isinstance(value, datetime)
-    return f"{literal(value.isoformat())}::date" if is_date else None
-
-
-def _timestamp_literal(value: Value) -> str | None:
-    is_local = isinstance(value, datetime) and value.tzinfo is None
-    return f"{literal(value.isoformat(sep=' '))}::timestamp" if is_local else None
-
-
 def _timestamptz_literal(value: Value) -> str | None:
-    is_point = isinstance(value, datetime) and value.tzinfo is not None
-    return f"{literal(value.astimezone(UTC).isoformat(sep=' '))}::timestamptz" if is_point else None
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return f"TIMESTAMPTZ '{value.astimezone(UTC).isoformat(sep=' ')}'"
+    return None
 
 
 # Not for real: the engine compares one with a constant in another precision than PostgreSQL does.

@@ -76,9 +76,9 @@ def outlive(
     directory: Path,
     dataset: DatasetConfig,
     *,
-    change: Callable[[], None],
-    stop: Callable[[], None],
-    start: Callable[[], None],
+    change: Callable[[], object],
+    stop: Callable[[], object],
+    start: Callable[[], object],
 ) -> None:
     """
     Show that a dataset follows its source, and outlives it.

@@ -137,11 +137,11 @@ class PostgresServer:
             capture_output=True,
             **self._options,
         )
-        command = [self._program("postgres"), "--single", "-D", self.directory / "data", "postgres"]
+        command = [str(self._program("postgres")), "--single", "-D", "data", "postgres"]
         subprocess.run(command, input=b"CREATE DATABASE test\n", check=True, capture_output=True, **self._options)
 
     def _answers(self) -> bool:
-        command = [self._program("pg_isready"), "-q", "-h", self.directory, "-p", PORT]
+        command = [str(self._program("pg_isready")), "-q", "-h", str(self.directory), "-p", PORT]
         return subprocess.run(command, check=False, **self._options).returncode == 0
 
 

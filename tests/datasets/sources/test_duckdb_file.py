@@ -236,6 +236,6 @@ def test_a_dataset_follows_its_table_and_outlives_its_file(tmp_path: Path) -> No
         tmp_path,
         declare(tmp_path),
         change=insert,
-        stop=lambda: path.rename(tmp_path / "away") and None,
-        start=lambda: (tmp_path / "away").rename(path) and None,
+        stop=lambda: path.rename(tmp_path / "away"),
+        start=lambda: (tmp_path / "away").rename(path),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime
 from itertools import starmap
 from pathlib import Path
@@ -20,7 +20,7 @@ from datasets.loader import LoaderProcess
 from datasets.sources.source import Bound
 from datasets.sql import literal
 from queryengine.inprocess import InProcessEngine
-from runtimeconf.model import DatasetConfig, RuntimeConfig, TlsConfig
+from runtimeconf.model import Address, DatasetConfig, RuntimeConfig, TlsConfig
 from runtimeconf.secret import Secret
 from tests.datasets.sources.databases import (
     build,
@@ -36,7 +36,6 @@ from tests.datasets.support import builder, deadline, rows, wait_for
 from tests.flightapi.endpoint import Endpoint, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
-from tests.system.harness import Server, example_config, free_port, write_orders
 
 KEY = "second-Vb7nM4cX1zL8kJ5hG2fD9sA6pO3iU0yT"
 KEY_SET = KeySet([Secret(KEY)], b"salt of the other")
@@ -251,40 +250,23 @@ def test_tls_is_always_verified(tmp_path: Path, params: dict[str, str], other: E
 
 
 def test_a_dataset_follows_its_table_and_outlives_its_server(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    port = free_port()
-    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": [KEY]}}})
-    server = Server(tmp_path / "other", port=port, config=config)
-    written = 0
+    publisher = Publisher(tmp_path / "other" / "state")
+    publisher.publish(t="SELECT 1 AS a")
+    config = config_of(publisher.state_dir, ("t",))
+    counts = iter((2, 3))
+    with closing(InProcessEngine(config)) as engine, ExitStack() as running:
+        port = running.enter_context(serving(config, engine, Access(key_set=KEY_SET))).port
 
-    def write() -> None:
-        nonlocal written
-        written += 1
-        write_orders(tmp_path / "other" / "orders.parquet", rows=written)
+        def start() -> None:
+            address = Address("127.0.0.1", port)
+            running.enter_context(serving(config, engine, Access(key_set=KEY_SET), bind=address))
 
-    def change() -> None:
-        write()
-        headers = {"X-API-Key": KEY}
-        path = "/v1/datasets/orders/acceleration/refresh"
-        asked = server.request("POST", path, headers=headers).json()["refresh"]["id"]
-
-        def finished() -> bool:
-            runs = server.get(path, headers=headers).json()
-            return any(run["id"] == asked and run["status"] == "succeeded" for run in runs)
-
-        wait_for(finished, "the second Latchkey to read its file")
-
-    write()
-    with server:
         outlive(
             tmp_path,
-            declare(
-                {"flightsql_endpoint": f"grpc://{config['runtime']['flight']['bind']}", "flightsql_token": KEY},
-                "orders",
-            ),
-            change=change,
-            stop=lambda: server.stop() and None,
-            start=server.start,
+            declare({"flightsql_endpoint": f"grpc://127.0.0.1:{port}", "flightsql_token": KEY}),
+            change=lambda: publisher.publish(t=f"SELECT 1 AS a FROM range({next(counts)})"),
+            stop=running.close,
+            start=start,
         )
 
 

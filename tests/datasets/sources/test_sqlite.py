@@ -318,7 +318,7 @@ def test_a_dataset_follows_its_table_and_outlives_its_file(tmp_path: Path) -> No
     outlive(
         tmp_path,
         declare(tmp_path),
-        change=lambda: put(tmp_path, "INSERT INTO t VALUES (2)") and None,
-        stop=lambda: path.rename(tmp_path / "away") and None,
-        start=lambda: (tmp_path / "away").rename(path) and None,
+        change=lambda: put(tmp_path, "INSERT INTO t VALUES (2)"),
+        stop=lambda: path.rename(tmp_path / "away"),
+        start=lambda: (tmp_path / "away").rename(path),
     )
