@@ -91,8 +91,9 @@ def builder(directory: Path, memory_mib: int = 256) -> FullBuilder:
     return FullBuilder(state_dir=state_dir, memory_limit_bytes=memory_mib * MIB, temp_directory_limit_bytes=16 * MIB)
 
 
-def rows(directory: Path, snapshot: Snapshot, sql: str = "") -> list[tuple[Any, ...]]:
+def rows(directory: Path, snapshot: Snapshot | None, sql: str = "") -> list[tuple[Any, ...]]:
     """Return the rows of a snapshot, or what *sql* gives over it."""
+    assert snapshot is not None, "nothing was built"
     with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
         return connection.execute(sql or f'FROM "{snapshot.dataset}"').fetchall()
 
