@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Encoding = Literal["json", "csv", "arrow", "vnd"]
+#: How an answer is written; of "flight" each chunk is a message of Arrow Flight.
+Encoding = Literal["json", "csv", "arrow", "vnd", "flight"]
 
 
 @dataclass(frozen=True, slots=True)
