@@ -497,7 +497,9 @@ class EngineClient:
             fields = statement.answer["description"]
             schema = fields["schema"]
             return Description(
-                schema=None if schema is None else b64decode(schema), parameters=tuple(fields["parameters"])
+                schema=None if schema is None else b64decode(schema),
+                parameters=tuple(fields["parameters"]),
+                is_lasting=fields["is_lasting"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise EngineUnavailableError("The engine's answer cannot be read.") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _HEAD = struct.Struct("!BI")
@@ -56,7 +56,7 @@ class FrameError(Exception):
     """The bytes are no frames, or not the ones expected; `str()` is for the log."""
 
 
-def encode_data(parts: Iterable[bytes | memoryview], limit: int = STREAM_DATA_BYTES) -> Iterator[bytes | memoryview]:
+def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> Iterator[bytes | memoryview]:
     """
     Give the DATA frames, each of *limit* bytes at most, of *parts* that follow each other; none for no bytes.
 

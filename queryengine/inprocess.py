@@ -276,7 +276,9 @@ class InProcessEngine:
             columns, of_batches = found
             renderers(columns, of_batches)  # Refuses what the answer would be refused for.
             schema = answer_schema(columns, of_batches).serialize().to_pybytes()
-        return Description(schema=schema, parameters=ordered(statement.parameters))
+        # A pivot finds its columns in what its query gives, which may be the time.
+        is_lasting = statement.kind != "pivot"
+        return Description(schema=schema, parameters=ordered(statement.parameters), is_lasting=is_lasting)
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""

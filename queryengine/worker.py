@@ -469,14 +469,15 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
     """Give the frames of *chunks*. A message is one frame and keeps its bounds; the bytes of a stream have none."""
     if encoding == "flight":
-        return chain.from_iterable(encode_data(chunk, MAX_DATA_BYTES) for chunk in chunks)
-    return encode_data(chain.from_iterable(chunks))
+        return chain.from_iterable(encode_data(*chunk, limit=MAX_DATA_BYTES) for chunk in chunks)
+    return encode_data(*chain.from_iterable(chunks))
 
 
 def _described(engine: InProcessEngine, call: _Call, cancel: CancelSource) -> bytes:
     description = engine.describe(call.query, cancel)
     schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
-    return encode_json(Kind.END, {"description": {"schema": schema, "parameters": description.parameters}})
+    fields = {"schema": schema, "parameters": description.parameters, "is_lasting": description.is_lasting}
+    return encode_json(Kind.END, {"description": fields})
 
 
 def _admitted(engine: InProcessEngine, call: _Call) -> bytes:
