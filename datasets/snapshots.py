@@ -25,10 +25,12 @@ import duckdb
 
 from datasets.deadline import Deadline
 from datasets.errors import SchemaChangedError, SnapshotError, SourceError
-from datasets.sources import Scan, source_of
+from datasets.sources.registry import source_of
+from datasets.sources.source import Load, Scan
 from datasets.sql import identifier, literal, literals
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path, sync_directory
 from queryengine.errors import WANT_OF_MEMORY
+from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 #: Below the state directory: where a load spills. Nobody else writes there, so it is emptied at each start.
@@ -55,11 +57,12 @@ def utc_now() -> str:
 
 def fingerprint(dataset: DatasetConfig) -> str:
     """Return what tells whether data was built from these settings: other settings, another fingerprint."""
+    secrets = {param.name for param in CONNECTORS[dataset.connector].params if param.is_secret}
     settings = [
         dataset.name,
         dataset.from_,
-        dataset.file,
-        sorted(dataset.params.items()),
+        dataset.location,
+        sorted((name, value) for name, value in dataset.params.items() if name not in secrets),
         refresh_sql_of(dataset),
     ]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
@@ -199,28 +202,39 @@ class SnapshotBuilder:
         self, dataset: DatasetConfig, refresh_sql: str | None, path: Path, deadline: Deadline
     ) -> tuple[tuple[Column, ...], int]:
         deadline.check()
-        with source_of(dataset).open(deadline) as scan, self._connection(path, scan) as connection:
+        with (
+            self._scratch(deadline) as load,
+            source_of(dataset).open(load) as scan,
+            self._connection(path, scan) as connection,
+        ):
             table = f"_snapshot.main.{identifier(dataset.name)}"
             view = f"runtime.main.{identifier(dataset.name)}"
-            try:
-                with deadline.guard(connection), self._explained(connection, scan):
-                    relation = scan.bind(connection)
-                    connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {relation}")  # noqa: S608 - quoted by us
-                    # Not DESCRIBE: that reads a text file once more to find its types.
-                    names = "SELECT column_name FROM duckdb_columns() WHERE database_name = 'runtime'"
-                    scan.accept(connection, [name for (name,) in connection.execute(names).fetchall()])
-                with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
-                    content = refresh_sql or f"SELECT * FROM {view}"  # noqa: S608 - gated, or quoted by us
-                    connection.execute(f"CREATE TABLE {table} AS\n{content}")
-                    connection.execute("CHECKPOINT _snapshot")
-            finally:
-                shutil.rmtree(self.state_dir / TEMPORARY_DIRECTORY, ignore_errors=True)
+            with deadline.guard(connection), self._explained(connection, scan):
+                relation = scan.bind(connection)
+                connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {relation}")  # noqa: S608 - quoted by us
+                # Not DESCRIBE: that reads a text file once more to find its types.
+                names = "SELECT column_name FROM duckdb_columns() WHERE database_name = 'runtime'"
+                scan.accept(connection, [name for (name,) in connection.execute(names).fetchall()])
+            with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
+                content = refresh_sql or f"SELECT * FROM {view}"  # noqa: S608 - gated, or quoted by us
+                connection.execute(f"CREATE TABLE {table} AS\n{content}")
+                connection.execute("CHECKPOINT _snapshot")
             scan.confirm()
             columns = _columns(connection, table)
             for column in columns:
                 if column.type.startswith(_UNSUPPORTED_TYPES):
                     raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
             return columns, _count(connection, table)
+
+    @contextlib.contextmanager
+    def _scratch(self, deadline: Deadline) -> Iterator[Load]:
+        """Begin a load with a directory of its own, which is gone when it ends."""
+        scratch = self.state_dir / TEMPORARY_DIRECTORY
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        try:
+            yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     @contextlib.contextmanager
     def _connection(self, path: Path, scan: Scan) -> Iterator[duckdb.DuckDBPyConnection]:

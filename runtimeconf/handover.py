@@ -66,7 +66,7 @@ def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:
     """Return *config* as a part that loads no data may know it: without keys, and without where data comes from."""
-    datasets = tuple(replace(dataset, from_="", file="", params={}) for dataset in config.datasets)
+    datasets = tuple(replace(dataset, from_="", location="", params={}) for dataset in config.datasets)
     return replace(config, datasets=datasets, auth=AuthConfig(enabled=config.auth.enabled))
 
 

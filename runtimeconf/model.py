@@ -115,13 +115,15 @@ class DatasetConfig:
     """
     One entry of `datasets`.
 
-    `from_` is the text of `from:`; `file` is the absolute path or glob of a `file:` source; `params` are its
-    parameters with secret references resolved. `line` counts from 1 in the YAML; `yaml_path` like `datasets[0]`.
+    `from_` is the text of `from:`; `connector` is what stands before its colon and `location` what follows, a path
+    made absolute; `params` are those of the connector, with secret references resolved. `line` counts from 1 in the
+    YAML; `yaml_path` like `datasets[0]`.
     """
 
     name: str
     from_: str
-    file: str
+    connector: str = "file"
+    location: str = ""
     on_schema_change: Literal["fail", "accept"] = "fail"
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)

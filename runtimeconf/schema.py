@@ -6,36 +6,29 @@ The schema: every field of the configuration, in the shape it must have. Default
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runtimeconf import references
 from runtimeconf.api_keys import API_KEY
+from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
 from runtimeconf.model import (
     DEFAULT_STATE_DIR,
-    AccelerationConfig,
     AuthConfig,
-    DatasetConfig,
     FlightConfig,
     HttpConfig,
     QueryConfig,
     RuntimeConfig,
     TlsConfig,
-    ViewConfig,
 )
 from runtimeconf.reading import Place, nearest
-from runtimeconf.references import ALL_STORES, STORE_NAME, MalformedReferenceError
+from runtimeconf.references import ALL_STORES, STORE_NAME
 from runtimeconf.secret_stores import (
     DEFAULT_KEYRING_SERVICE,
     EnvStore,
     FileStore,
     KeyringStore,
-    SecretError,
     SecretStore,
     SecretStores,
 )
@@ -51,10 +44,11 @@ from runtimeconf.shapes import (
     ListOf,
     ScalarShape,
     Section,
-    Shape,
     Size,
     Text,
     UnfitError,
+    into,
+    line_of,
 )
 from runtimeconf.tls_files import certificate_problem, pair_problem
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
@@ -65,28 +59,7 @@ T = TypeVar("T")
 SOCKET_NAME_BYTES = 20
 MAX_SOCKET_PATH_BYTES = 107
 
-MAX_SQL_LENGTH = 100_000
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
-_RESERVED_PREFIXES = ("_catalog", "duckdb_", "pg_", "sqlite_", "pragma_")
-_RESERVED_SNAPSHOT = re.compile(r"_s[0-9]+")
-
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound)
-
-
-def _into(model: Callable[..., T]) -> Callable[[dict[str, Any], Mapping, Place], T]:
-    """A builder that hands the values to *model* and adds nothing."""
-
-    def build(values: dict[str, Any], node: Mapping, place: Place) -> T:  # noqa: ARG001 (the interface of builders)
-        return model(**values)
-
-    return build
-
-
-def _line(node: Mapping, name: str) -> int:
-    """The line of a field, or of its mapping when it is left out."""
-    return next((entry.line for entry in node.entries if entry.name == name), node.line)
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
@@ -129,20 +102,20 @@ def _build_store(values: dict[str, Any], node: Mapping, place: Place) -> SecretS
     params: dict[str, str] = values.get("params", {})
     for param in params:
         if param not in _STORE_PARAMS[kind]:
-            place.field("params").field(param).fault(_line(node, "params"), f"is not a parameter of the store {kind}")
+            place.field("params").field(param).fault(line_of(node, "params"), f"is not a parameter of the store {kind}")
     if kind == "env":
         return EnvStore(name, reading.environ, reading.directory, lambda file, text: reading.warn(str(file), text))
     if kind == "keyring":
         if not KeyringStore.is_installed():
             message = "the keyring store needs the keyring package: python -m pip install keyring"
-            place.field("from").fault(_line(node, "from"), message)
+            place.field("from").fault(line_of(node, "from"), message)
         return KeyringStore(name, params.get("service", DEFAULT_KEYRING_SERVICE))
     if "directory" not in params:
-        place.field("params").fault(_line(node, "params"), "lacks the field directory: where the secret files are")
+        place.field("params").fault(line_of(node, "params"), "lacks the field directory: where the secret files are")
         return None
     directory = reading.directory / params["directory"]
     if os.path.exists(directory) and not os.path.isdir(directory):  # noqa: PTH110, PTH112 (they never raise)
-        place.field("params").field("directory").fault(_line(node, "params"), "is not a directory")
+        place.field("params").field("directory").fault(line_of(node, "params"), "is not a directory")
     return FileStore(name, directory)
 
 
@@ -171,7 +144,7 @@ _STORE = Section[SecretStore](
     Field(
         name="params",
         shape=Section(
-            _into(dict),
+            into(dict),
             Field(name="directory", shape=FilePath("the directory of the secret files")),
             Field(name="service", shape=Text("the service name of the keyring entries")),
         ),
@@ -198,11 +171,11 @@ def _build_tls(values: dict[str, Any], node: Mapping, place: Place) -> TlsConfig
         if name not in named:
             place.fault(node.line, f"lacks the field {name}, which TLS needs")
         elif problems.get(name):
-            place.field(name).fault(_line(node, name), problems[name])
+            place.field(name).fault(line_of(node, name), problems[name])
     if tls.certificate_file is not None and tls.key_file is not None and not any(problems.values()):
         problem = pair_problem(tls.certificate_file, tls.key_file)
         if problem:
-            place.field("key_file").fault(_line(node, "key_file"), problem)
+            place.field("key_file").fault(line_of(node, "key_file"), problem)
     return tls
 
 
@@ -213,13 +186,13 @@ def _build_runtime(values: dict[str, Any], node: Mapping, place: Place) -> dict[
         hosts = {http.bind.host, flight.bind.host}
         if len(hosts) == 1 or hosts & _WILDCARD_HOSTS:
             message = f"has the port of runtime.http.bind ({http.bind}): each listener needs its own"
-            place.field("flight").field("bind").fault(_line(node, "flight"), message)
+            place.field("flight").field("bind").fault(line_of(node, "flight"), message)
     auth: AuthConfig = values.get("auth", AuthConfig())
     if not auth.enabled:
         for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
             if is_on and not address.is_loopback:
                 message = f"listens on {address} without authentication: anybody who reaches it can read all data"
-                place.field(name).field("bind").warn(_line(node, name), message)
+                place.field(name).field("bind").warn(line_of(node, name), message)
     return values
 
 
@@ -236,7 +209,7 @@ RUNTIME = Section[dict[str, Any]](
     Field(
         name="http",
         shape=Section(
-            _into(HttpConfig),
+            into(HttpConfig),
             Field(name="bind", shape=HostPort()),
             Field(name="max_body_bytes", shape=Size("1KiB", "1GiB")),
             Field(name="allowed_hosts", shape=ListOf(HostName(), minimum=1)),
@@ -245,7 +218,7 @@ RUNTIME = Section[dict[str, Any]](
     Field(
         name="flight",
         shape=Section(
-            _into(FlightConfig),
+            into(FlightConfig),
             Field(name="enabled", shape=Boolean()),
             Field(name="bind", shape=HostPort()),
             Field(name="max_message_bytes", shape=Size("1KiB", "1GiB")),
@@ -263,7 +236,7 @@ RUNTIME = Section[dict[str, Any]](
     Field(
         name="query",
         shape=Section(
-            _into(QueryConfig),
+            into(QueryConfig),
             Field(name="timeout", attribute="timeout_s", shape=Duration("1ms", "1d")),
             Field(name="memory_limit", attribute="memory_limit_bytes", shape=Size("16MiB", "16TiB")),
             Field(name="workers", shape=Integer(1, 64)),
@@ -276,114 +249,6 @@ RUNTIME = Section[dict[str, Any]](
     Field(name="shutdown_timeout", attribute="shutdown_timeout_s", shape=Duration("1ms", "1h")),
     Field(name="compatibility", shape=Choice("2.0", "1.10")),
     Field(name="state_dir", shape=FilePath("the path of a directory that is the runtime's alone")),
-)
-
-# --- datasets and views -----------------------------------------------------------------------------------------------
-
-
-class _RelationName(ScalarShape[str]):
-    """The name of a dataset or view in SQL."""
-
-    expected = "a name of letters, digits and _, no digit first, 63 characters at most"
-
-    def convert(self, node: Scalar) -> str:
-        if _IDENTIFIER.fullmatch(node.text) is None:
-            raise UnfitError
-        folded = node.text.lower()
-        is_reserved = folded in _RESERVED_NAMES or folded.startswith(_RESERVED_PREFIXES)
-        if is_reserved or _RESERVED_SNAPSHOT.fullmatch(folded):
-            raise UnfitError("the engine uses this name itself")
-        return node.text
-
-
-class _Source(Text):
-    """`from:` of a dataset. Only files are supported; another connector is named."""
-
-    def __init__(self) -> None:
-        super().__init__("file: and the path of a file, a directory or a glob", max_length=4096)
-
-    def convert(self, node: Scalar) -> str:
-        text = super().convert(node)
-        connector, separator, path = text.partition(":")
-        if connector != "file" or not separator:
-            is_connector = separator and re.fullmatch(r"[a-z][a-z0-9_+.-]*", connector)
-            hint = f"the connector {connector} is not supported" if is_connector else "write file: before a path"
-            raise UnfitError(hint)
-        if not path.removeprefix("//").strip():
-            raise UnfitError("there is no path after file:")
-        return text
-
-
-class _Param(Shape[str]):
-    """A parameter of a source, whose secret references are resolved before *inner* reads it."""
-
-    def __init__(self, inner: ScalarShape[str]) -> None:
-        self._inner = inner
-        self.expected = inner.expected
-
-    def read(self, node: Node, place: Place) -> str | None:
-        if not isinstance(node, Scalar):
-            return self._inner.read(node, place)
-        try:
-            template = references.parse(node.text)
-            if not template.references:
-                return self._inner.read(node, place)
-            if place.reading.stores is None:
-                return None  # the stores are at fault themselves
-            text = template.expand(place.reading.stores.resolve)
-        except (MalformedReferenceError, SecretError) as exc:
-            place.fault(node.line, str(exc))
-            return None
-        return self._inner.read(Scalar(node.line, text, is_plain=node.is_plain, may_be_shown=False), place)
-
-
-def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> DatasetConfig:
-    source: str = values.pop("from")
-    path = source.removeprefix("file:").removeprefix("//")
-    directory = str(place.reading.directory)
-    if glob.has_magic(path):
-        directory = glob.escape(directory)  # brackets in the path of the YAML are no pattern
-    file = os.path.join(directory, path)  # noqa: PTH118 (a pattern, and Path would drop a slash at its end)
-    return DatasetConfig(from_=source, file=file, line=node.line, yaml_path=place.path, **values)
-
-
-def _build_view(values: dict[str, Any], node: Mapping, place: Place) -> ViewConfig:
-    return ViewConfig(line=_line(node, "sql"), yaml_path=place.field("sql").path, **values)
-
-
-_DATASET = Section[DatasetConfig](
-    _build_dataset,
-    Field(name="from", shape=_Source(), is_required=True),
-    Field(name="name", shape=_RelationName(), is_required=True),
-    Field(name="on_schema_change", shape=Choice("fail", "accept")),
-    Field(
-        name="params",
-        shape=Section(_into(dict), Field(name="file_format", shape=_Param(Choice("parquet", "csv", "json", "ndjson")))),
-    ),
-    Field(
-        name="acceleration",
-        shape=Section(
-            _into(AccelerationConfig),
-            Field(name="enabled", shape=Boolean()),
-            Field(name="refresh_mode", shape=Choice("full")),
-            Field(name="refresh_check_interval", attribute="refresh_check_interval_s", shape=Duration("100ms", "365d")),
-            Field(name="refresh_timeout", attribute="refresh_timeout_s", shape=Duration("1ms", "7d")),
-            Field(
-                name="refresh_sql",
-                shape=Text("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
-            ),
-        ),
-    ),
-)
-
-_VIEW = Section[ViewConfig](
-    _build_view,
-    Field(name="name", shape=_RelationName(), is_required=True),
-    Field(
-        name="sql",
-        shape=Text("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
-        is_required=True,
-    ),
 )
 
 # --- the root ---------------------------------------------------------------------------------------------------------
@@ -405,7 +270,7 @@ def _refuse_shared_names(root: Mapping, place: Place) -> None:
         listed = next((entry.value for entry in root.entries if entry.name == section), None)
         for index, item in enumerate(listed.items if isinstance(listed, Sequence) else ()):
             name = _field(item, "name")
-            if not isinstance(name, Scalar) or _IDENTIFIER.fullmatch(name.text) is None:
+            if not isinstance(name, Scalar) or IDENTIFIER.fullmatch(name.text) is None:
                 continue  # a fault already
             where = place.field(section).item(index).field("name")
             if (first := first_of.get(name.text.lower())) is not None:
@@ -420,7 +285,7 @@ def _state_dir(text: str, root: Mapping, place: Place) -> Path:
     state_dir = Path(os.path.normpath(place.reading.directory / text))
     where = place.field("runtime").field("state_dir")
     runtime = _field(root, "runtime")
-    line = _line(runtime, "state_dir") if isinstance(runtime, Mapping) else 0
+    line = line_of(runtime, "state_dir") if isinstance(runtime, Mapping) else 0
     length = len(os.fsencode(state_dir)) + SOCKET_NAME_BYTES
     if length > MAX_SOCKET_PATH_BYTES:
         limit = MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
@@ -444,8 +309,8 @@ ROOT = Section[RuntimeConfig](
     Field(name="name", shape=Text("a name", max_length=100)),
     Field(name="secrets", shape=_Stores(_STORE)),
     Field(name="runtime", shape=RUNTIME),
-    Field(name="datasets", shape=ListOf(_DATASET)),
-    Field(name="views", shape=ListOf(_VIEW)),
+    Field(name="datasets", shape=ListOf(DATASET)),
+    Field(name="views", shape=ListOf(VIEW)),
 )
 
 

@@ -401,3 +401,17 @@ class Section(Shape[T]):
             hint = f"this runtime has no such part, known here are: {known}"
         where = place.field(shown_name(entry.name)) if is_named else place
         where.fault(entry.line, f"unknown field; {hint}")
+
+
+def into(model: Callable[..., T]) -> Callable[[dict[str, Any], Mapping, Place], T]:
+    """A builder that hands the values to *model* and adds nothing."""
+
+    def build(values: dict[str, Any], node: Mapping, place: Place) -> T:  # noqa: ARG001 (the interface of builders)
+        return model(**values)
+
+    return build
+
+
+def line_of(node: Mapping, name: str) -> int:
+    """The line of a field, or of its mapping when it is left out."""
+    return next((entry.line for entry in node.entries if entry.name == name), node.line)

@@ -12,6 +12,7 @@ import duckdb
 
 from datasets.deadline import Deadline
 from datasets.snapshots import SnapshotBuilder
+from datasets.sources.source import Load
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
 
@@ -35,6 +36,13 @@ def deadline(limit_s: float = 60.0) -> Deadline:
     return Deadline(limit_s, threading.Event())
 
 
+def new_load(directory: Path, limit_s: float = 60.0) -> Load:
+    """Begin a load whose scratch directory lies in *directory*."""
+    scratch = directory / "scratch"
+    scratch.mkdir(exist_ok=True)
+    return Load(deadline=deadline(limit_s), scratch=scratch, scratch_bytes=16 * MIB)
+
+
 def declare(
     directory: Path, text: str, *, name: str = "d", file_format: str | None = None, **more: Any
 ) -> DatasetConfig:
@@ -43,7 +51,7 @@ def declare(
     return DatasetConfig(
         name=name,
         from_=f"file:{text}",
-        file=f"{directory}/{text}",
+        location=f"{directory}/{text}",
         params={"file_format": file_format} if file_format else {},
         acceleration=acceleration,
         yaml_path="datasets[0]",

@@ -23,8 +23,8 @@ from datasets.errors import DatasetError, SnapshotError
 from datasets.loader import LoaderFaultError, LoaderProcess
 from datasets.loader_process import NICENESS, SPARE_BYTES
 from datasets.snapshots import verify
+from tests.datasets.sources.test_files import put
 from tests.datasets.support import MIB, builder, deadline, declare, files_below, rows, wait_for
-from tests.datasets.test_sources import put
 
 #: One call of a function, which no interrupt stops; and a statement that listens to one.
 DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"

@@ -13,9 +13,9 @@ from datasets.errors import SnapshotError, StateDirectoryError
 from datasets.publication import Publication
 from queryengine.catalog import Snapshot, manifest_path, read_manifest, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasets.sources.test_files import put
 from tests.datasets.support import builder, deadline, declare, files_below, rows
 from tests.datasets.test_snapshots import flip
-from tests.datasets.test_sources import put
 
 
 def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot]:

@@ -21,8 +21,8 @@ from queryengine.catalog import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
 from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate import Gate
 from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasets.sources.test_files import make_fifo, make_loop, put, put_parquet
 from tests.datasets.support import configure, declare, files_below, rows, wait_for
-from tests.datasets.test_sources import make_fifo, make_loop, put, put_parquet
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from datasets.errors import DatasetsUnavailableError
 from datasets.remote import RemoteDatasets
 from datasets.service import DatasetService
+from tests.datasets.sources.test_files import put
 from tests.datasets.support import configure, declare, wait_for
-from tests.datasets.test_sources import put
 
 
 def test_it_asks_and_never_holds(tmp_path: Path) -> None:

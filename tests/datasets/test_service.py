@@ -30,8 +30,8 @@ from queryengine.engine import GatedStatement
 from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
+from tests.datasets.sources.test_files import put, put_parquet
 from tests.datasets.support import configure, declare, files_below, rows, wait_for
-from tests.datasets.test_sources import put, put_parquet
 
 #: A runtime in a process of its own that refreshes without end; it says "loaded" once its data is there.
 RUNTIME = """

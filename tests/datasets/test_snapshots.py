@@ -19,8 +19,8 @@ from datasets.errors import SchemaChangedError, SnapshotError, SourceError
 from datasets.snapshots import compare_columns, fingerprint, utc_now, verify
 from queryengine.catalog import Column, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig
+from tests.datasets.sources.test_files import put
 from tests.datasets.support import builder, deadline, declare, files_below, rows
-from tests.datasets.test_sources import put
 
 
 def build(directory: Path, refresh_sql: str | None = None, *, name: str = "d") -> Snapshot:

@@ -29,7 +29,9 @@ def config_of(
         file=state_dir.parent / "runtime.yaml",
         state_dir=state_dir,
         query=QueryConfig(**{"timeout_s": 30.0, **query}),
-        datasets=tuple(DatasetConfig(name=name, from_=f"file:{name}.csv", file=f"/{name}.csv") for name in datasets),
+        datasets=tuple(
+            DatasetConfig(name=name, from_=f"file:{name}.csv", location=f"/{name}.csv") for name in datasets
+        ),
         views=tuple(
             ViewConfig(name=name, sql=sql, line=number + 1, yaml_path=f"views[{number}].sql")
             for number, (name, sql) in enumerate((views or {}).items())

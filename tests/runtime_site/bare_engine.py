@@ -50,7 +50,7 @@ def main(state_dir: str, query: str, constants: str) -> None:
         file=Path(state_dir) / "runtime.yaml",
         state_dir=Path(state_dir),
         query=QueryConfig(**json.loads(query)),
-        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", file="/flights.csv"),),
+        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", location="/flights.csv"),),
     )
     runtimeconf.state.set_config(config)
     Arbiter(Application(config)).run()

@@ -48,7 +48,7 @@ def config_of(state_dir: Path, *, shutdown_timeout_s: float = LONG_S, **limits: 
         state_dir=state_dir,
         query=QueryConfig(**{"workers": 2, "max_queued": 64, "queue_timeout_s": LONG_S, "timeout_s": LONG_S, **limits}),
         shutdown_timeout_s=shutdown_timeout_s,
-        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", file="/flights.csv"),),
+        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", location="/flights.csv"),),
     )
 
 

@@ -37,7 +37,7 @@ print(parts.HANDOVER_VARIABLE in os.environ, len(os.listdir("/proc/self/fd")))
 
 @pytest.fixture
 def config(tmp_path: Path) -> RuntimeConfig:
-    dataset = DatasetConfig(name="d", from_="file:a.csv", file="/a.csv", params={"token": "canary"})
+    dataset = DatasetConfig(name="d", from_="file:a.csv", location="/a.csv", params={"token": "canary"})
     return RuntimeConfig(
         file=tmp_path / "runtime.yaml",
         state_dir=tmp_path / "state",

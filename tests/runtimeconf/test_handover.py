@@ -46,7 +46,7 @@ DATASETS = st.builds(
     DatasetConfig,
     name=TEXTS,
     from_=TEXTS,
-    file=TEXTS,
+    location=TEXTS,
     on_schema_change=st.sampled_from(["fail", "accept"]),
     params=st.dictionaries(TEXTS, TEXTS, max_size=3),
     acceleration=ACCELERATIONS,
@@ -147,7 +147,7 @@ def test_keys_are_refused() -> None:
 
 
 def test_a_part_without_sources_has_no_secret_of_them() -> None:
-    dataset = DatasetConfig(name="d", from_="s3://canary", file="/canary", params={"token": "canary"}, line=3)
+    dataset = DatasetConfig(name="d", from_="s3://canary", location="/canary", params={"token": "canary"}, line=3)
     auth = AuthConfig(enabled=True, keys=(Secret("canary"),))
     config = dataclasses.replace(MINIMAL, datasets=(dataset,), auth=auth)
 

@@ -30,6 +30,6 @@ def test_c33_a_secret_does_not_print_pickle_or_hash() -> None:
 
 
 def test_c33_params_do_not_print() -> None:
-    dataset = DatasetConfig(name="a", from_="file:a", file="/a", params={"file_format": "canary"})
+    dataset = DatasetConfig(name="a", from_="file:a", location="/a", params={"file_format": "canary"})
 
     assert "canary" not in repr(dataset)

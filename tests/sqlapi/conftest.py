@@ -42,10 +42,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
             DatasetConfig(
                 name="Orders",
                 from_="file:orders.csv",
-                file=str(source),
+                location=str(source),
                 acceleration=AccelerationConfig(enabled=True),
             ),
-            DatasetConfig(name="fixed", from_="file:orders.csv", file=str(source)),
+            DatasetConfig(name="fixed", from_="file:orders.csv", location=str(source)),
         ),
     )
 

@@ -264,7 +264,7 @@ def test_readme_steps_for_a_file_of_your_own(tmp_path: Path) -> None:
 
     assert config.warnings == ()
     assert [secret.reveal() for secret in config.auth.keys] == [key.strip()]
-    assert config.datasets[0].file == str(directory / "orders.parquet")
+    assert config.datasets[0].location == str(directory / "orders.parquet")
     assert stat.S_IMODE((directory / ".env").stat().st_mode) == 0o600
 
 

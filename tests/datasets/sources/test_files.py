@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasets.errors import SnapshotError, SourceError
-from datasets.formats import Identity
-from datasets.sources import _Found, _inode, source_of
-from tests.datasets.support import builder, deadline, declare, rows
+from datasets.sources.files import _Found, _inode
+from datasets.sources.formats import Identity
+from datasets.sources.registry import source_of
+from tests.datasets.support import builder, deadline, declare, new_load, rows
 
 ONE_ROW = "a,b\n1,x\n"
 
@@ -73,7 +74,7 @@ def test_an_absolute_path_and_a_path_with_dots_are_read(tmp_path: Path) -> None:
 
     assert load(tmp_path / "yaml", "../data/./a.csv") == [(1, "x")]
     assert load(tmp_path / "yaml", "../data/*.csv") == [(1, "x")]
-    assert absolute.file.startswith("/")
+    assert absolute.location.startswith("/")
 
 
 def test_a_symbolic_link_to_a_file_and_to_a_directory_is_followed(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_glob_below_a_directory_with_brackets_in_its_name_is_read(tmp_path: Pa
 
     snapshot = builder(tmp_path).build(escaped, None, deadline())
 
-    assert dataset.file != escaped.file
+    assert dataset.location != escaped.location
     assert rows(tmp_path, snapshot) == [(1, "x")]
 
 
@@ -243,16 +244,19 @@ def test_r08_a_permission_that_was_revoked_is_said(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv")
     script = f"""
 import os, threading
+import datasets.sources.files
 from pathlib import Path
-from datasets.sources import source_of
+from datasets.sources.registry import source_of
+from datasets.sources.source import Load
 from tests.datasets.support import deadline, declare
 os.chmod("{tmp_path}/data/a.csv", 0)
 os.chmod("{tmp_path}/data", 0)
 if os.getuid() == 0:
     os.setgid(65534); os.setuid(65534)
+load = Load(deadline=deadline(), scratch=Path("{tmp_path}"), scratch_bytes=0)
 for text in ("data/a.csv", "data", "data/*.csv"):
     try:
-        with source_of(declare(Path("{tmp_path}"), text)).open(deadline()):
+        with source_of(declare(Path("{tmp_path}"), text)).open(load):
             print("opened")
     except Exception as exc:
         print(type(exc).__name__, exc)
@@ -285,7 +289,7 @@ def test_r08_a_subdirectory_that_cannot_be_listed_is_said(
         patch.setattr(os, "scandir", refuse)
         with (
             pytest.raises(SourceError, match=f"^'{text}' cannot be read: Permission denied\\.$"),
-            source_of(declare(tmp_path, text)).open(deadline()),
+            source_of(declare(tmp_path, text)).open(new_load(tmp_path)),
         ):
             pass
 
@@ -321,7 +325,7 @@ def test_a_deadline_that_passed_opens_nothing(tmp_path: Path) -> None:
     for text in ("data", "data/*.csv", "data/a.csv"):
         with (
             pytest.raises(SnapshotError, match="refresh_timeout"),
-            source_of(declare(tmp_path, text)).open(deadline(0)),
+            source_of(declare(tmp_path, text)).open(new_load(tmp_path, 0)),
         ):
             pass
 
@@ -332,7 +336,7 @@ def test_a_deadline_that_passed_opens_nothing(tmp_path: Path) -> None:
 def test_r09_a_file_renamed_over_or_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
     path = put(tmp_path, "a.csv")
     with (
-        source_of(declare(tmp_path, "a.csv")).open(deadline()) as scan,
+        source_of(declare(tmp_path, "a.csv")).open(new_load(tmp_path)) as scan,
         duckdb.connect(config={"python_enable_replacements": False}) as connection,
     ):
         relation = scan.bind(connection)
@@ -350,7 +354,7 @@ def test_r09_a_file_renamed_over_or_deleted_while_it_is_read_is_read_to_its_end(
 )
 def test_r09_a_file_written_to_while_it_is_read_is_refused(tmp_path: Path, content: str) -> None:
     path = put(tmp_path, "a.csv")
-    with source_of(declare(tmp_path, "a.csv")).open(deadline()) as scan:
+    with source_of(declare(tmp_path, "a.csv")).open(new_load(tmp_path)) as scan:
         path.write_text(content)
 
         with pytest.raises(
@@ -364,7 +368,7 @@ def test_r09_a_file_written_to_while_it_is_read_is_refused(tmp_path: Path, conte
 def test_r09_a_set_of_files_that_changes_while_it_is_read_is_refused(tmp_path: Path, text: str, change: str) -> None:
     put(tmp_path, "data/a.csv")
     put(tmp_path, "data/b.csv")
-    with source_of(declare(tmp_path, text)).open(deadline()) as scan:
+    with source_of(declare(tmp_path, text)).open(new_load(tmp_path)) as scan:
         if change == "added":
             put(tmp_path, "data/c.csv")
         elif change == "removed":
@@ -384,7 +388,7 @@ def test_a_set_that_stays_as_it_is_is_one_version(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv")
     put(tmp_path, "data/b.csv")
 
-    with source_of(declare(tmp_path, "data")).open(deadline()) as scan:
+    with source_of(declare(tmp_path, "data")).open(new_load(tmp_path)) as scan:
         scan.confirm()
 
         assert len(scan.paths) == 2
@@ -394,7 +398,7 @@ def test_a_file_that_can_be_told_from_a_later_version_is_not_waited_for(tmp_path
     path = put(tmp_path, "a.csv")
     os.utime(path, (1, 1))
 
-    with source_of(declare(tmp_path, "a.csv")).open(deadline()) as scan:
+    with source_of(declare(tmp_path, "a.csv")).open(new_load(tmp_path)) as scan:
         scan.confirm()
 
     assert Identity.of(path.stat()).modified_ns == 1_000_000_000

@@ -1,31 +1,32 @@
 """
-Where the data of a dataset comes from.
+`file:` sources.
 
-A source is opened for the length of one load. A `file:` source pins its files first: each is opened here, known to be
-a regular file, and handed to the engine by its descriptor. So a FIFO cannot hang a load, a file that is renamed over
-or deleted meanwhile is read to its end, and the loading engine may be closed to every other path.
+The files are pinned first: each is opened here, known to be a regular file, and handed to the engine by its
+descriptor. So a FIFO cannot hang a load, a file that is renamed over or deleted meanwhile is read to its end, and the
+loading engine may be closed to every other path.
 """
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import itertools
 import os
 import re
 import resource
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import duckdb
 
 from datasets.deadline import Deadline
 from datasets.errors import SourceError
-from datasets.formats import FORMATS, FileFormat, Identity, PinnedFile
+from datasets.sources.formats import FORMATS, FileFormat, Identity, PinnedFile
+from datasets.sources.source import Load
 from runtimeconf.model import DatasetConfig
 
 #: A file written to this short a time ago (seconds) may be written to again under the same modification time, since
@@ -44,60 +45,6 @@ _KINDS = (
 )
 
 
-class Scan(Protocol):
-    """A source that is open for one load."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths that the loading engine must be able to open, and no others."""
-
-    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """
-        Look at what is there, and return the SQL of a table function that reads it.
-
-        Raises:
-            SourceError: It is not what it should be.
-            duckdb.Error: The engine cannot read it; `explain` says why.
-        """
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """
-        Judge the *names* of the columns that the engine found.
-
-        Raises:
-            SourceError: They are not those of the source.
-        """
-
-    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Turn the engine's error about this source into a sentence without paths or contents."""
-
-    def confirm(self) -> None:
-        """
-        Say that what was read is one version of the source.
-
-        Raises:
-            SourceError: It changed while it was read.
-        """
-
-
-class Source(Protocol):
-    """Where the data of one dataset comes from."""
-
-    def open(self, deadline: Deadline) -> AbstractContextManager[Scan]:
-        """
-        Open it for one load.
-
-        Raises:
-            SourceError: It is not there, or cannot be read.
-            SnapshotError: *deadline* passed.
-        """
-
-
-def source_of(dataset: DatasetConfig) -> Source:
-    """Return the source that `from:` names."""
-    return FileSource(dataset)
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A file of a dataset: its absolute path, and the path as the YAML's author would write it."""
@@ -110,19 +57,28 @@ class FileSource:
     """A file, the files in a directory and its subdirectories, or those that match a glob; all of one format."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
-        self._path = dataset.file
+        self._path = dataset.location
         self._shown = re.sub(r"^file:(//)?", "", dataset.from_)
         self._format = dataset.params.get("file_format")
 
     @contextmanager
-    def open(self, deadline: Deadline) -> Iterator[Scan]:
+    def open(self, load: Load) -> Iterator[FileScan]:
         """Pin the files, as `Source.open` promises."""
+        deadline = load.deadline
         found = self._find(deadline)
         format_name, gzipped = self._kind(found)
         with ExitStack() as stack:
             files = [_pin(file, stack, deadline) for file in found]
             reader = FORMATS[format_name](files, gzipped=gzipped, deadline=deadline)
-            yield _FileScan(reader, self._shown, found, lambda: self._find(deadline))
+            yield FileScan(reader, self._shown, found, lambda: self._find(deadline))
+
+    def has_changed(self, version: str, load: Load) -> bool:
+        """Compare what the system says about the files with what it said."""
+        now = time.time()
+        infos = [_look(file) for file in self._find(load.deadline)]
+        # A file that was written to just now may be again without a trace; the load waits until it settles.
+        is_fresh = any(0 <= now - info.st_mtime < _SETTLED_S for info in infos)
+        return is_fresh or version_of(map(Identity.of, infos)) != version
 
     def _find(self, deadline: Deadline) -> list[_Found]:
         try:
@@ -210,8 +166,10 @@ class FileSource:
         return name, gzipped
 
 
-class _FileScan:
+class FileScan:
     """The pinned files of a `FileSource`; `Scan` says what the methods promise."""
+
+    is_read_once = False
 
     def __init__(
         self, reader: FileFormat, shown: str, found: list[_Found], find_again: Callable[[], list[_Found]]
@@ -220,6 +178,7 @@ class _FileScan:
         self._shown = shown
         self._found = found
         self._find_again = find_again
+        self.version = version_of(file.identity for file in reader.files)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -251,6 +210,18 @@ class _FileScan:
             raise SourceError(
                 f"The files of '{self._shown}' changed while they were read; the next refresh reads them again."
             )
+
+
+def version_of(identities: Iterable[Identity]) -> str:
+    """Return a text that is another as soon as one of the files, or their number, is another."""
+    return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
+
+
+def _look(file: _Found) -> os.stat_result:
+    try:
+        return Path(file.path).stat()
+    except OSError as exc:
+        raise SourceError(_unreadable(file.shown, exc)) from exc
 
 
 def _pin(file: _Found, stack: ExitStack, deadline: Deadline) -> PinnedFile:

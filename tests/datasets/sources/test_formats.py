@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasets.errors import SourceError
-from datasets.formats import _first_record
-from datasets.sources import source_of
+from datasets.sources.formats import _first_record
+from datasets.sources.registry import source_of
 from queryengine.catalog import Column
-from tests.datasets.support import builder, deadline, declare, rows
-from tests.datasets.test_sources import load, put, refusal
+from tests.datasets.sources.test_files import load, put, refusal
+from tests.datasets.support import builder, deadline, declare, new_load, rows
 
 
 def columns(directory: Path, text: str) -> list[tuple[str, str]]:
@@ -334,7 +334,7 @@ def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_
     put(tmp_path, "d/1.csv", "a\nsecret\n")
     put(tmp_path, "d/2.csv", "a\nsecret\n")
 
-    with duckdb.connect() as connection, source_of(declare(tmp_path, text)).open(deadline()) as scan:
+    with duckdb.connect() as connection, source_of(declare(tmp_path, text)).open(new_load(tmp_path)) as scan:
         scan.bind(connection)
         sentence = str(scan.explain(connection, duckdb.Error(message)))
 
@@ -344,7 +344,7 @@ def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_
 def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:
     put(tmp_path, "t.csv", "a,b\n1,2\n")
 
-    with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(deadline()) as scan:
+    with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(new_load(tmp_path)) as scan:
         scan.bind(connection)
         scan.accept(connection, ["B", "a"])
         with pytest.raises(SourceError, match=r"^'t\.csv': its columns cannot be told from its first line\.$"):

@@ -1,0 +1,63 @@
+"""How a connector is declared."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtimeconf.shapes import ScalarShape
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A library that a connector needs: the *module* it is imported by, and the *requirement* that pip installs."""
+
+    module: str
+    requirement: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it can be imported, without importing it."""
+        return importlib.util.find_spec(self.module) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """
+    One of `datasets[].params`.
+
+    A secret one should be a reference, is never shown, and does not tell one version of the data from another.
+    """
+
+    name: str
+    shape: ScalarShape[str]
+    is_required: bool = False
+    is_secret: bool = False
+
+
+def nothing_more(_params: Mapping[str, str]) -> str | None:
+    """Find no fault with the parameters together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connector:
+    """
+    A kind of source.
+
+    Args:
+        name: The text before the colon of `from:`.
+        expected: What is to follow it, as a noun phrase for faults and documents.
+        locate: Makes the absolute location of what follows, given the directory of the YAML; raises `UnfitError`.
+        params: What `params` may hold.
+        check: Says what is wrong with the parameters together, such as one that needs another; None when nothing is.
+        packages: What must be installed.
+    """
+
+    name: str
+    expected: str
+    locate: Callable[[str, Path], str]
+    params: tuple[Param, ...] = ()
+    check: Callable[[Mapping[str, str]], str | None] = nothing_more
+    packages: tuple[Package, ...] = ()

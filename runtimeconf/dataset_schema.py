@@ -1,0 +1,179 @@
+"""
+The schema of `datasets` and `views`.
+
+What `params` may hold depends on the connector that `from` names: `runtimeconf.connectors` declares both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from runtimeconf import references
+from runtimeconf.connectors import CONNECTORS, Connector, Param, all_params
+from runtimeconf.model import AccelerationConfig, DatasetConfig, ViewConfig
+from runtimeconf.reading import Place
+from runtimeconf.references import MalformedReferenceError
+from runtimeconf.secret_stores import SecretError
+from runtimeconf.shapes import (
+    Boolean,
+    Choice,
+    Duration,
+    Field,
+    ScalarShape,
+    Section,
+    Shape,
+    Text,
+    UnfitError,
+    into,
+    line_of,
+)
+from runtimeconf.yaml_reader import Mapping, Node, Scalar
+
+MAX_SQL_LENGTH = 100_000
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
+_RESERVED_PREFIXES = ("_catalog", "duckdb_", "pg_", "sqlite_", "pragma_")
+_RESERVED_SNAPSHOT = re.compile(r"_s[0-9]+")
+
+_PARAM_NAMES = frozenset(param.name for param in all_params())
+
+
+class _RelationName(ScalarShape[str]):
+    """The name of a dataset or view in SQL."""
+
+    expected = "a name of letters, digits and _, no digit first, 63 characters at most"
+
+    def convert(self, node: Scalar) -> str:
+        if IDENTIFIER.fullmatch(node.text) is None:
+            raise UnfitError
+        folded = node.text.lower()
+        is_reserved = folded in _RESERVED_NAMES or folded.startswith(_RESERVED_PREFIXES)
+        if is_reserved or _RESERVED_SNAPSHOT.fullmatch(folded):
+            raise UnfitError("the engine uses this name itself")
+        return node.text
+
+
+class _Source(Text):
+    """`from:` of a dataset: a connector, a colon, and what the connector takes."""
+
+    def __init__(self) -> None:
+        super().__init__("a connector and where the data is, such as file:data/flights.parquet", max_length=4096)
+
+    def convert(self, node: Scalar) -> str:
+        text = super().convert(node)
+        name, separator, _ = text.partition(":")
+        if not separator or re.fullmatch(r"[a-z][a-z0-9_+.-]*", name) is None:
+            raise UnfitError("write file: before a path")
+        if name not in CONNECTORS:
+            known = ", ".join(CONNECTORS)
+            raise UnfitError(f"the connector {name} is not supported, known here are: {known}")
+        return text
+
+
+class _Param(Shape[str]):
+    """A parameter of a source, whose secret references are resolved before its shape reads it."""
+
+    def __init__(self, param: Param) -> None:
+        self._param = param
+        self.expected = param.shape.expected
+
+    def read(self, node: Node, place: Place) -> str | None:
+        if not isinstance(node, Scalar):
+            return self._param.shape.read(node, place)
+        try:
+            template = references.parse(node.text)
+            if template.references and place.reading.stores is None:
+                return None  # the stores are at fault themselves
+            text = template.expand(place.reading.stores.resolve) if place.reading.stores else node.text
+        except (MalformedReferenceError, SecretError) as exc:
+            place.fault(node.line, str(exc))
+            return None
+        if self._param.is_secret and not template.references and not node.is_null:
+            place.warn(node.line, "is written out: a secret reference keeps it out of this file")
+        elif not template.references:
+            return self._param.shape.read(node, place)
+        hidden = Scalar(node.line, text, is_plain=node.is_plain, may_be_shown=False)
+        return self._param.shape.read(hidden, place)
+
+
+def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> DatasetConfig | None:
+    source: str = values.pop("from")
+    name, _, rest = source.partition(":")
+    connector = CONNECTORS[name]
+    params: dict[str, str] = values.get("params", {})
+    where = place.field("from")
+    try:
+        location = connector.locate(rest, place.reading.directory)
+    except UnfitError as exc:
+        hint = f" ({exc})" if str(exc) else ""
+        where.fault(line_of(node, "from"), f"must be {name}: and {connector.expected}{hint}")
+        return None
+    for package in connector.packages:
+        if not package.is_installed:
+            message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
+            where.fault(line_of(node, "from"), message)
+    _check_params(connector, params, node, place)
+    return DatasetConfig(
+        from_=source, connector=name, location=location, line=node.line, yaml_path=place.path, **values
+    )
+
+
+def _check_params(connector: Connector, params: dict[str, str], node: Mapping, place: Place) -> None:
+    """Compare the parameters that are written with those that the connector has."""
+    section = next((entry for entry in node.entries if entry.name == "params"), None)
+    written = section.value.entries if section is not None and isinstance(section.value, Mapping) else ()
+    where, known = place.field("params"), {param.name: param for param in connector.params}
+    for entry in written:
+        if entry.name not in known and entry.name in _PARAM_NAMES:
+            names = ", ".join(known) or "none"
+            message = f"is not a parameter of the connector {connector.name}, known there are: {names}"
+            where.field(entry.name).fault(entry.line, message)
+    given = {entry.name for entry in written}
+    missing = [name for name, param in known.items() if param.is_required and name not in given]
+    for name in missing:
+        where.fault(line_of(node, "params"), f"lacks the field {name}: {known[name].shape.expected}")
+    problem = connector.check(params)
+    if problem is not None and not missing:
+        where.fault(line_of(node, "params"), problem)
+
+
+def _build_view(values: dict[str, Any], node: Mapping, place: Place) -> ViewConfig:
+    return ViewConfig(line=line_of(node, "sql"), yaml_path=place.field("sql").path, **values)
+
+
+DATASET = Section[DatasetConfig](
+    _build_dataset,
+    Field(name="from", shape=_Source(), is_required=True),
+    Field(name="name", shape=_RelationName(), is_required=True),
+    Field(name="on_schema_change", shape=Choice("fail", "accept")),
+    Field(
+        name="params",
+        shape=Section(into(dict), *(Field(name=param.name, shape=_Param(param)) for param in all_params())),
+    ),
+    Field(
+        name="acceleration",
+        shape=Section(
+            into(AccelerationConfig),
+            Field(name="enabled", shape=Boolean()),
+            Field(name="refresh_mode", shape=Choice("full")),
+            Field(name="refresh_check_interval", attribute="refresh_check_interval_s", shape=Duration("100ms", "365d")),
+            Field(name="refresh_timeout", attribute="refresh_timeout_s", shape=Duration("1ms", "7d")),
+            Field(
+                name="refresh_sql",
+                shape=Text("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
+            ),
+        ),
+    ),
+)
+
+VIEW = Section[ViewConfig](
+    _build_view,
+    Field(name="name", shape=_RelationName(), is_required=True),
+    Field(
+        name="sql",
+        shape=Text("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
+        is_required=True,
+    ),
+)
