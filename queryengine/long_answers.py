@@ -62,7 +62,9 @@ class LongAnswers:
             return
         if len(self._rows) < _MOST_STATEMENTS:
             row_bytes = _widest_row(relation, schema) or BATCH_BYTES
-            vectors = max(number for number in _VECTORS if number == 1 or number * VECTOR_ROWS * row_bytes <= BATCH_BYTES)
+            vectors = max(
+                number for number in _VECTORS if number == 1 or number * VECTOR_ROWS * row_bytes <= BATCH_BYTES
+            )
             self._rows[sql] = vectors * VECTOR_ROWS
 
 

@@ -301,14 +301,14 @@ class Reader:
                 return None
             began = time.perf_counter()
             batch = self._batches.read_next_batch()
-            self._spent_s += time.perf_counter() - began
-            self._rows += batch.num_rows
-            return batch
         except StopIteration:
             self._ended = True
             return None
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
+        self._spent_s += time.perf_counter() - began
+        self._rows += batch.num_rows
+        return batch
 
     def _failure(self, exc: BaseException) -> Exception:
         self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.

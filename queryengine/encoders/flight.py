@@ -1,5 +1,5 @@
 """
-Answers as messages of Arrow Flight: each chunk is one serialised FlightData (`Flight.proto`), and its body is not copied.
+Answers as messages of Arrow Flight: each chunk is one serialised FlightData (`Flight.proto`), whose body is no copy.
 
 FlightData is an Arrow IPC message in two fields: the head, and the body if there is one.
 """
@@ -63,7 +63,9 @@ def _one(parts: Parts) -> Iterator[Parts]:
 def _several(parts: Parts) -> Iterator[Parts]:
     """Give all messages in *parts*, none of the end marker."""
     for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(joined(parts))):
-        yield _flight_data(message.metadata.to_pybytes(), None if message.type == "schema" else [memoryview(message.body)])
+        yield _flight_data(
+            message.metadata.to_pybytes(), None if message.type == "schema" else [memoryview(message.body)]
+        )
 
 
 def _flight_data(head: bytes, body: Parts | None) -> Parts:

@@ -23,7 +23,14 @@ TABLE = pa.table(
         "nothing": pa.nulls(1000),
     }
 )
-TYPES = ["BIGINT", "ENUM('word 0')", "DECIMAL(18,2)", "TIMESTAMP WITH TIME ZONE", "STRUCT(a BIGINT[], b VARCHAR)", '"NULL"']
+TYPES = [
+    "BIGINT",
+    "ENUM('word 0')",
+    "DECIMAL(18,2)",
+    "TIMESTAMP WITH TIME ZONE",
+    "STRUCT(a BIGINT[], b VARCHAR)",
+    '"NULL"',
+]
 
 
 COLUMNS = [Column(name=field.name, type=type_) for field, type_ in zip(TABLE.schema, TYPES, strict=True)]

@@ -16,8 +16,8 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute(
             """
             CREATE TABLE t AS SELECT i AS id, i % 2 = 0 AS even, i::DECIMAL(18,2) AS price, 'name ' || i AS name,
-                ('x' || i)::BLOB AS raw, NULL AS nothing, 'a'::ENUM ('a', 'b') AS letter, [i] AS list, {'a': i} AS struct,
-                uuid() AS uuid, repeat('x', 1000 * (i % 2)) AS wide
+                ('x' || i)::BLOB AS raw, NULL AS nothing, 'a'::ENUM ('a', 'b') AS letter, [i] AS list,
+                {'a': i} AS struct, uuid() AS uuid, repeat('x', 1000 * (i % 2)) AS wide
             FROM range(10) t(i)
             """
         )
@@ -65,9 +65,7 @@ def test_an_empty_relation_bounds_no_text(connection: duckdb.DuckDBPyConnection)
     assert learnt(connection, "SELECT name FROM t WHERE false") == VECTOR_ROWS
 
 
-def test_so_many_statements_are_known(
-    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_many_statements_are_known(connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queryengine.long_answers._MOST_STATEMENTS", 3)
     answers = LongAnswers()
     relation = connection.sql("SELECT id FROM t")
