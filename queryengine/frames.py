@@ -62,7 +62,7 @@ def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> I
 
     They come as heads and payloads, of which nothing is copied.
     """
-    views = list(map(memoryview, parts))
+    views = [memoryview(part) for part in parts]
     left = sum(map(len, views))
     room = 0  # in the frame that was begun
     for view in views:

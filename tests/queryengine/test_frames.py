@@ -112,7 +112,7 @@ def test_long_data_is_split() -> None:
 
 
 def test_a_message_keeps_its_bounds() -> None:
-    parts = [b"head", b"", memoryview(bytes(3 * frames.STREAM_DATA_BYTES)), b"tail"]
+    parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(3 * frames.STREAM_DATA_BYTES)), b"tail"]
     decoder = FrameDecoder()
 
     received = [frame for piece in encode_data(*parts, limit=frames.MAX_DATA_BYTES) for frame in decoder.feed(piece)]
