@@ -58,7 +58,6 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     flight.UnknownPreparedStatementError: StatusCode.NOT_FOUND,
     flight.ReadOnlyError: StatusCode.PERMISSION_DENIED,
     flight.UnsupportedError: StatusCode.UNIMPLEMENTED,
-    flight.AnswerCutError: StatusCode.INTERNAL,
     data.DatasetError: StatusCode.INTERNAL,
     data.DatasetsUnavailableError: StatusCode.UNAVAILABLE,
     auth.AuthKeysError: StatusCode.INTERNAL,

@@ -14,7 +14,6 @@ What can be wrong with a Flight call, before or after its statement runs.
     │   └── UnknownPreparedStatementError   a prepared statement that is closed, expired or was never made
     ├── ReadOnlyError                   the call would write
     ├── UnsupportedError                the format has it and the runtime does not
-    └── AnswerCutError                  the engine's answer broke off or is no Arrow stream
 
 A table at the edge says which gRPC status each of them has. `code` is public and stable.
 """
@@ -102,12 +101,3 @@ class UnsupportedError(FlightApiError):
     """The format has it and this runtime does not."""
 
     code = "not_supported"
-
-
-class AnswerCutError(FlightApiError):
-    """The engine's answer broke off, or is no Arrow stream: what was sent until then is not complete."""
-
-    code = "answer_cut"
-
-    def __init__(self) -> None:
-        super().__init__("The answer broke off before its end.")

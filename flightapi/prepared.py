@@ -1,7 +1,7 @@
 """
 Prepared statements: a handle each, for who made it.
 
-What is kept of one is its text, its description and the row that was bound to it last. Clients forget to close them,
+What is kept of one is its text and the row that was bound to it last. Clients forget to close them,
 so they are bounded for each key and in total, and go when nobody uses them.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flightapi.errors import UnknownPreparedStatementError
-from queryengine.engine import ArrowParameters, Description
+from queryengine.engine import ArrowParameters
 from queryengine.errors import ResourceLimitError
 
 HANDLE_BYTES = 16
@@ -39,19 +39,17 @@ _ENTRY_BYTES = 1024
 
 @dataclass(slots=True)
 class Prepared:
-    """A prepared statement. `described_at` is when (`time.monotonic`) its description was made."""
+    """A prepared statement, whether it takes parameters, and what is bound to it."""
 
     sql: str
-    description: Description
-    described_at: float
+    takes_parameters: bool
     parameters: ArrowParameters | None = None
 
     @property
     def size(self) -> int:
         """The bytes it takes in memory, roughly."""
-        schema = self.description.schema or b""
         bound = b"" if self.parameters is None else self.parameters.stream
-        return _ENTRY_BYTES + sys.getsizeof(self.sql) + len(schema) + len(bound)
+        return _ENTRY_BYTES + sys.getsizeof(self.sql) + len(bound)
 
 
 @dataclass(slots=True)
@@ -103,9 +101,7 @@ class PreparedStatements:
         """
         with self._lock:
             prepared = self._kept(fingerprint, handle).prepared
-            self._put(
-                fingerprint, handle, Prepared(prepared.sql, prepared.description, prepared.described_at, parameters)
-            )
+            self._put(fingerprint, handle, Prepared(prepared.sql, prepared.takes_parameters, parameters))
 
     def close(self, fingerprint: str, handle: bytes) -> None:
         """Forget the statement of *handle*; there need not be one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from flightapi import actions, commands, metadata
 from flightapi.authentication import Accepted, CallDetails, Judge, Undecided
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import PreparedExecution, Statement
+from flightapi.descriptions import Descriptions
 from flightapi.errors import UnsupportedError
 from flightapi.handshake import Handshake
 from flightapi.prepared import IDLE_S as PREPARED_IDLE_S
@@ -30,9 +30,6 @@ from runtimeconf.model import RuntimeConfig
 
 #: What GetSqlInfo says; a test compares it with that of the project.
 VERSION = "0.1.0"
-
-#: Seconds for which a description is taken for true without a look at the data, which may be refreshed.
-DESCRIBED_S = 1.0
 
 _UNSUPPORTED = {
     "PollFlightInfo": "PollFlightInfo is not supported: use GetFlightInfo.",
@@ -56,6 +53,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def __init__(self, config: RuntimeConfig, engine: QueryEngine, judge: Judge, clock: IdleClock) -> None:
         self._statements = Statements(engine)
+        self._descriptions = Descriptions(config.state_dir)
         self._prepared = PreparedStatements()
         self._handshake = Handshake(judge)
         self._relations = (
@@ -115,20 +113,18 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _schema_of(self, call: Call, plan: commands.Plan) -> tuple[bytes, commands.Plan]:
         """Return the schema of what *plan* will answer, and the plan for its ticket."""
         if isinstance(plan, Statement):
-            return self._described(call, plan.sql, ()), plan
+            return self._described(call, plan.sql), plan
         if isinstance(plan, PreparedExecution):
             prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
-            if prepared.description.parameters or prepared.parameters is not None:
-                return self._described(call, prepared.sql, _given(prepared)), plan
+            if prepared.takes_parameters or prepared.parameters is not None:
+                return self._statements.describe(call, prepared.sql, _given(prepared)).schema or b"", plan
             # Such a ticket needs nothing that is kept here.
-            ticket = Statement(prepared.sql)
-            if time.monotonic() - prepared.described_at < DESCRIBED_S and prepared.description.schema is not None:
-                return prepared.description.schema, ticket
-            return self._described(call, prepared.sql, ()), ticket
+            return self._described(call, prepared.sql), Statement(prepared.sql)
         return schemas.encapsulated(metadata.answer_schema(plan)), plan
 
-    def _described(self, call: Call, sql: str, parameters: Parameters) -> bytes:
-        return self._statements.describe(call, sql, parameters).schema or b""
+    def _described(self, call: Call, sql: str) -> bytes:
+        """Return the schema of *sql*, which gets no parameters."""
+        return self._descriptions.of(sql, partial(self._statements.describe, call, sql, ())).schema or b""
 
     # Any number of answers.
 
@@ -169,9 +165,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return iter(actions.action_types())
 
     def _prepare(self, call: Call, sql: str) -> bytes:
-        described_at = time.monotonic()
-        description = self._statements.describe(call, sql, None)
-        handle = self._prepared.add(call.principal.fingerprint, Prepared(sql, description, described_at))
+        description = self._descriptions.of(sql, partial(self._statements.describe, call, sql, None))
+        prepared = Prepared(sql, takes_parameters=bool(description.parameters))
+        handle = self._prepared.add(call.principal.fingerprint, prepared)
         takes = schemas.parameter_schema(description.parameters)
         return actions.prepared_result(
             handle, description.schema or b"", b"" if takes is None else schemas.encapsulated(takes)
@@ -190,7 +186,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         for name in names:
             quoted = '"' + name.replace('"', '""') + '"'
             try:
-                schema = self._described(call, f"FROM {quoted}", ())
+                schema = self._described(call, f"FROM {quoted}")
             except StatementError:
                 continue  # A view that does not fit its data has no columns.
             except EngineUnavailableError as error:

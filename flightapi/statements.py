@@ -10,7 +10,6 @@ from functools import partial
 
 from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
-from flightapi.protocol.framing import flight_data
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Description, Parameters, Query, QueryEngine, QueryResult
 from queryengine.errors import QueryCancelledError
@@ -59,13 +58,12 @@ class Statements:
         Run *sql* for *call* and give its answer as serialised FlightData.
 
         Raises:
-            QueryError: Any, before or while the answer is given.
-            AnswerCutError: The engine's answer is no Arrow stream.
+            QueryError: Any, before or while the answer is given; an answer that was cut never looks complete.
         """
         cancel = CancelSource()
         query = Query(
             sql=sql,
-            encoding="arrow",
+            encoding="flight",
             parameters=parameters,
             query_id=new_id() if ticket_id is None else self._enter(call, ticket_id, cancel),
             fingerprint=call.principal.fingerprint,
@@ -133,7 +131,7 @@ class _Answer:
             raise
         if self._gone:  # The call ended when there was nothing to close yet.
             self._end(CLIENT_GONE)
-        self._data = flight_data(self._result)
+        self._data = iter(self._result)
 
     def __iter__(self) -> Iterator[bytes]:
         return self

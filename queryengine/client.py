@@ -348,7 +348,9 @@ class ClientResult:
         """Take what has come of the answer."""
         connection = self._socket
         try:
-            data = connection.recv(max(_RECEIVE_BYTES, self._decoder.missing)) if connection is not None else b""
+            # All of a long payload at once: its bytes are then never copied again.
+            flags = socket.MSG_WAITALL if self._decoder.missing else 0
+            data = connection.recv(self._decoder.wanted, flags) if connection is not None else b""
         except ConnectionResetError as error:
             if self._is_kept and not self._has_header:  # It ended before it had read the statement.
                 raise _NotBegunError from error
@@ -497,7 +499,9 @@ class EngineClient:
             fields = statement.answer["description"]
             schema = fields["schema"]
             return Description(
-                schema=None if schema is None else b64decode(schema), parameters=tuple(fields["parameters"])
+                schema=None if schema is None else b64decode(schema),
+                parameters=tuple(fields["parameters"]),
+                is_lasting=fields["is_lasting"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise EngineUnavailableError("The engine's answer cannot be read.") from error

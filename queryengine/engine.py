@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Encoding = Literal["json", "csv", "arrow", "vnd"]
+#: How an answer is written; of "flight" each chunk is a message of Arrow Flight.
+Encoding = Literal["json", "csv", "arrow", "vnd", "flight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,12 @@ class Description:
 
     `schema` is that of its answer in Arrow, as an encapsulated IPC message; None when it depends on the values of
     parameters that were not given. `parameters` are the names of those it takes in their order, "1" and "2" for `?`
-    and `$1`.
+    and `$1`. One `is_lasting` that stays true until other data is published.
     """
 
     schema: bytes | None
     parameters: tuple[str, ...]
+    is_lasting: bool = False
 
 
 class CancelToken(Protocol):

@@ -19,8 +19,12 @@ from typing import Any
 
 _HEAD = struct.Struct("!BI")
 
-#: The longest payload of DATA; whoever sends splits what is longer.
-MAX_DATA_BYTES = 1024 * 1024
+#: The longest payload of DATA, and what a stream of bytes is split into: a reader then holds no more of it at once.
+MAX_DATA_BYTES = 2**31 - 1
+STREAM_DATA_BYTES = 1024 * 1024
+
+#: What is received at once, until it is known to be too little.
+_READ_BYTES = 64 * 1024
 
 #: Of a DATA payload more is to come than this: then its pieces are kept as they are, and joined at its end.
 _LONG_BYTES = 64 * 1024
@@ -52,13 +56,25 @@ class FrameError(Exception):
     """The bytes are no frames, or not the ones expected; `str()` is for the log."""
 
 
-def encode_data(data: bytes) -> Iterator[bytes | memoryview]:
-    """Give the DATA frames of *data*, of any length and not copied, as heads and payloads; none for no bytes."""
-    view = memoryview(data)
-    for begin in range(0, len(view), MAX_DATA_BYTES):
-        part = view[begin : begin + MAX_DATA_BYTES]
-        yield _HEAD.pack(Kind.DATA, len(part))
-        yield part
+def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> Iterator[bytes | memoryview]:
+    """
+    Give the DATA frames, each of *limit* bytes at most, of *parts* that follow each other; none for no bytes.
+
+    They come as heads and payloads, of which nothing is copied.
+    """
+    views = [memoryview(part) for part in parts]
+    left = sum(map(len, views))
+    room = 0  # in the frame that was begun
+    for view in views:
+        rest = view
+        while rest:
+            if not room:
+                room = min(left, limit)
+                yield _HEAD.pack(Kind.DATA, room)
+            part, rest = rest[:room], rest[room:]
+            yield part
+            room -= len(part)
+            left -= len(part)
 
 
 def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
@@ -91,6 +107,16 @@ class FrameDecoder:
         #: A long DATA payload under way, which is not to go through the buffer, and how much of it is still to come.
         self._long: list[bytes | memoryview] = []
         self.missing = 0
+        self._follows_long = False
+
+    @property
+    def wanted(self) -> int:
+        """
+        How many bytes should be received next, so that as little as possible is copied.
+
+        It is what a long payload still misses, and after one the head of what follows, so that none begins in between.
+        """
+        return self.missing or (_HEAD.size if self._follows_long else _READ_BYTES)
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """
@@ -111,13 +137,16 @@ class FrameDecoder:
         if self._long and not self.missing:
             payload = b"".join(self._long)
             self._long.clear()
+            self._follows_long = True
             yield Kind.DATA, payload
         while len(self._buffer) >= _HEAD.size:
             kind, length = self._checked_head()
             end = _HEAD.size + length
             if len(self._buffer) < end:
+                self._follows_long = False
                 if kind is Kind.DATA and end - len(self._buffer) >= _LONG_BYTES:
-                    self._long.append(bytes(memoryview(self._buffer)[_HEAD.size :]))
+                    if len(self._buffer) > _HEAD.size:
+                        self._long.append(bytes(memoryview(self._buffer)[_HEAD.size :]))
                     self.missing = end - len(self._buffer)
                     self._buffer.clear()
                 return
@@ -137,7 +166,7 @@ class FrameDecoder:
     @property
     def is_between_frames(self) -> bool:
         """Whether every byte so far belonged to a whole frame."""
-        return not self._buffer and not self._long
+        return not self._buffer and not self._long and not self.missing
 
 
 def decode_json(payload: bytes) -> dict[str, Any]:

@@ -10,12 +10,11 @@ files, when the last statement on it has ended.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from queryengine.catalog import Manifest, ManifestError, manifest_path, read_manifest
+from queryengine.catalog import Manifest, ManifestError, Signature, manifest_path, read_manifest, signature
 from queryengine.errors import EngineUnavailableError
 from queryengine.session import EngineInstance, SnapshotGoneError, UnfitView
 
@@ -23,9 +22,6 @@ logger = logging.getLogger(__name__)
 
 #: How often the manifest is looked at when nobody asks. A file that is no longer published is freed within twice that.
 POLL_S = 0.25
-
-#: What makes one manifest another: modification time in nanoseconds, inode and size; None when there is none.
-Signature = tuple[int, int, int] | None
 
 
 class _Held:
@@ -120,8 +116,8 @@ class Generations:
                 raise EngineUnavailableError(str(exc)) from exc
             # The refresher rebuilds what it finds unusable, and a want of descriptors passes; until then the data of
             # before is still good.
-            if (signature := self._signature()) != self._unusable:
-                self._unusable = signature
+            if (published := self._signature()) != self._unusable:
+                self._unusable = published
                 logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
             return
         self._retired.append(self._current)
@@ -137,11 +133,7 @@ class Generations:
             logger.exception("the newest generation cannot be opened")
 
     def _signature(self) -> Signature:
-        try:
-            stat = os.stat(self._manifest)  # noqa: PTH116 - for each statement; a Path takes three times as long
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+        return signature(self._manifest)
 
     def _first(self) -> _Held:
         try:
@@ -159,18 +151,18 @@ class Generations:
         """
         failed: Signature = None
         while True:
-            signature = self._signature()
+            published = self._signature()
             manifest = read_manifest(self._state_dir)
             try:
                 # What the same manifest names and is still not there was lost, not superseded: serve the others.
-                session = self._open_session(manifest, signature == failed)
+                session = self._open_session(manifest, published == failed)
             except SnapshotGoneError:
-                failed = signature
+                failed = published
                 continue
             fields = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
             logger.info("generation opened", extra={"fields": fields})
             self._tell_of_views(session)
-            return _Held(session, signature)
+            return _Held(session, published)
 
     def _tell_of_views(self, session: EngineInstance) -> None:
         """Log what has come to fit the data no longer, or for another reason than before."""

@@ -24,8 +24,9 @@ from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Column, Manifest
-from queryengine.encoders import encode
+from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
+from queryengine.encoders.parts import Parts, joined, length
 from queryengine.encoders.plan import renderers
 from queryengine.engine import (
     ActiveQuery,
@@ -68,7 +69,7 @@ class InProcessResult:
     def __init__(
         self,
         columns: tuple[Column, ...],
-        chunks: Iterator[bytes],
+        chunks: Iterator[Parts],
         timings: QueryTimings,
         interruption: Interruption,
         held: ExitStack,
@@ -81,7 +82,7 @@ class InProcessResult:
         self._interruption = interruption
         self._held = held
         self._lock = threading.Lock()
-        self._ready: deque[bytes] = deque()
+        self._ready: deque[Parts] = deque()
         self._computing = False
         self._complete = False
         self._freed = False
@@ -97,8 +98,7 @@ class InProcessResult:
         """
         self._interrupt = interrupt
         self._interruption.attach(partial(self._stop, interrupt))
-        chunks = list(self if whole else itertools.islice(self, 1))
-        self._ready.extend(chunks)
+        self._ready.extend(list(self.parts() if whole else itertools.islice(self.parts(), 1)))
         self.whole = whole
 
     def __iter__(self) -> Iterator[bytes]:
@@ -106,11 +106,22 @@ class InProcessResult:
 
     def __next__(self) -> bytes:
         """Give the next chunk of a complete answer, or raise why there is none."""
+        chunk = self._next()
+        if chunk is None:
+            raise StopIteration
+        return joined(chunk)
+
+    def parts(self) -> Iterator[Parts]:
+        """As the iterator itself, for whoever can send a chunk that is not in one place."""
+        while (chunk := self._next()) is not None:
+            yield chunk
+
+    def _next(self) -> Parts | None:
         with self._lock:
             if self._ready:
                 return self._ready.popleft()
             if self._complete:
-                raise StopIteration
+                return None
             if self._freed:
                 self._interruption.check()
                 raise QueryCancelledError
@@ -118,9 +129,11 @@ class InProcessResult:
         try:
             self._interruption.check()
             chunk = self._compute()
-        except BaseException as exc:
-            self._end(complete=isinstance(exc, StopIteration))
+        except BaseException:
+            self._end(complete=False)
             raise
+        if chunk is None:
+            self._end(complete=True)
         with self._lock:
             self._computing = False
         return chunk
@@ -144,11 +157,11 @@ class InProcessResult:
         else:
             self._end(complete=False)
 
-    def _compute(self) -> bytes:
+    def _compute(self) -> Parts | None:
         started, ran_before_ms = time.perf_counter(), self.timings.run_ms
         try:
-            chunk = next(self._chunks)
-        except (QueryError, StopIteration):
+            chunk = next(self._chunks, None)
+        except QueryError:
             raise
         except MemoryError as exc:
             raise ResourceLimitError("The answer needs more memory than there is: ask for less at once.") from exc
@@ -158,7 +171,8 @@ class InProcessResult:
         finally:
             elapsed_ms = (time.perf_counter() - started) * 1000
             self.timings.encode_ms += elapsed_ms - (self.timings.run_ms - ran_before_ms)
-        self.timings.bytes += len(chunk)
+        if chunk is not None:
+            self.timings.bytes += length(chunk)
         return chunk
 
     def _stop(self, interrupt: partial[None]) -> None:
@@ -246,7 +260,7 @@ class InProcessEngine:
             reader = session.run(statement, query.parameters, interruption)
             timings.run_ms = _ms_since(began)
             held.callback(reader.close)
-            chunks = encode(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+            chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
@@ -262,7 +276,9 @@ class InProcessEngine:
             columns, of_batches = found
             renderers(columns, of_batches)  # Refuses what the answer would be refused for.
             schema = answer_schema(columns, of_batches).serialize().to_pybytes()
-        return Description(schema=schema, parameters=ordered(statement.parameters))
+        # A pivot finds its columns in what its query gives, which may be the time.
+        is_lasting = statement.kind != "pivot"
+        return Description(schema=schema, parameters=ordered(statement.parameters), is_lasting=is_lasting)
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""

@@ -24,9 +24,10 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
+from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS, LongAnswers
 from queryengine.parameters import UNKNOWN_TYPE, bind, nulls
 from queryengine.values import arrow_projection
 from queryengine.views import GatedView
@@ -53,15 +55,11 @@ from runtimeconf.model import QueryConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: DuckDB's vector, the least it computes at once: with wide values, a larger batch only holds more of them in memory.
-_VECTOR_ROWS = 2048
-
 #: DuckDB puts a projected statement into a subquery that begins on the third line, and counts from there in errors.
 _LINES_BEFORE_PROJECTED = 2
 
-#: What a reader joins vectors to, whichever comes first. The first batch is not held back.
-BATCH_ROWS = 20_000
-BATCH_BYTES = 4 * 1024 * 1024
+#: What a reader joins batches to, besides `BATCH_BYTES`. The first batch is not held back.
+BATCH_ROWS = 60_000
 
 #: How long queries share a cursor, in seconds, and how many cursors wait for the next query.
 _SHARED_S = 1.0
@@ -119,6 +117,9 @@ class Reader:
         self._shared = shared
         self._begun_s = begun_s
         self._batches: pa.RecordBatchReader | None = None
+        self._learn: Callable[[int, float], None] | None = None
+        self._rows = 0
+        self._spent_s = 0.0
         self._ahead: deque[pa.RecordBatch] = deque()
         self._lines_before = 0
         self._ended = False
@@ -135,14 +136,18 @@ class Reader:
         Raises:
             QueryError: See `EngineInstance.run`.
         """
+        known = self._session.long_answers
         try:
             self._begin()
             relation = self._projected(statement.sql, parameters)
             self._interruption.check()
-            self._batches = relation.to_arrow_reader(_VECTOR_ROWS)
+            lasting = self._shared and not statement.parameters
+            self._batches = relation.to_arrow_reader(known.batch_rows(statement.sql) if lasting else VECTOR_ROWS)
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         self.schema = self._batches.schema
+        if lasting:
+            self._learn = partial(known.learn, statement.sql, relation, self.schema)
         self._look_ahead()
 
     def describe(
@@ -182,7 +187,7 @@ class Reader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """
-        Give the batches: the first as soon as there is one, later ones joined to `BATCH_ROWS` or `BATCH_BYTES`.
+        Give the batches: the first as soon as there is one, later ones joined to `BATCH_ROWS` or `BATCH_BYTES` at most.
 
         Raises:
             QueryError: The statement failed, was stopped or ran out of resources under way.
@@ -192,15 +197,16 @@ class Reader:
         held: list[pa.RecordBatch] = []
         rows = size = 0
         while (batch := self._pull()) is not None:
-            held.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield pa.concat_batches(held)
+            batch_bytes = batch.get_total_buffer_size()
+            if held and (rows + batch.num_rows > BATCH_ROWS or size + batch_bytes > BATCH_BYTES):
+                yield _joined(held)
                 held.clear()
                 rows = size = 0
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch_bytes
         if held:
-            yield pa.concat_batches(held)
+            yield _joined(held)
 
     def interrupt(self) -> None:
         """Make the engine give up what it computes now, if it looks. Harmless after `close`."""
@@ -225,6 +231,8 @@ class Reader:
             if batches is not None:
                 batches.close()
             in_peace = self._ended and not self._interrupted
+            if in_peace and self._learn is not None:
+                self._learn(self._rows, self._spent_s)
             if self._shared and in_peace and self._begun_s and self._session.keep(self._cursor, self._begun_s):
                 return
             self._cursor.execute("ROLLBACK")
@@ -279,7 +287,7 @@ class Reader:
     def _look_ahead(self) -> None:
         """Take the first rows: enough to answer with, or all there are."""
         rows = size = 0
-        while rows < _VECTOR_ROWS and size < BATCH_BYTES:
+        while rows < VECTOR_ROWS and size < BATCH_BYTES:
             batch = self._pull()
             if batch is None:
                 self.short = True
@@ -291,12 +299,18 @@ class Reader:
     def _pull(self) -> pa.RecordBatch | None:
         try:
             self._interruption.check()
-            return self._batches.read_next_batch() if self._batches is not None else None
+            if self._batches is None:
+                return None
+            began = time.perf_counter()
+            batch = self._batches.read_next_batch()
         except StopIteration:
             self._ended = True
             return None
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
+        self._spent_s += time.perf_counter() - began
+        self._rows += batch.num_rows
+        return batch
 
     def _failure(self, exc: BaseException) -> Exception:
         self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.
@@ -338,6 +352,7 @@ class EngineInstance:
         #: Views that are not plain: a query of one does not share its cursor.
         self._unsteady: set[str] = set()
         self._lock = threading.Lock()
+        self.long_answers = LongAnswers()
         self.known_fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
         self._idle: deque[tuple[duckdb.DuckDBPyConnection, float]] = deque()
         self._closed = False
@@ -539,6 +554,10 @@ class EngineInstance:
 
     def _create_view(self, name: str, sql: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:

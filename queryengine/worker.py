@@ -20,14 +20,16 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from queryengine import process_limits
 from queryengine.cancellation import CancelSource
 from queryengine.encoders import CONTENT_TYPES
-from queryengine.engine import ArrowParameters, Parameters, Query
+from queryengine.encoders.parts import Parts, length
+from queryengine.engine import ArrowParameters, Encoding, Parameters, Query
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
-from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
+from queryengine.frames import MAX_DATA_BYTES, FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 from queryengine.inprocess import InProcessEngine
 from queryengine.worker_state import WorkerState
 from runtimeconf.model import MIB, RuntimeConfig
@@ -48,6 +50,8 @@ LAST_WORD_S = 0.5
 #: What is sent at once of an answer that is there to its end.
 _SEND_BYTES = 256 * 1024
 _RECEIVE_BYTES = 64 * 1024
+#: How many parts one call of the system takes.
+_MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
 _CPUS = len(os.sched_getaffinity(0))
 
@@ -363,7 +367,7 @@ class _Sender:
     def _rest(self, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
         """Send as much as there is room for, and return what is left."""
         try:
-            sent = self._connection.sendmsg(frames, (), flags)
+            sent = self._connection.sendmsg(frames[:_MOST_PARTS], (), flags)
         except BlockingIOError:
             sent = 0
         rest = []
@@ -442,12 +446,12 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
         columns = [[column.name, column.type] for column in result.columns]
         header = {"columns": columns, "content_type": CONTENT_TYPES[call.query.encoding]}
         frames = [encode_json(Kind.HEADER, header)]
-        chunks: list[bytes] = []
-        for chunk in result:
+        chunks: list[Parts] = []
+        for chunk in result.parts():
             chunks.append(chunk)
-            unsent += len(chunk)
+            unsent += length(chunk)
             if not result.whole or unsent >= _SEND_BYTES:
-                sender.send(*frames, *encode_data(chunks[0] if len(chunks) == 1 else b"".join(chunks)))
+                sender.send(*frames, *_framed(chunks, call.query.encoding))
                 frames, chunks, unsent = [], [], 0
     finally:
         result.close()
@@ -459,13 +463,21 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
         "run_ms": round(timings.run_ms, 3),
         "encode_ms": round(timings.encode_ms, 3),
     }
-    return b"".join([*frames, *encode_data(b"".join(chunks)), encode_json(Kind.END, fields)])
+    return b"".join([*frames, *_framed(chunks, call.query.encoding), encode_json(Kind.END, fields)])
+
+
+def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
+    """Give the frames of *chunks*. A message is one frame and keeps its bounds; the bytes of a stream have none."""
+    if encoding == "flight":
+        return chain.from_iterable(encode_data(*chunk, limit=MAX_DATA_BYTES) for chunk in chunks)
+    return encode_data(*chain.from_iterable(chunks))
 
 
 def _described(engine: InProcessEngine, call: _Call, cancel: CancelSource) -> bytes:
     description = engine.describe(call.query, cancel)
     schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
-    return encode_json(Kind.END, {"description": {"schema": schema, "parameters": description.parameters}})
+    fields = {"schema": schema, "parameters": description.parameters, "is_lasting": description.is_lasting}
+    return encode_json(Kind.END, {"description": fields})
 
 
 def _admitted(engine: InProcessEngine, call: _Call) -> bytes:

@@ -13,7 +13,8 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from queryengine.catalog import Column
-from queryengine.encoders import arrow, csv, json, vnd
+from queryengine.encoders import arrow, csv, flight, json, vnd
+from queryengine.encoders.parts import Parts, joined
 from queryengine.engine import Encoding
 
 CONTENT_TYPES: Mapping[Encoding, str] = MappingProxyType(
@@ -22,11 +23,12 @@ CONTENT_TYPES: Mapping[Encoding, str] = MappingProxyType(
         "csv": "text/csv; charset=utf-8",
         "arrow": "application/vnd.apache.arrow.stream",
         "vnd": "application/vnd.spiceai.sql.v1+json",
+        "flight": "application/x-protobuf",
     }
 )
 
-_ENCODERS: Mapping[Encoding, Callable[..., Iterator[bytes]]] = MappingProxyType(
-    {"json": json.encode, "csv": csv.encode, "arrow": arrow.encode, "vnd": vnd.encode}
+_ENCODERS: Mapping[Encoding, Callable[..., Iterator[bytes | Parts]]] = MappingProxyType(
+    {"json": json.encode, "csv": csv.encode, "arrow": arrow.encode, "vnd": vnd.encode, "flight": flight.encode}
 )
 
 
@@ -46,4 +48,12 @@ def encode(
         SqlError: A column's type has no exact form in the format; before the first chunk.
         ResourceLimitError: One row alone is too large to be made into text.
     """
-    return _ENCODERS[encoding](columns, schema, batches)
+    return map(joined, encode_parts(encoding, columns, schema, batches))
+
+
+def encode_parts(
+    encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Parts]:
+    """As `encode`, for whoever can send what is not in one place: each chunk may refer to the batch it was made of."""
+    for chunk in _ENCODERS[encoding](columns, schema, batches):
+        yield (chunk,) if isinstance(chunk, bytes) else chunk

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from io import BytesIO
 
 import pyarrow as pa
 
 from queryengine.catalog import Column
+from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, column_names, pieces, renderers
-
-#: The end marker (Arrow columnar format, "IPC Streaming Format").
-_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
@@ -20,55 +17,55 @@ def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
-def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """Give the stream: the schema with the first rows, then messages that fit into Flight's, then the end marker."""
-    renderers(columns, schema)  # Refuses what Arrow has damaged.
-    answer = answer_schema(columns, schema)
-    parts = (
-        pa.RecordBatch.from_arrays(piece.columns, schema=answer)
-        for piece, _ in pieces(batches, _size, ARROW_PIECE_BYTES)
-    )
-    return _with_dictionaries(answer, parts) if _has_dictionaries(answer) else _plain(answer, parts)
-
-
-def _plain(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Give the stream without a writer, through which each byte would be copied three times more."""
-    before = bytes(schema.serialize())
-    for batch in batches:
-        # One copy for all but the first, which has the schema before it.
-        yield before + bytes(batch.serialize()) if before else batch.serialize().to_pybytes()
-        before = b""
-    yield before + _END
-
-
-def _with_dictionaries(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Give the stream of a writer, which knows what dictionaries it has sent."""
-    sink = BytesIO()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
+    answer = checked_schema(columns, schema)
+    sink = Sink()
+    with pa.ipc.new_stream(sink, answer) as writer:
+        for batch in cut(answer, batches):
             writer.write_batch(batch)
-            yield _taken(sink)
-    yield _taken(sink)
+            yield sink.take()
+    yield sink.take()
 
 
-def _has_dictionaries(schema: pa.Schema) -> bool:
-    types = list(schema.types)
-    while types:
-        type_ = types.pop()
-        if pa.types.is_dictionary(type_):
-            return True
-        types.extend(type_.field(number).type for number in range(type_.num_fields))
-    return False
+def checked_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
+    """As `answer_schema`; raises SqlError for a type that Arrow has damaged."""
+    renderers(columns, schema)
+    return answer_schema(columns, schema)
+
+
+def cut(answer: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the rows of *batches*, by the names of *answer*, in messages of at most `ARROW_PIECE_BYTES` or one row."""
+    for piece, _ in pieces(batches, _size, ARROW_PIECE_BYTES):
+        yield pa.RecordBatch.from_arrays(piece.columns, schema=answer)
+
+
+class Sink:
+    """
+    The file that an Arrow writer writes to. It keeps what it gets: buffers of batches as they are, without a copy.
+
+    A chunk lives as long as the batch it was made of, so whoever writes takes it before the next.
+    """
+
+    closed = False  # which pyarrow asks of a file
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview] = []
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        """Keep *data*."""
+        self._parts.append(data if isinstance(data, bytes) else memoryview(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: nothing waits."""
+
+    def take(self) -> Parts:
+        """Return what was written since the last call."""
+        parts, self._parts = self._parts, []
+        return parts
 
 
 def _size(batch: pa.RecordBatch) -> int:
     """Return the bytes of the rows; a dictionary is sent once, however many rows refer to it."""
     return int(batch.nbytes - batch.slice(0, 0).nbytes)
-
-
-def _taken(sink: BytesIO) -> bytes:
-    """Return what was written since the last call."""
-    written = sink.getvalue()
-    sink.seek(0)
-    sink.truncate()
-    return written

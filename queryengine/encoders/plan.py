@@ -34,7 +34,7 @@ _LONGEST_KEPT_TEXT = 256
 TEXT_PIECE_BYTES = 4 * 1024 * 1024
 
 #: As Arrow: with its frame well below the 4 MiB that Flight clients take as one message.
-ARROW_PIECE_BYTES = 2 * 1024 * 1024
+ARROW_PIECE_BYTES = 3 * 1024 * 1024
 
 #: A row is made into text as a whole, in several copies, so it has a limit.
 MAX_ROW_BYTES = 128 * 1024 * 1024

@@ -19,10 +19,6 @@ def ipc_stream(table: pa.Table, **options: Any) -> bytes:
     return sink.getvalue()
 
 
-def in_pieces(stream: bytes, length: int) -> list[bytes]:
-    return [stream[begin : begin + length] for begin in range(0, len(stream), length)]
-
-
 def as_upload(stream: bytes) -> list[bytes]:
     """The messages of an IPC stream as a client's FlightData, read by pyarrow."""
     found = []

@@ -2,22 +2,17 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import itertools
-import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flightapi.errors import AnswerCutError
 from flightapi.protocol import framing, messages, schemas
 from queryengine.catalog import Column
-from queryengine.encoders.arrow import encode
-from tests.flightapi.streams import in_pieces, ipc_stream, reread
+from queryengine.encoders import encode, encode_parts, flight
+from queryengine.errors import ResourceLimitError
+from tests.flightapi.streams import reread
 
-END = b"\xff\xff\xff\xff\0\0\0\0"
 TABLE = pa.table(
     {
         "id": pa.array(range(1000), pa.int64()),
@@ -28,106 +23,97 @@ TABLE = pa.table(
         "nothing": pa.nulls(1000),
     }
 )
-STREAM = ipc_stream(TABLE)
+TYPES = [
+    "BIGINT",
+    "ENUM('word 0')",
+    "DECIMAL(18,2)",
+    "TIMESTAMP WITH TIME ZONE",
+    "STRUCT(a BIGINT[], b VARCHAR)",
+    '"NULL"',
+]
 
 
-@pytest.mark.parametrize("length", [1, 7, 8, 4096, len(STREAM)])
-def test_a_stream_becomes_flight_data_wherever_its_chunks_end(length: int) -> None:
-    data = list(framing.flight_data(in_pieces(STREAM, length)))
+COLUMNS = [Column(name=field.name, type=type_) for field, type_ in zip(TABLE.schema, TYPES, strict=True)]
+
+
+def messages_of(table: pa.Table, batch_rows: int = 400) -> list[bytes]:
+    """The table as an engine worker sends it."""
+    chosen = tuple(column for column in COLUMNS if column.name in table.column_names)
+    return list(encode("flight", chosen, table.schema, table.to_batches(max_chunksize=batch_rows)))
+
+
+def test_each_chunk_of_an_answer_is_a_message() -> None:
+    data = messages_of(TABLE)
 
     kinds = [messages.FlightData.FromString(message) for message in data]
     assert reread(data) == TABLE
-    assert len(data) == 3  # schema, dictionary, record batch
-    assert [message.HasField("flight_descriptor") or message.app_metadata for message in kinds] == [b""] * 3
-    assert [bool(message.data_body) for message in kinds] == [False, True, True]
+    assert len(data) == 5  # schema, dictionary, three record batches
+    assert [message.HasField("flight_descriptor") or message.app_metadata for message in kinds] == [b""] * 5
+    assert [bool(message.data_body) for message in kinds] == [False, True, True, True, True]
 
 
-@given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=20))
-def test_chunks_may_be_empty_and_of_any_length(cuts: list[int]) -> None:
-    edges = [0, *sorted(cuts), len(STREAM)]
-    chunks = [STREAM[begin:end] for begin, end in itertools.pairwise(edges)]
+def test_a_dictionary_that_changes_is_sent_again() -> None:
+    words = pa.chunked_array([pa.array(words).dictionary_encode() for words in (["a", "b"], ["a", "b"], ["c", "a"])])
+    columns = (Column(name="word", type="ENUM('a', 'b', 'c')"),)
+    batches = pa.table({"word": words}).to_batches()
 
-    assert reread(framing.flight_data(chunks)) == TABLE
+    data = list(encode("flight", columns, batches[0].schema, batches))
+
+    assert reread(data).column("word").to_pylist() == ["a", "b", "a", "b", "c", "a"]
+    assert len(data) == 6
 
 
-def test_what_the_engine_encodes_is_read_as_it_was() -> None:
-    batches = TABLE.select(["id", "nothing"]).to_batches()
-    columns = [Column(name="id", type="BIGINT"), Column(name="nothing", type='"NULL"')]
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_what_travels_is_what_pyarrow_writes(rows: int) -> None:
+    table = TABLE.drop_columns("word").slice(3, rows)
 
-    data = list(framing.flight_data(encode(columns, batches[0].schema, batches)))
+    *_, batch = (messages.FlightData.FromString(message) for message in messages_of(table, rows))
 
-    assert reread(data) == TABLE.select(["id", "nothing"])
+    expected = pa.ipc.read_message(table.to_batches()[0].serialize())
+    assert batch.data_header == expected.metadata.to_pybytes()
+    assert batch.data_body == expected.body.to_pybytes()
 
 
 def test_an_empty_answer_keeps_its_schema() -> None:
-    data = list(framing.flight_data([ipc_stream(TABLE.slice(0, 0).select(["id"]))]))
+    data = messages_of(TABLE.slice(0, 0))
 
-    assert reread(data).schema == TABLE.select(["id"]).schema
+    assert len(data) == 1
+    assert reread(data).schema == TABLE.schema
 
 
 def test_a_batch_without_a_body_says_that_it_has_none() -> None:
-    data = list(framing.flight_data([ipc_stream(pa.table({"n": pa.nulls(3)}))]))
+    data = messages_of(pa.table({"nothing": pa.nulls(3)}))
 
     assert data[1].endswith(b"\xc2\x3e\x00")
     assert reread(data).num_rows == 3
 
 
-def test_messages_are_given_as_soon_as_they_are_whole() -> None:
-    taken = 0
+def test_bodies_are_not_copied() -> None:
+    batch = TABLE.select(["id"]).to_batches()[0]
+    body = batch.column("id").buffers()[1]
 
-    def chunks() -> Iterator[bytes]:
-        nonlocal taken
-        for chunk in in_pieces(STREAM, 64):
-            taken += 1
-            yield chunk
+    *_, parts = encode_parts("flight", (COLUMNS[0],), batch.schema, [batch, batch])
 
-    data = framing.flight_data(chunks())
-    next(data)
-
-    assert taken * 64 < len(STREAM) / 2
+    assert pa.py_buffer(parts[1]).address == body.address
 
 
-@pytest.mark.parametrize("kept", [0, 4, 8, 100, len(STREAM) - len(END), len(STREAM) - 1])
-def test_a_stream_that_was_cut_is_an_error(kept: int) -> None:
-    with pytest.raises(AnswerCutError, match="broke off"):
-        list(framing.flight_data([STREAM[:kept]]))
+def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "MAX_MESSAGE_BYTES", 1000)
+
+    with pytest.raises(ResourceLimitError, match="2 GiB"):
+        messages_of(TABLE.select(["id"]))
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        pytest.param(STREAM + b"x", id="bytes after the end"),
-        pytest.param(END, id="no schema"),
-        pytest.param(STREAM[: -len(END)] + STREAM, id="two schemas"),
-        pytest.param(STREAM[STREAM.index(b"\xff\xff\xff\xff", 8) :], id="a batch first"),
-        pytest.param(b"\0\0\0\0" + STREAM, id="no continuation marker"),
-        pytest.param(b"\xff\xff\xff\xff\xff\xff\xff\xff", id="a negative length"),
-        pytest.param(b"\xff\xff\xff\xff\x02\0\0\0ab", id="a head of two bytes"),
-        pytest.param(b"\xff\xff\xff\xff\x08\0\0\0\xff\xff\xff\x7f\0\0\0\0", id="a head that points outside"),
-    ],
-)
-def test_what_is_no_arrow_stream_is_an_error(stream: bytes) -> None:
-    with pytest.raises(AnswerCutError):
-        list(framing.flight_data([stream]))
-
-
-@pytest.mark.parametrize("announced", [-1, 2**31, 2**62])
-def test_a_body_that_no_message_can_have_is_an_error(announced: int) -> None:
-    body = messages.FlightData.FromString(list(framing.flight_data([STREAM]))[2]).data_body
-    length = struct.pack("<q", len(body))
-    assert length in STREAM
-
-    with pytest.raises(AnswerCutError):
-        list(framing.flight_data([STREAM.replace(length, struct.pack("<q", announced))]))
-
-
-def test_an_error_of_the_engine_passes_through() -> None:
-    def chunks() -> Iterator[bytes]:
-        yield STREAM[:-100]
+def test_a_failure_of_the_engine_passes_through() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from TABLE.select(["id"]).to_batches()
         raise TimeoutError
 
+    data = encode("flight", (COLUMNS[0],), TABLE.select(["id"]).schema, batches())
+
+    assert [next(data), next(data)]
     with pytest.raises(TimeoutError):
-        list(framing.flight_data(chunks()))
+        next(data)
 
 
 def test_a_table_is_cut_into_messages_below_4_mib() -> None:

@@ -7,14 +7,12 @@ import pytest
 from flightapi import prepared as limits
 from flightapi.errors import UnknownPreparedStatementError
 from flightapi.prepared import Prepared, PreparedStatements
-from queryengine.engine import ArrowParameters, Description
+from queryengine.engine import ArrowParameters
 from queryengine.errors import ResourceLimitError
-
-NOTHING_KNOWN = Description(schema=None, parameters=())
 
 
 def statement(sql: str = "SELECT 1") -> Prepared:
-    return Prepared(sql, NOTHING_KNOWN, 0.0)
+    return Prepared(sql, takes_parameters=False)
 
 
 class Clock:

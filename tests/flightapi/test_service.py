@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,7 +35,8 @@ from tests.flightapi.endpoint import (
     ticket_of,
     upload,
 )
-from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
+from tests.queryengine.conftest import config_of
+from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
 from tests.system.harness import K1, K2, REPOSITORY
 
 
@@ -196,13 +199,19 @@ def test_a_prepared_statement(endpoint: Endpoint) -> None:
     assert endpoint.table(info).to_pylist() == [{"id": 5}]
 
 
-def test_an_old_description_is_not_relied_on(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flightapi.service.DESCRIBED_S", 0.0)
-    prepared = endpoint.prepare("SELECT 1 AS a")
+def test_a_description_is_remembered_until_other_data_is_published(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path)
+    publisher.publish(flights="SELECT 1 AS id")
+    config = config_of(tmp_path, ("flights",))
+    with closing(InProcessEngine(config)) as engine, serving(config, engine) as endpoint:
+        handle = endpoint.prepare("FROM flights").prepared_statement_handle
+        publisher.publish(flights="SELECT 'x' AS name, 2 AS id")
 
-    info = endpoint.info(executing(prepared.prepared_statement_handle))
+        columns = schema_of(endpoint.info(executing(handle)).schema).names
+        rows = endpoint.sql("FROM flights").to_pylist()
 
-    assert schema_of(info.schema).names == ["a"]
+    assert columns == ["name", "id"]
+    assert rows == [{"name": "x", "id": 2}]
 
 
 def test_parameters_are_bound_by_position(endpoint: Endpoint) -> None:

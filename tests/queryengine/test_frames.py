@@ -101,14 +101,40 @@ def test_lone_surrogates_survive() -> None:
 
 
 def test_long_data_is_split() -> None:
-    data = bytes(range(256)) * (frames.MAX_DATA_BYTES // 100)
+    data = bytes(range(256)) * (frames.STREAM_DATA_BYTES // 100)
     decoder = FrameDecoder()
 
-    received = [frame for piece in encode_data(data) for frame in decoder.feed(piece)]
+    received = [frame for piece in encode_data(data[:10], data[10:]) for frame in decoder.feed(piece)]
 
     assert {kind for kind, _ in received} == {Kind.DATA}
-    assert max(len(payload) for _, payload in received) == frames.MAX_DATA_BYTES
+    assert [len(payload) for _, payload in received[:-1]] == [frames.STREAM_DATA_BYTES] * (len(received) - 1)
     assert b"".join(payload for _, payload in received) == data
+
+
+def test_a_message_keeps_its_bounds() -> None:
+    parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(3 * frames.STREAM_DATA_BYTES)), b"tail"]
+    decoder = FrameDecoder()
+
+    received = [frame for piece in encode_data(*parts, limit=frames.MAX_DATA_BYTES) for frame in decoder.feed(piece)]
+
+    assert received == [(Kind.DATA, b"".join(parts))]
+
+
+def test_after_a_long_payload_no_other_is_begun_unasked() -> None:
+    stream = b"".join(encode_data(os.urandom(600_000), limit=200_000)) + encode_json(Kind.END, {"rows": 1})
+    decoder = FrameDecoder()
+    received: list[tuple[Kind, bytes]] = []
+    read: list[bytes] = []
+    while stream:
+        wanted = decoder.wanted
+        read.append(stream[:wanted])
+        stream = stream[wanted:]
+        received += decoder.feed(read[-1])
+
+    assert [kind for kind, _ in received] == [Kind.DATA] * 3 + [Kind.END]
+    assert [len(data) for data in read[1:-1]] == [200_005 - 65_536, 5, 200_000, 5, 200_000, 5]
+    assert received[1][1] is read[3]  # not copied
+    assert decoder.is_between_frames
 
 
 def test_no_data_is_no_frame() -> None:
@@ -170,14 +196,14 @@ def test_bytes_count_even_when_their_frames_are_not_asked_for() -> None:
 
 @pytest.mark.parametrize("size", [997, 65_536, 70_001, 300_005, 10**7])
 def test_long_payloads_come_in_any_pieces(size: int) -> None:
-    payloads = [os.urandom(300_000), b"", b"short", os.urandom(frames.MAX_DATA_BYTES), os.urandom(65_536)]
+    payloads = [os.urandom(300_000), b"", b"short", os.urandom(frames.STREAM_DATA_BYTES), os.urandom(65_536)]
     stream = b"".join(part for payload in payloads for part in (*encode_data(payload), encode_json(Kind.MESSAGE, {})))
     decoder = FrameDecoder()
     received: list[tuple[Kind, bytes]] = []
 
     for begin in range(0, len(stream), size):
         received += decoder.feed(memoryview(stream)[begin : begin + size])
-        assert decoder.missing <= frames.MAX_DATA_BYTES
+        assert decoder.missing <= frames.STREAM_DATA_BYTES
         assert not (decoder.missing and decoder.is_between_frames)
 
     assert [payload for kind, payload in received if kind is Kind.DATA] == [payload for payload in payloads if payload]

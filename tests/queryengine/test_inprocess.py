@@ -194,10 +194,10 @@ def test_an_encoder_that_fails_is_an_error_of_this_room(
     engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> Any:
-        yield b"["
+        yield (b"[",)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("queryengine.inprocess.encode", broken)
+    monkeypatch.setattr("queryengine.inprocess.encode_parts", broken)
 
     with pytest.raises(QueryError, match="could not be encoded"):
         ask(engine, "SELECT 1")

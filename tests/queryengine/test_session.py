@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.gate import Gate
-from queryengine.session import BATCH_BYTES, BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
+from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS
+from queryengine.session import BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
 from queryengine.views import gate_views
 from tests.queryengine.conftest import MakeConfig
 from tests.queryengine.publishing import Publisher
@@ -159,13 +160,13 @@ def test_a_state_directory_with_a_quote_works(tmp_path: Path, open_session: Open
 
 
 def test_small_batches_are_joined_but_the_first_is_not_held_back(open_session: OpenSession) -> None:
-    reader = run(open_session(), "SELECT range FROM range(100000)")
+    reader = run(open_session(), "SELECT range FROM range(200000)")
     sizes = [batch.num_rows for batch in reader]
     reader.close()
 
-    assert sizes[0] < BATCH_ROWS / 4
-    assert all(size >= BATCH_ROWS for size in sizes[1:-1])
-    assert sum(sizes) == 100_000
+    assert sizes[0] == VECTOR_ROWS
+    assert all(BATCH_ROWS - VECTOR_ROWS < size <= BATCH_ROWS for size in sizes[1:-1])
+    assert sum(sizes) == 200_000
     assert not reader.short
 
 
@@ -175,7 +176,37 @@ def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
     reader.close()
 
     assert sum(rows for rows, _ in batches) == 20_000
-    assert max(size for _, size in batches) < BATCH_BYTES + 25 * 2**20
+    assert max(size for _, size in batches) < 25 * 2**20
+
+
+def test_the_next_answer_to_a_long_statement_has_larger_batches(
+    open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.long_answers.FAST_ROWS_PER_S", 0)
+    publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(200000) t(i)")
+    session = open_session()
+
+    first: list[int] = []
+    for sql in ("FROM flights", "FROM flights", "FROM flights LIMIT 10", *["SELECT *, random() FROM flights"] * 2):
+        with closing(run(session, sql)) as reader:
+            batches = list(reader)
+        first.append(batches[0].num_rows)
+        assert sum(batch.num_rows for batch in batches) in {10, 200_000}
+        assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
+
+    assert first == [VECTOR_ROWS, 60 * VECTOR_ROWS, 10, VECTOR_ROWS, VECTOR_ROWS]
+
+
+def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.long_answers.FAST_ROWS_PER_S", 0)
+    session = open_session()
+
+    for value in (1, 2):
+        with closing(run(session, "SELECT range + $1 AS a FROM range(200000)", [value])) as reader:
+            assert next(iter(reader)).num_rows == VECTOR_ROWS
+            assert sum(batch.num_rows for batch in reader) == 200_000 - VECTOR_ROWS
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2047])

@@ -1,0 +1,90 @@
+"""
+Answers as messages of Arrow Flight: each chunk is one serialised FlightData (`Flight.proto`), whose body is no copy.
+
+FlightData is an Arrow IPC message in two fields: the head, and the body if there is one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from queryengine.catalog import Column
+from queryengine.encoders import arrow
+from queryengine.encoders.parts import Parts, joined, length
+from queryengine.errors import ResourceLimitError
+
+#: The longest message of protobuf; no client takes one that is longer.
+MAX_MESSAGE_BYTES: Final = 2**31 - 1
+
+#: The keys of the fields `data_header` (2) and `data_body` (1000), both of bytes.
+_DATA_HEADER: Final = b"\x12"
+_DATA_BODY: Final = b"\xc2\x3e"
+
+#: What stands before the head of an encapsulated message: the continuation marker, and the length of the head.
+_PREFIX: Final = struct.Struct("<4xi")
+
+
+def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
+    """Give the schema, dictionaries and record batches, the latter below the 4 MiB that clients take."""
+    answer = arrow.checked_schema(columns, schema)
+    return messages(answer, arrow.cut(answer, batches))
+
+
+def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
+    """
+    Give *schema*, and each of *batches* with the dictionaries that it needs.
+
+    Raises:
+        ResourceLimitError: A batch is longer than a message can be.
+    """
+    sink = arrow.Sink()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        written = 0
+        for batch in batches:
+            writer.write_batch(batch)
+            before, written = written, writer.stats.num_messages
+            yield from _one(sink.take()) if written == before + 1 else _several(sink.take())
+    yield from _several(sink.take())  # the schema, when there was no batch
+
+
+def _one(parts: Parts) -> Iterator[Parts]:
+    """Give the only message in *parts*."""
+    head = b""
+    body = iter(parts)
+    while len(head) < _PREFIX.size or len(head) < _PREFIX.size + _PREFIX.unpack_from(head)[0]:
+        head += bytes(next(body))
+    yield _flight_data(head[_PREFIX.size :], list(body))
+
+
+def _several(parts: Parts) -> Iterator[Parts]:
+    """Give all messages in *parts*, none of the end marker."""
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(joined(parts))):
+        yield _flight_data(
+            message.metadata.to_pybytes(), None if message.type == "schema" else [memoryview(message.body)]
+        )
+
+
+def _flight_data(head: bytes, body: Parts | None) -> Parts:
+    """Return FlightData. A schema has no body; anything else says how long its body is, even when that is nothing."""
+    start = _DATA_HEADER + _varint(len(head)) + head
+    if body is None:
+        return [start]
+    body_bytes = length(body)
+    start += _DATA_BODY + _varint(body_bytes)
+    if len(start) + body_bytes > MAX_MESSAGE_BYTES:
+        raise ResourceLimitError("One row takes more than 2 GiB, which no message can hold: select less of it.")
+    return [start, *body]
+
+
+def _varint(number: int) -> bytes:
+    """Return *number*, not negative, as protobuf writes lengths: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flightapi import descriptions as limits
+from flightapi.descriptions import LASTING_S, Descriptions
+from queryengine.engine import Description
+from queryengine.errors import SqlError
+from tests.queryengine.publishing import Publisher
+
+KNOWN = Description(schema=b"schema", parameters=(), is_lasting=True)
+
+
+class Engine:
+    """Describes every statement in the same way, and counts."""
+
+    def __init__(self, description: Description = KNOWN) -> None:
+        self.asked = 0
+        self._description = description
+
+    def __call__(self) -> Description:
+        self.asked += 1
+        return self._description
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Descriptions:
+    Publisher(tmp_path).publish(flights="SELECT 1 AS id")
+    return Descriptions(tmp_path)
+
+
+def test_the_engine_is_asked_once(known: Descriptions) -> None:
+    engine = Engine()
+
+    assert [known.of("FROM flights", engine) for _ in range(3)] == [KNOWN] * 3
+    assert engine.asked == 1
+    known.of("FROM planes", engine)
+    assert engine.asked == 2
+
+
+def test_nothing_survives_what_is_published_next(known: Descriptions, tmp_path: Path) -> None:
+    engine = Engine()
+    known.of("FROM flights", engine)
+
+    Publisher(tmp_path).publish(flights="SELECT 2 AS id")
+
+    known.of("FROM flights", engine)
+    known.of("FROM flights", engine)
+    assert engine.asked == 2
+
+
+def test_what_was_described_while_other_data_was_published_is_not_remembered(
+    known: Descriptions, tmp_path: Path
+) -> None:
+    engine = Engine()
+
+    def slow() -> Description:
+        Publisher(tmp_path).publish(flights="SELECT 2 AS id")
+        known.of("FROM others", engine)
+        return Description(schema=b"old", parameters=(), is_lasting=True)
+
+    known.of("FROM flights", slow)
+
+    assert known.of("FROM flights", engine) == KNOWN
+
+
+def test_no_description_is_relied_on_for_long(tmp_path: Path) -> None:
+    clock = Clock()
+    known = Descriptions(tmp_path, clock)
+    engine = Engine()
+    for seconds in (0.0, LASTING_S - 0.1, LASTING_S, LASTING_S + 1):
+        clock.now = seconds
+        known.of("SELECT 1", engine)
+
+    assert engine.asked == 2
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        pytest.param(Description(schema=b"schema", parameters=()), id="of this moment"),
+        pytest.param(Description(schema=None, parameters=("1",), is_lasting=True), id="without a schema"),
+        pytest.param(Description(schema=b"schema", parameters=("1",), is_lasting=True), id="with parameters"),
+        pytest.param(
+            Description(schema=bytes(limits.MAX_ENTRY_BYTES), parameters=(), is_lasting=True), id="of many columns"
+        ),
+    ],
+)
+def test_what_is_asked_for_each_time(known: Descriptions, description: Description) -> None:
+    engine = Engine(description)
+
+    assert [known.of("SELECT $1", engine) for _ in range(2)] == [description] * 2
+    assert engine.asked == 2
+
+
+def test_a_failure_is_not_remembered(known: Descriptions) -> None:
+    def fails() -> Description:
+        raise SqlError("No.")
+
+    with pytest.raises(SqlError):
+        known.of("FROM flights", fails)
+
+    assert known.of("FROM flights", Engine()) == KNOWN
+
+
+def test_what_was_not_asked_for_longest_is_forgotten(known: Descriptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_BYTES", 10_000)
+
+    def asks(sql: str) -> bool:
+        engine = Engine()
+        known.of(sql, engine)
+        return bool(engine.asked)
+
+    describe: list[Callable[[], Description]] = [Engine() for _ in range(100)]
+    for number, engine in enumerate(describe):
+        known.of(f"SELECT {number}", engine)
+        assert not asks("SELECT 0")
+
+    assert not asks("SELECT 99")
+    assert asks("SELECT 1")
