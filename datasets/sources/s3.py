@@ -76,7 +76,7 @@ class S3Source:
             )
             found = gathered(matching, self._shown, "matches no object")
             # A key that has these letters in it, and is there as it stands, is that object.
-            return [one for one in found if one.key == key] or found
+            return [one for one in found if one.key == key] or _sorted(found)
         if key and not key.endswith("/"):
             single = bucket.look(key)
             if single is not None:
@@ -87,7 +87,7 @@ class S3Source:
                 )
             key += "/"
         below = (one for one in bucket.listed(key) if _is_data(one.key.removeprefix(key)))
-        return gathered(below, self._shown, "has no object below it")
+        return _sorted(gathered(below, self._shown, "has no object below it"))
 
 
 def version_of(found: Sequence[StoredObject]) -> str | None:
@@ -95,6 +95,11 @@ def version_of(found: Sequence[StoredObject]) -> str | None:
     if not all(one.tag for one in found):
         return None
     return hashlib.sha256(json.dumps([(one.key, one.tag) for one in found]).encode()).hexdigest()
+
+
+def _sorted(found: list[StoredObject]) -> list[StoredObject]:
+    """Return *found* in the order of their keys; not every server lists them so."""
+    return sorted(found, key=lambda one: one.key)
 
 
 def _as_sent(kind: Kind, answer: Answer, shown: str) -> Kind:

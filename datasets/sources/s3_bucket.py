@@ -118,7 +118,7 @@ class Bucket:
 
     def listed(self, prefix: str) -> Iterator[StoredObject]:
         """
-        Give the objects whose keys begin with *prefix*, in the order of their keys.
+        Give the objects whose keys begin with *prefix*, in the order of the server.
 
         Raises:
             SourceError: They cannot be listed.
@@ -146,11 +146,13 @@ class Bucket:
         Raises:
             SourceError: It is another by now, or gone, or cannot be read.
         """
-        condition = {"If-Match": found.tag} if found.tag else {}
+        # A weak tag fits no If-Match (RFC 9110, 13.1.1), but is compared below.
+        condition = {"If-Match": found.tag} if found.tag.startswith('"') else {}
         shown = self.shown(found.key)
         with self._ask("GET", found.key, headers=condition) as answer:
             # Not every server knows conditions.
-            is_other = bool(found.tag) and _tag(answer.headers.get("etag", found.tag)) != found.tag
+            tag = _tag(answer.headers.get("etag", ""))
+            is_other = bool(tag and found.tag) and tag.removeprefix("W/") != found.tag.removeprefix("W/")
             if answer.status == 412 or (answer.status == 200 and is_other):
                 raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
             if answer.status != 200:
@@ -221,8 +223,12 @@ def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials
 
 
 def _tag(text: str) -> str:
-    """Return an entity tag that can be sent back; nothing where *text* is none."""
-    return text if len(text) <= _MAX_TAG_LENGTH and text.isascii() and text.isprintable() else ""
+    """Return *text* as an entity tag (RFC 9110, 8.8.3); some servers list it without quotes. Nothing if it is none."""
+    if len(text) > _MAX_TAG_LENGTH:
+        return ""
+    if re.fullmatch(r'(?:W/)?"[!#-~]*"', text) is not None:
+        return text
+    return f'"{text}"' if re.fullmatch(r"[!#-~]+", text) is not None else ""
 
 
 def _code_of(answer: Answer) -> str:

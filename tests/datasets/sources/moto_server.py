@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,16 @@ class S3Server:
     secret: str
     other_key: str
     other_secret: str
+    process: int
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the server: connections are accepted, as its system does that, and nothing is answered."""
+        os.kill(self.process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process, signal.SIGCONT)
 
     @property
     def params(self) -> dict[str, str]:
@@ -70,7 +81,7 @@ def s3_server() -> Iterator[S3Server]:
             iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(_POLICY))
             httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()
             reader, nobody = ((user["AccessKeyId"], user["SecretAccessKey"]) for user in users)
-            yield S3Server(url, *reader, *nobody)
+            yield S3Server(url, *reader, *nobody, process.pid)
         finally:
             process.kill()
 

@@ -33,6 +33,15 @@ SECRET = "canary-3bZ"
 _NUMBERS = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
     with s3_server() as running:
@@ -257,9 +266,6 @@ def test_the_environment_is_asked_only_when_the_author_says_so(
     store.put("a.csv")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(store.directory / "absent"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(store.directory / "absent"))
     store.params = {"s3_endpoint": server.url}
 
     assert store.load("a.csv", s3_auth="iam_role") == ROWS
@@ -275,7 +281,6 @@ def test_the_environment_is_asked_only_when_the_author_says_so(
 def test_what_finds_no_credentials_shows_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     (store.directory / "config").write_text(f"[default]\ncredential_process = sh -c 'echo {SECRET}'\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(store.directory / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(store.directory / "absent"))
     store.params = {"s3_endpoint": store.params["s3_endpoint"]}
 
     sentence = store.refusal("a.csv", s3_auth="iam_role")
@@ -286,6 +291,7 @@ def test_what_finds_no_credentials_shows_none(store: Store, monkeypatch: pytest.
 
 def test_a_bucket_in_the_host_is_signed_for_that_host(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", store.params["s3_endpoint"])
+    monkeypatch.setenv("no_proxy", "")
     store.put("a b.csv")
 
     found = store.load(
@@ -364,6 +370,22 @@ def test_a_list_that_is_none_is_refused(web: WebServer, tmp_path: Path, page: by
     web.files[LIST_TARGET] = File(body, tag=None)
 
     assert refused(web, tmp_path) == "'s3://bucket/d/': the server does not list objects as S3 does."
+
+
+@pytest.mark.parametrize(
+    ("listed", "sent", "condition"),
+    [("1", '"1"', '"1"'), ('W/"1"', 'W/"1"', None), ('"1"', 'W/"1"', '"1"'), ('"1"', None, '"1"')],
+    ids=["listed without quotes", "weak", "weakened on the way", "not sent"],
+)
+def test_tags_are_compared_however_a_server_writes_them(
+    web: WebServer, tmp_path: Path, listed: str, sent: str | None, condition: str | None
+) -> None:
+    web.files[LIST_TARGET] = listing((b"b.csv", listed.encode()), (b"a.csv", listed.encode()))
+    web.files["/bucket/d/a.csv"] = web.files["/bucket/d/b.csv"] = File(CSV, tag=sent)
+
+    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
+    assert web.targets[1:3] == ["/bucket/d/a.csv", "/bucket/d/b.csv"]
+    assert web.requests[1].get("If-Match") == condition
 
 
 def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
@@ -478,29 +500,33 @@ def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
 
 
-def test_a_service_refreshes_through_an_outage(web: WebServer, tmp_path: Path) -> None:
-    web.files["/bucket/a.csv"] = File(CSV)
-    params = {"s3_endpoint": web.url, "s3_key": "AKIA", "s3_secret": SECRET}
-    config = configured(tmp_path, "s3://bucket/a.csv", params, refresh_check_interval="100ms")
+def test_a_service_refreshes_through_an_outage(server: S3Server, store: Store, tmp_path: Path) -> None:
+    store.put("a.csv")
+    params = store.params | {"client_timeout": "500ms"}
+    config = configured(tmp_path, f"s3://{store.name}/a.csv", params, refresh_check_interval="100ms")
     service = DatasetService(config, exclusive=True)
     service.start()
 
     def rows_served(expected: int) -> Callable[[], bool]:
         return lambda: service.datasets()[0].rows == expected
 
+    def failures() -> int:
+        return sum(run.status == "failed" for run in service.history("d"))
+
     try:
         wait_for(rows_served(1), "the first load")
-        web.files["/bucket/a.csv"] = File(b"a,b\n1,x\n2,y\n")
+        store.put("a.csv", b"a,b\n1,x\n2,y\n")
         wait_for(rows_served(2), "the changed object")
-        web.files["/bucket/a.csv"] = File(status=503)
-        wait_for(lambda: [run for run in service.history("d") if run.status == "failed"][2:], "three failures")
-        state = service.datasets()[0]
-        assert (state.rows, state.status) == (2, "Error")
-        assert state.error == "'s3://bucket/a.csv': the server failed (status 503)."
-        web.files["/bucket/a.csv"] = File(b"a,b\n1,x\n2,y\n3,z\n")
+        with server.stopped():
+            before = failures()
+            wait_for(lambda: failures() >= before + 3, "three failures")
+            state = service.datasets()[0]
+        store.put("a.csv", b"a,b\n1,x\n2,y\n3,z\n")
         wait_for(rows_served(3), "the source to be back")
     finally:
         service.stop(30)
+    assert (state.rows, state.status) == (2, "Error")
+    assert state.error == f"'s3://{store.name}': the server was silent for 0.5 s, the client_timeout."
 
 
 def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -> None:
