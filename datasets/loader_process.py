@@ -87,7 +87,7 @@ def main(descriptor: int, parent: int) -> None:
             for _, payload in decoder.feed(data):
                 request = decode_json(payload)
                 # A library takes memory once, which is not that of the load, nor a reason to replace the process.
-                if import_source(request["dataset"]["connector"]):
+                if import_source(request["order"]["dataset"]["connector"]):
                     base = memory.use().resident
                 allowance = int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"])
                 memory.limit(allowance + SPARE_BYTES)

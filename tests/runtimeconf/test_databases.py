@@ -1,9 +1,8 @@
-"""How `postgres:`, `sqlite:`, `duckdb:` and `flightsql:` are declared, and what their pages say of it."""
+"""How `postgres:`, `sqlite:`, `duckdb:` and `flightsql:` are declared."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
 from tests.runtimeconf.texts import Fault, Faults, Load
 
-ROOT = Path(__file__).parents[2]
-CONNECTOR_NAMES = ("postgres", "sqlite", "duckdb", "flightsql")
 SECRET = "canary-8fK"
 
 POSTGRES = {"pg_host": "db", "pg_db": "shop", "pg_user": "reader", "pg_pass": "${ secrets:it }"}
@@ -172,31 +169,3 @@ def test_a_library_that_is_not_there_is_a_fault_that_says_how_to_install_it(
         command = f"python -m pip install 'adbc-driver-{driver}~=1.13'"
         assert found.message == f"the connector {name} needs a library: {command}"
     assert CONNECTORS["duckdb"].packages == ()
-
-
-# --- pages ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", CONNECTOR_NAMES)
-def test_the_page_of_a_connector_has_a_row_for_each_parameter_and_examples_that_load(
-    load_text: Load, name: str
-) -> None:
-    page = (ROOT / "docs" / "sources" / f"{name}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-    assert set(re.findall(r"^\| `([a-z0-9]+_[a-z0-9_]+)` \|", page, re.MULTILINE)) == {
-        param.name for param in CONNECTORS[name].params
-    }
-    assert blocks
-    for block in blocks:
-        secrets = {secret.upper(): "value" for secret in re.findall(r"secrets:(\w+)", block)}
-        assert load_text(block, secrets).datasets
-    for package in CONNECTORS[name].packages:
-        assert f"'{package.requirement}'" in page
-
-
-def test_the_libraries_are_pinned_as_the_fault_says() -> None:
-    pinned = (ROOT / "requirements" / "sources.in").read_text(encoding="utf-8").splitlines()
-
-    for name in CONNECTOR_NAMES:
-        assert {package.requirement for package in CONNECTORS[name].packages} <= set(pinned)

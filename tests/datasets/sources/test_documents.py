@@ -24,7 +24,8 @@ def test_every_connector_has_a_page() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_parameter_has_a_row(page: str) -> None:
     text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
-    rows = set(re.findall(r"^\| `([a-z0-9_]+)` \|", text, re.MULTILINE))
+    _, _, table = text.partition("| Parameter | Default | Meaning |\n|---|---|---|\n")
+    rows = set(re.findall(r"^\| `([a-z0-9_]+)` \|", table.partition("\n\n")[0], re.MULTILINE))
 
     for name in PAGES[page]:
         assert rows == {param.name for param in CONNECTORS[name].params}
@@ -40,6 +41,14 @@ def test_every_example_loads(page: str, tmp_path: Path) -> None:
         (tmp_path / "runtime.yaml").write_text(block)
         secrets = {name.upper(): "value" for name in re.findall(r"secrets:(\w+)", block)}
         assert load(tmp_path / "runtime.yaml", secrets).datasets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_what_to_install(page: str) -> None:
+    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
+
+    for name in PAGES[page]:
+        assert all(f"'{package.requirement}'" in text for package in CONNECTORS[name].packages)
 
 
 def test_libraries_of_connectors_are_pinned_as_the_fault_at_start_says() -> None:
