@@ -200,7 +200,7 @@ def test_columns_and_rows_that_nobody_needs_stay_where_they_are(tmp_path: Path, 
 
 
 def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, params: dict[str, str]) -> None:
-    with closing(LoaderProcess(builder(tmp_path, memory_mib=64))) as process:
+    with closing(LoaderProcess(builder(tmp_path, memory_mib=128))) as process:
         snapshot = process.build(declare(params, "many"), None, deadline())
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(1000000, 499999500000, 200)]
