@@ -50,13 +50,14 @@ class Downloads:
             SnapshotError: The deadline passed.
             OSError: There is no room for it.
         """
-        if answer.length is not None:
-            self._take(answer.length, shown)
+        if answer.length is not None and answer.length > self.limit:
+            raise self._too_large(shown)
         file = self.stack.enter_context(tempfile.TemporaryFile(dir=self.load.scratch, buffering=0))  # noqa: SIM115
         for block in answer.blocks():
             self.load.deadline.check()
-            if answer.length is None:
-                self._take(len(block), shown)
+            if len(block) > self.limit:
+                raise self._too_large(shown)
+            self.limit -= len(block)
             unwritten = memoryview(block)
             while unwritten:
                 unwritten = unwritten[file.write(unwritten) :]
@@ -65,7 +66,5 @@ class Downloads:
             raise SourceError(f"'{shown}' is empty (0 bytes).")
         return PinnedFile(file.fileno(), shown, identity)
 
-    def _take(self, size: int, shown: str) -> None:
-        if size > self.limit:
-            raise SourceError(f"'{shown}' has more bytes than {self.reason} allows.")
-        self.limit -= size
+    def _too_large(self, shown: str) -> SourceError:
+        return SourceError(f"'{shown}' has more bytes than {self.reason} allows.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
@@ -69,8 +70,7 @@ class S3Source:
         key = self._key
         if glob.has_magic(key):
             pattern = key.split("/")
-            plain = next(index for index, part in enumerate(pattern) if glob.has_magic(part))
-            beginning = "".join(f"{part}/" for part in pattern[:plain])
+            beginning = re.split(r"[*?[]", key, maxsplit=1)[0]
             matching = (
                 one for one in bucket.listed(beginning) if one.key == key or _matches(one.key.split("/"), pattern)
             )

@@ -257,6 +257,14 @@ def test_more_bytes_than_allowed_are_refused(web: WebServer, tmp_path: Path, chu
     assert len(loaded(tmp_path, f"{web.url}/a.csv", max_download_size="20002B")) == 10_000
 
 
+def test_a_length_that_chunks_go_beyond_does_not_count(web: WebServer, tmp_path: Path) -> None:
+    body = b"a\n" + b"1\n" * 10_000
+    web.files["/a.csv"] = File(body, chunk_bytes=1000, headers={"Content-Length": "5"})
+
+    assert "more bytes than params.max_download_size" in refused(tmp_path, f"{web.url}/a.csv", max_download_size="9000")
+    assert len(loaded(tmp_path, f"{web.url}/a.csv")) == 10_000
+
+
 def test_a_disk_that_is_full_is_said(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     web.files["/a.csv"] = File(b"a\n" + b"1\n" * 500_000)
