@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,12 @@ def s3_server() -> Iterator[S3Server]:
             address = _ADDRESS.search(said.read_text())
             assert address is not None, said.read_text()
             url = address[0]
-            iam = _client("iam", url, "anybody", "anything")
             users = []
-            for name in ("reader", "nobody"):
-                iam.create_user(UserName=name)
-                users.append(iam.create_access_key(UserName=name)["AccessKey"])
-            iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(_POLICY))
+            with closing(_client("iam", url, "anybody", "anything")) as iam:
+                for name in ("reader", "nobody"):
+                    iam.create_user(UserName=name)
+                    users.append(iam.create_access_key(UserName=name)["AccessKey"])
+                iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(_POLICY))
             httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()
             reader, nobody = ((user["AccessKeyId"], user["SecretAccessKey"]) for user in users)
             yield S3Server(url, *reader, *nobody, process.pid)

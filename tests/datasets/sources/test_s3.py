@@ -51,8 +51,8 @@ def server() -> Iterator[S3Server]:
 class Store:
     """A bucket of the test's own."""
 
-    def __init__(self, server: S3Server, directory: Path) -> None:
-        self.client = server.client()
+    def __init__(self, server: S3Server, client: Any, directory: Path) -> None:
+        self.client = client
         self.name = f"bucket-{next(_NUMBERS)}"
         self.params = server.params
         self.directory = directory
@@ -82,8 +82,9 @@ class Store:
 
 
 @pytest.fixture
-def store(server: S3Server, tmp_path: Path) -> Store:
-    return Store(server, tmp_path)
+def store(server: S3Server, tmp_path: Path) -> Iterator[Store]:
+    with closing(server.client()) as client:
+        yield Store(server, client, tmp_path)
 
 
 LIST = (
