@@ -55,6 +55,7 @@ class Turn:
     """What one contestant did in one round."""
 
     rows_per_s: float
+    first_rows_per_s: float  # of the first read after the start
     megabytes_per_s: float
     select_1_p50_ms: float
 
@@ -167,6 +168,7 @@ def _measure(contestant: Contestant, rows: int, reads: int, statements: int) -> 
     best = min(read_s)
     return Turn(
         rows_per_s=round(rows / best),
+        first_rows_per_s=round(rows / read_s[0]),
         megabytes_per_s=round(size / best / 1e6, 1),
         select_1_p50_ms=round(statistics.median(answer_s[statements // 10 :]) * 1e3, 3),  # the first ones warm up
     )
@@ -174,9 +176,13 @@ def _measure(contestant: Contestant, rows: int, reads: int, statements: int) -> 
 
 def _report(turns: dict[str, list[Turn]]) -> int:
     rows = {name: statistics.median(turn.rows_per_s for turn in found) for name, found in turns.items()}
+    first = {name: statistics.median(turn.first_rows_per_s for turn in found) for name, found in turns.items()}
     p50 = {name: statistics.median(turn.select_1_p50_ms for turn in found) for name, found in turns.items()}
     for name in turns:
-        print(f"{name:6} {rows[name] / 1e6:6.2f} million rows/s, SELECT 1 p50 {p50[name]:.2f} ms")
+        print(
+            f"{name:6} {rows[name] / 1e6:6.2f} million rows/s ({first[name] / 1e6:.2f} when first read), "
+            f"SELECT 1 p50 {p50[name]:.2f} ms"
+        )
     if "ROAPI" not in turns:
         return 0
     faster, slower = rows["ours"] / rows["ROAPI"], p50["ours"] / p50["ROAPI"]

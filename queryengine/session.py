@@ -26,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,9 @@ BATCH_ROWS = 60_000
 _SHARED_S = 1.0
 _IDLE_CURSORS = 8
 
+#: How many statements stay bound on a cursor.
+_MOST_BOUND = 16
+
 #: The longest text that shares a cursor, in characters: DuckDB holds the interpreter while it parses it.
 _SHARED_CHARACTERS = 1000
 
@@ -75,6 +78,28 @@ _KEPT_TYPES_CHARACTERS = 2000
 
 #: How the gate writes an EXPLAIN that would run its statement.
 _NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A statement as a relation that Arrow can hold, and the names and DuckDB types of its columns before that."""
+
+    relation: duckdb.DuckDBPyRelation
+    columns: tuple[Column, ...]
+    lines_before: int
+
+
+@dataclass(eq=False, slots=True)
+class Cursor:
+    """
+    A cursor of DuckDB with its transaction, which began at `begun_s` (`time.monotonic`), and what was bound in it.
+
+    Nothing that a name stands for changes in the transaction, so a statement without parameters is bound in it once.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    begun_s: float | None = None
+    bound: dict[str, _Bound] = field(default_factory=dict)
 
 
 class SnapshotGoneError(Exception):
@@ -95,11 +120,10 @@ class Reader:
     def __init__(
         self,
         session: EngineInstance,
-        cursor: duckdb.DuckDBPyConnection,
+        cursor: Cursor,
         interruption: Interruption,
         *,
         shared: bool = False,
-        begun_s: float | None = None,
     ) -> None:
         """
         Own *cursor*, and let *interruption* stop what happens on it. `start` runs a statement.
@@ -109,13 +133,11 @@ class Reader:
             cursor: New, or from another reader that kept it.
             interruption: Stops the statement.
             shared: Whether the cursor may be kept for another reader.
-            begun_s: When (`time.monotonic`) the transaction began that *cursor* is in; None for a new cursor.
         """
         self._session = session
         self._cursor = cursor
         self._interruption = interruption
         self._shared = shared
-        self._begun_s = begun_s
         self._batches: pa.RecordBatchReader | None = None
         self._learn: Callable[[int, float], None] | None = None
         self._rows = 0
@@ -139,15 +161,16 @@ class Reader:
         known = self._session.long_answers
         try:
             self._begin()
-            relation = self._projected(statement.sql, parameters)
-            self._interruption.check()
             lasting = self._shared and not statement.parameters
-            self._batches = relation.to_arrow_reader(known.batch_rows(statement.sql) if lasting else VECTOR_ROWS)
+            bound = self._bound_before(statement.sql) if lasting else self._bind(statement.sql, parameters)
+            self.columns, self._lines_before = bound.columns, bound.lines_before
+            self._interruption.check()
+            self._batches = bound.relation.to_arrow_reader(known.batch_rows(statement.sql) if lasting else VECTOR_ROWS)
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         self.schema = self._batches.schema
         if lasting:
-            self._learn = partial(known.learn, statement.sql, relation, self.schema)
+            self._learn = partial(known.learn, statement.sql, bound.relation, self.schema)
         self._look_ahead()
 
     def describe(
@@ -167,15 +190,17 @@ class Reader:
             if unbound and statement.kind == "select":
                 # It knows that values are missing, and complains only of what no value could mend.
                 self._lines_before = _LINES_BEFORE_PROJECTED
-                self._cursor.execute(f"PREPARE described AS\n\n{sql}")
-                self._cursor.execute("DEALLOCATE described")
+                self._cursor.connection.execute(f"PREPARE described AS\n\n{sql}")
+                self._cursor.connection.execute("DEALLOCATE described")
                 self._lines_before = 0
             self._interruption.check()
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         try:
             try:
-                schema = self._schema(self._projected(sql, parameters))
+                bound = self._bind(sql, parameters)
+                self.columns, self._lines_before = bound.columns, bound.lines_before
+                schema = self._schema(bound.relation)
             except duckdb_errors.ENGINE_ERRORS as exc:
                 raise self._failure(exc) from exc
         except StatementError:
@@ -213,7 +238,7 @@ class Reader:
         with self._lock:
             if not self._closed:
                 self._interrupted = True
-                self._cursor.interrupt()
+                self._cursor.connection.interrupt()
 
     def close(self) -> None:
         """Stop the statement if it still runs, and give the cursor back. More than one call is harmless."""
@@ -225,7 +250,7 @@ class Reader:
             if not self._ended:
                 # Before it lets go of a stream DuckDB ends the step it is in: for hours, where no more rows are found.
                 self._interrupted = True
-                self._cursor.interrupt()
+                self._cursor.connection.interrupt()
         batches, self._batches = self._batches, None
         with suppress(*duckdb_errors.ENGINE_ERRORS):
             if batches is not None:
@@ -233,26 +258,35 @@ class Reader:
             in_peace = self._ended and not self._interrupted
             if in_peace and self._learn is not None:
                 self._learn(self._rows, self._spent_s)
-            if self._shared and in_peace and self._begun_s and self._session.keep(self._cursor, self._begun_s):
+            if self._shared and in_peace and self._session.keep(self._cursor):
                 return
-            self._cursor.execute("ROLLBACK")
-        self._cursor.close()
+            self._cursor.connection.execute("ROLLBACK")
+        self._cursor.connection.close()
 
     def _begin(self) -> None:
-        if self._begun_s is None:
-            self._begun_s = time.monotonic()
-            self._cursor.execute("USE runtime")
-            self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        if self._cursor.begun_s is None:
+            self._cursor.begun_s = time.monotonic()
+            self._cursor.connection.execute("USE runtime")
+            self._cursor.connection.execute("BEGIN TRANSACTION READ ONLY")
 
-    def _projected(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
-        """Bind *sql*, set `columns`, and return it as Arrow can hold it."""
+    def _bound_before(self, sql: str) -> _Bound:
+        """As `_bind` without parameters; a reader that had the cursor before may have done it."""
+        known = self._cursor.bound
+        bound = known.get(sql)
+        if bound is None:
+            bound = self._bind(sql, None)
+            if len(known) < _MOST_BOUND:
+                known[sql] = bound
+        return bound
+
+    def _bind(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> _Bound:
         relation = self._relation(sql, parameters)
         types = [str(type_) for type_ in relation.types]
-        self.columns = tuple(Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True))
-        if projection := _projection(self.columns):
-            relation = relation.project(projection)
-            self._lines_before = _LINES_BEFORE_PROJECTED
-        return relation
+        columns = tuple(Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True))
+        projection = _projection(columns)
+        if projection is None:
+            return _Bound(relation, columns, 0)
+        return _Bound(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
 
     def _schema(self, relation: duckdb.DuckDBPyRelation) -> pa.Schema:
         """Return the Arrow schema of *relation*. It follows from the types, so it is looked up for known ones."""
@@ -269,14 +303,14 @@ class Reader:
         self._interruption.check()
         query: str | duckdb.Statement = sql
         if self._shared:
-            found = self._cursor.extract_statements(sql)
+            found = self._cursor.connection.extract_statements(sql)
             if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
                 raise StatementNotAllowedError("This statement is not one query.")
             query = found[0]
         if parameters is None:
-            return self._cursor.sql(query)
+            return self._cursor.connection.sql(query)
         try:
-            return self._cursor.sql(query, params=parameters)
+            return self._cursor.connection.sql(query, params=parameters)
         except (duckdb.Error, TypeError, ValueError) as exc:
             if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
                 raise
@@ -354,7 +388,7 @@ class EngineInstance:
         self._lock = threading.Lock()
         self.long_answers = LongAnswers()
         self.known_fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
-        self._idle: deque[tuple[duckdb.DuckDBPyConnection, float]] = deque()
+        self._idle: deque[Cursor] = deque()
         self._closed = False
 
     @classmethod
@@ -405,8 +439,7 @@ class EngineInstance:
         values = _values(statement, parameters)
         self._require(statement.relations)
         shared = self._may_share(statement)
-        cursor, begun_s = self._take(shared=shared)
-        reader = Reader(self, cursor, interruption, shared=shared, begun_s=begun_s)
+        reader = Reader(self, self._take(shared=shared), interruption, shared=shared)
         try:
             reader.start(statement, values)
         except BaseException:
@@ -429,17 +462,16 @@ class EngineInstance:
         values = nulls(statement.parameters) if unbound else _values(statement, parameters)
         self._require(statement.relations)
         shared = not unbound and self._may_share(statement)
-        cursor, begun_s = self._take(shared=shared)
-        with closing(Reader(self, cursor, interruption, shared=shared, begun_s=begun_s)) as reader:
+        with closing(Reader(self, self._take(shared=shared), interruption, shared=shared)) as reader:
             schema = reader.describe(statement, values, unbound=unbound)
             return None if schema is None else (reader.columns, schema)
 
-    def keep(self, cursor: duckdb.DuckDBPyConnection, begun_s: float) -> bool:
-        """Take back *cursor*, whose transaction began at *begun_s*, for another query; False when it is not wanted."""
+    def keep(self, cursor: Cursor) -> bool:
+        """Take back *cursor*, in its transaction, for another query; False when it is not wanted."""
         with self._lock:
             if self._closed or self.broken or len(self._idle) == _IDLE_CURSORS:
                 return False
-            self._idle.append((cursor, begun_s))
+            self._idle.append(cursor)
             return True
 
     def failure(self, exc: BaseException, *, lines_before: int = 0) -> Exception:
@@ -452,8 +484,8 @@ class EngineInstance:
         """Free the snapshots' files and the space it spilled to. Readers must be closed before."""
         with self._lock:
             self._closed = True
-            for cursor, _ in self._idle:
-                cursor.close()
+            for cursor in self._idle:
+                cursor.connection.close()
             self._idle.clear()
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -466,16 +498,16 @@ class EngineInstance:
             and self._unsteady.isdisjoint(statement.relations)
         )
 
-    def _take(self, *, shared: bool) -> tuple[duckdb.DuckDBPyConnection, float | None]:
-        """Return a cursor, and when its transaction began; None for a new one."""
+    def _take(self, *, shared: bool) -> Cursor:
+        """Return a cursor, for a *shared* one perhaps one that others had."""
         oldest_s = time.monotonic() - _SHARED_S
         with self._lock:  # A cursor is made on the one connection that all threads share.
             while shared and self._idle:
-                cursor, begun_s = self._idle.pop()
-                if begun_s > oldest_s:
-                    return cursor, begun_s
-                cursor.close()
-            return self._connection.cursor(), None
+                cursor = self._idle.pop()
+                if cursor.begun_s is not None and cursor.begun_s > oldest_s:
+                    return cursor
+                cursor.connection.close()
+            return Cursor(self._connection.cursor())
 
     def _require(self, relations: frozenset[str]) -> None:
         for name in sorted(relations):

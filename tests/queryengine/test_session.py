@@ -259,13 +259,40 @@ def idle(session: EngineInstance) -> int:
 def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) -> None:
     session = open_session()
     table(run(session, "SELECT 1 AS a"))
-    ((kept, begun_s),) = session._idle
+    (kept,) = session._idle
+    begun_s = kept.begun_s
 
     reader = run(session, "SELECT $1 AS a, 2::UHUGEINT AS b FROM range(5000)", [7])
 
-    assert (reader._cursor, reader._begun_s, idle(session)) == (kept, begun_s, 0)
+    assert (reader._cursor, idle(session)) == (kept, 0)
     assert table(reader).num_rows == 5000
-    assert list(session._idle) == [(kept, begun_s)]
+    assert list(session._idle) == [kept]
+    assert kept.begun_s == begun_s
+
+
+def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryengine.session._MOST_BOUND", 2)
+    session = open_session()
+    for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
+        assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
+    for value in (4, 5):  # a parameter has another value each time
+        assert table(run(session, "SELECT $1 AS a", [value])).to_pylist() == [{"a": value}]
+
+    (kept,) = session._idle
+
+    assert list(kept.bound) == ["SELECT 1::UHUGEINT AS a", "SELECT 2 AS a"]
+
+
+def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession) -> None:
+    sql = "SELECT CAST(a AS INTEGER)::UHUGEINT AS a FROM (SELECT 'x' || range AS a FROM range(3))"
+    session = open_session()
+    sentences = []
+    for _ in range(2):
+        with pytest.raises(SqlError) as caught:
+            table(run(session, sql))
+        sentences.append(str(caught.value))
+
+    assert sentences[0] == sentences[1]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +319,7 @@ def test_any_other_statement_has_a_cursor_of_its_own(open_session: OpenSession, 
 
     reader = run(session, sql, relations=relations)
 
-    assert reader._cursor is not before[0]
+    assert reader._cursor is not before
     assert table(reader).num_rows
     assert list(session._idle) == [before]
 
@@ -343,7 +370,8 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_query(open_session: 
 def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
     session = open_session()
     table(run(session, "SELECT 1"))
-    ((old, begun_s),) = session._idle
+    (old,) = session._idle
+    begun_s = old.begun_s or 0.0
     monkeypatch.setattr("queryengine.session.time.monotonic", lambda: begun_s + 1.5)
 
     reader = run(session, "SELECT 2")
@@ -351,7 +379,7 @@ def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypa
     assert reader._cursor is not old
     assert table(reader).num_rows == 1
     with pytest.raises(duckdb.ConnectionException):
-        old.execute("SELECT 1")
+        old.connection.execute("SELECT 1")
 
 
 def test_few_cursors_wait_and_none_after_the_end(open_session: OpenSession) -> None:
