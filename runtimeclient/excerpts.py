@@ -9,9 +9,7 @@ from runtimeclient.screen import visible, width
 from runtimeclient.statements import Statement
 
 # At the end of a message: a line of the statement, cut on both sides when it is long, and a caret below it.
-_EXCERPT = re.compile(
-    r"\s*^LINE (?P<line>[0-9]+): (?P<text>.*)\n(?P<space>[ ]*)\^[\^~ ]*\s*\Z", re.MULTILINE
-)
+_EXCERPT = re.compile(r"\s*^LINE (?P<line>[0-9]+): (?P<text>.*)\n(?P<space>[ ]*)\^[\^~ ]*\s*\Z", re.MULTILINE)
 _POSITION = re.compile(r" ?\(line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
 _CUT = "..."
 _LONGEST_SHOWN = 200
@@ -26,11 +24,13 @@ class Place:
         line: Line of the script, from 1.
         column: Character of that line, from 1.
         text: The line.
+        source: What the script is called; empty for a statement by itself.
     """
 
     line: int
     column: int
     text: str
+    source: str = ""
 
     def drawing(self) -> str:
         """Show the line and a caret below the place, fit for a terminal, in two lines without a break at their end."""
@@ -76,4 +76,4 @@ def _index_at(text: str, columns: int) -> int:
 
 def _place(statement: Statement, lines: list[str], number: int, column: int) -> Place:
     text = lines[number - 1].rstrip("\r")
-    return Place(statement.line + number - 1, min(max(column, 1), len(text) + 1), text)
+    return Place(statement.line + number - 1, min(max(column, 1), len(text) + 1), text, statement.source)

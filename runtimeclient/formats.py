@@ -27,19 +27,21 @@ class Format:
         suffixes: Ends of file names that mean it.
         is_binary: It is no text, and goes to a file only.
         is_layout: It is made for people: answers that follow one another are parted by an empty line.
+        counts_rows: Whoever writes it knows how many rows there are.
     """
 
     media_type: str
     suffixes: tuple[str, ...] = ()
     is_binary: bool = False
     is_layout: bool = False
+    counts_rows: bool = True
 
 
 #: By the name that `--format` takes.
 FORMATS: Mapping[str, Format] = {
     "table": Format(media_type=JSON_WITH_SCHEMA, is_layout=True),
     "json": Format(media_type=JSON, suffixes=(".json",)),
-    "csv": Format(media_type=CSV, suffixes=(".csv",)),
+    "csv": Format(media_type=CSV, suffixes=(".csv",), counts_rows=False),
     "ndjson": Format(media_type=JSON, suffixes=(".ndjson", ".jsonl")),
     "markdown": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".md",), is_layout=True),
     "arrow": Format(media_type=ARROW, suffixes=(".arrow", ".feather"), is_binary=True),
@@ -96,9 +98,7 @@ def read_rows(
     return columns, ([row.values.get(column) for column in columns] for row in chain(first, rows))
 
 
-def write_list(
-    columns: Sequence[str], items: Sequence[Mapping[str, Plain]], style: Style, output: Output
-) -> None:
+def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], style: Style, output: Output) -> None:
     """Show a short list of objects that have those members."""
     rows = [[item[column] for column in columns] for item in items]
     if style.format == "json":

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from runtimeclient.client import RuntimeClient
+from runtimeclient.asking import Asker
 from runtimeclient.errors import ClientError
-from runtimeclient.formats import MEDIA_TYPES, write_answer
-from runtimeclient.output import Output
 from runtimeclient.screen import one_line
-from runtimeclient.statements import StatementSplitter
+from runtimeclient.statements import Statement, StatementSplitter
 
 try:
     # input() edits and remembers lines once this module is there; they are forgotten at the end.
@@ -38,25 +36,14 @@ class Repl:
     Reads statements at a terminal, runs each as soon as its semicolon is there, and goes on after errors.
 
     Args:
-        client: Whom to ask.
-        output: Where answers go.
-        tell: Takes a line that is no answer: an error or a hint.
-        format_: How answers are shown.
+        asker: Runs the statements and shows the answers.
         read_line: Asks for a line, like `input`.
     """
 
-    def __init__(
-        self,
-        client: RuntimeClient,
-        output: Output,
-        tell: Callable[[str], None],
-        format_: str,
-        read_line: Callable[[str], str] = input,
-    ) -> None:
-        self._client = client
-        self._output = output
-        self._tell = tell
-        self._format = format_
+    def __init__(self, asker: Asker, read_line: Callable[[str], str] = input) -> None:
+        self._asker = asker
+        self._client = asker.client
+        self._console = asker.console
         self._read_line = read_line
         self._splitter = StatementSplitter()
         self._was_interrupted = False
@@ -70,7 +57,9 @@ class Repl:
             KeyboardInterrupt: The user pressed Ctrl-C twice in a row.
         """
         self._client.status()
-        self._tell(f"Connected to {self._client.endpoint.url}. End a statement with a semicolon; .help shows more.")
+        self._console.tell(
+            f"Connected to {self._client.endpoint.url}. End a statement with a semicolon; .help shows more."
+        )
         while True:
             try:
                 line = self._read_line(CONTINUATION if self._splitter.is_waiting else PROMPT)
@@ -91,28 +80,31 @@ class Repl:
             elif command == ".help":
                 self._show(HELP)
             elif command == ".tables":
-                self._ask_all([_TABLES])
+                self._ask_all([Statement(_TABLES)])
             else:
-                self._tell(f"There is no {one_line(command)}: see .help.")
+                self._console.tell(f"There is no {one_line(command)}: see .help.")
 
-    def _ask_all(self, statements: Iterable[str]) -> None:
+    def _ask_all(self, statements: Iterable[Statement]) -> None:
         """Run statements in order, up to the first that fails or is cancelled."""
         try:
             for statement in statements:
-                with self._client.sql(statement, MEDIA_TYPES[self._format]) as answer:
-                    write_answer(answer, self._format, self._output)
+                self._asker.ask(statement)
         except ClientError as exc:
-            self._abandon(f"Error: {one_line(str(exc))}", is_interrupt=False)
+            self._forget(is_interrupt=False)
+            self._console.error(exc)
         except KeyboardInterrupt:
             self._abandon("Cancelled.")
 
-    def _abandon(self, message: str, *, is_interrupt: bool = True) -> None:
-        """Forget what waits to be run, and say why."""
+    def _abandon(self, message: str) -> None:
+        """Forget what waits to be run because of Ctrl-C, and say so."""
+        self._forget(is_interrupt=True)
+        self._console.tell(message)
+
+    def _forget(self, *, is_interrupt: bool) -> None:
         self._splitter = StatementSplitter()
         self._was_interrupted = is_interrupt
-        self._output.flush()
-        self._tell(message)
 
     def _show(self, text: str) -> None:
-        self._output.write(text)
-        self._output.flush()
+        output = self._console.output()
+        output.write(text)
+        output.flush()

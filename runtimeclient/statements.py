@@ -26,10 +26,11 @@ _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
 
 
 class Statement(NamedTuple):
-    """One statement, and the line of the whole text, from 1, in which it begins."""
+    """One statement, the line of the whole text, from 1, in which it begins, and what that text is called."""
 
     text: str
     line: int = 1
+    source: str = ""
 
 
 class StatementSplitter:

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from pexpect import fdpexpect
 
+from runtimeclient.asking import Asker
 from runtimeclient.client import RuntimeClient
+from runtimeclient.console import Console, Streams
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
-from runtimeclient.output import Output
 from runtimeclient.repl import CONTINUATION, PROMPT, Repl
+from runtimeclient.style import Style
 from tests.runtimeclient.conftest import MANAGE, clean_environment
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, refuse_other_keys, with_schema
 
@@ -29,9 +31,17 @@ class Conversation:
 
     def __init__(self, *lines: str | type[BaseException]) -> None:
         self.prompts: list[str] = []
-        self.told: list[str] = []
         self.out = io.StringIO()
+        self.err = io.StringIO()
         self._lines = iter(lines)
+
+    @property
+    def told(self) -> list[str]:
+        return self.err.getvalue().splitlines()
+
+    def talk(self, client: RuntimeClient, format_: str = "table") -> None:
+        console = Console(Streams(None, self.out, self.err), {})
+        Repl(Asker(client, console, Style(format=format_)), self.read_line).run()
 
     def read_line(self, prompt: str) -> str:
         self.prompts.append(prompt)
@@ -42,7 +52,7 @@ class Conversation:
 
     def run(self, remote: Remote, format_: str = "table") -> str:
         with RuntimeClient(remote.url, API_KEY) as client:
-            Repl(client, Output(self.out), self.told.append, format_, self.read_line).run()
+            self.talk(client, format_)
         return self.out.getvalue()
 
 
@@ -105,7 +115,7 @@ def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Rem
     talk = Conversation()
     for url, error in ((runtime.url, NotAuthorisedError), ("http://127.0.0.1:1", ConnectionFailedError)):
         with RuntimeClient(url, "wrong") as client, pytest.raises(error):
-            Repl(client, Output(talk.out), talk.told.append, "table", talk.read_line).run()
+            talk.talk(client)
 
     assert talk.prompts == talk.told == []
 

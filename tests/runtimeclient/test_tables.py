@@ -7,11 +7,14 @@ import pytest
 
 from runtimeclient.errors import OutputError
 from runtimeclient.json_stream import JsonValue, Number
+from runtimeclient.style import Style
 from runtimeclient.tables import SAMPLE_ROWS, cell, table
+
+PLAIN = Style()
 
 
 def lines(columns: Sequence[str], *rows: Sequence[JsonValue]) -> list[str]:
-    return "".join(table(columns, iter(rows))).split("\n")
+    return "".join(table(columns, rows, PLAIN)).split("\n")
 
 
 def test_numbers_stand_right_and_texts_left() -> None:
@@ -50,7 +53,7 @@ def test_lists_and_objects_are_json_with_exact_numbers() -> None:
 
 
 def test_x12_cells_and_column_names_are_escaped() -> None:
-    text = "".join(table(("\x1b[2J",), iter([["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]])))
+    text = "".join(table(("\x1b[2J",), iter([["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]]), PLAIN))
 
     assert set(text) & {"\x1b", "\x07", "\r", "\u202e"} == set()
     assert r"\x1b]0;pwn\x07" in text
@@ -87,7 +90,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
 
     tracemalloc.start()
     try:
-        count = sum(1 for _ in table(("n", "x"), rows()))
+        count = sum(1 for _ in table(("n", "x"), rows(), PLAIN))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -105,7 +108,7 @@ def test_a_few_huge_cells_do_not_fill_the_sample() -> None:
             read += 1
             yield ["x" * 400_000]
 
-    next(table(("x",), rows()))
+    next(table(("x",), rows(), PLAIN))
 
     assert read == 3
 
