@@ -36,10 +36,7 @@ def one(tmp_path: Path) -> Iterator[Server]:
 
 
 def post(server: Server, path: str, key: str | None = K1, **options: Any) -> Any:
-    import httpx  # noqa: PLC0415
-
-    headers = {"X-API-Key": key} if key else {}
-    return httpx.post(server.url + path, headers=headers, timeout=60, trust_env=False, **options)
+    return server.request("POST", path, headers={"X-API-Key": key} if key else {}, **options)
 
 
 def history(server: Server) -> list[dict[str, Any]]:

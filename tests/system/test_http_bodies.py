@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.harness import K1, MODES, PATIENCE_S, Mode, Server, raw_request, status_of, wait_for
+from tests.system.harness import K1, MODES, NO_ROOTS, PATIENCE_S, Mode, Server, raw_request, status_of, wait_for
 from tests.system.processes import family
 
 #: Runs for minutes when nothing stops it, and can be interrupted.
@@ -241,7 +241,7 @@ def test_l10_large_answers_stream_in_bounded_memory(serve: Server, accept: str, 
 
     with httpx.stream(
         "POST", f"{serve.url}/v1/sql", content=b"SELECT * FROM range(20000000)", headers=headers,
-        timeout=PATIENCE_S, trust_env=False,
+        timeout=PATIENCE_S, trust_env=False, verify=NO_ROOTS,
     ) as answer:  # fmt: skip
         for part in answer.iter_raw():
             head = head or part[:10]

@@ -23,6 +23,7 @@ from tests.system.harness import (
     K1,
     K2,
     MODES,
+    NO_ROOTS,
     PATIENCE_S,
     REPOSITORY,
     WRONG,
@@ -49,8 +50,7 @@ def active(server: Server, key: str = K1) -> list[dict[str, str]]:
 
 
 def cancel(server: Server, query_id: str, key: str = K1) -> httpx.Response:
-    url = f"{server.url}/v1/sql/{query_id}/cancel"
-    return httpx.post(url, headers={"X-API-Key": key}, timeout=PATIENCE_S, trust_env=False)
+    return server.request("POST", f"/v1/sql/{query_id}/cancel", headers={"X-API-Key": key})
 
 
 def running(server: Server, statement: str) -> dict[str, str] | None:
@@ -92,8 +92,9 @@ def test_a_statement_is_listed_and_cancelled(server: Server) -> None:
 def test_a_cancelled_stream_breaks_off(server: Server) -> None:
     headers = {"X-API-Key": K1}
     with httpx.stream(
-        "POST", f"{server.url}/v1/sql", content=ENDLESS_ROWS, headers=headers, timeout=PATIENCE_S, trust_env=False
-    ) as answer:
+        "POST", f"{server.url}/v1/sql", content=ENDLESS_ROWS, headers=headers,
+        timeout=PATIENCE_S, trust_env=False, verify=NO_ROOTS,
+    ) as answer:  # fmt: skip
         query_id = answer.headers["X-Query-Id"]
         pieces = answer.iter_raw()
         assert next(pieces).startswith(b'[{"range":0}')
@@ -108,7 +109,9 @@ def test_a_cancelled_stream_breaks_off(server: Server) -> None:
 def test_a_client_that_leaves_is_listed_no_longer(server: Server) -> None:
     statement = f"{ENDLESS} -- left by {server.mode}"
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/sql", content=statement, headers={"X-API-Key": K1}, timeout=1.0, trust_env=False)
+        server.request(
+            "POST", "/v1/sql", content=statement, headers={"X-API-Key": K1}, timeout=httpx.Timeout(PATIENCE_S, read=1.0)
+        )
 
     wait_for(lambda: not active(server), "the statement to end")
 
@@ -116,10 +119,8 @@ def test_a_client_that_leaves_is_listed_no_longer(server: Server) -> None:
 def test_both_routes_need_the_key_and_their_method(server: Server) -> None:
     expected = server.get("/nope")
     for method, path, allow in (("GET", ACTIVE, "GET, HEAD"), ("POST", "/v1/sql/x/cancel", "POST")):
-        without = httpx.request(method, server.url + path, trust_env=False, timeout=PATIENCE_S)
-        wrong_method = httpx.request(
-            "DELETE", server.url + path, headers={"X-API-Key": K1}, trust_env=False, timeout=PATIENCE_S
-        )
+        without = server.request(method, path)
+        wrong_method = server.request("DELETE", path, headers={"X-API-Key": K1})
 
         assert (without.status_code, without.json()["code"]) == (401, "missing_key")
         assert without.json() | {"request_id": ""} == expected.json() | {"request_id": ""}

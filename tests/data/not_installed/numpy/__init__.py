@@ -1,0 +1,3 @@
+"""Stands before the real numpy in programs that tests start: who installs the runtime does not get it."""
+
+raise ImportError("numpy is not installed")
