@@ -33,7 +33,7 @@ LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
             id="a caret below wide characters",
         ),
         pytest.param(
-            f"No 'x'\n\nLINE 1: ...{'a' * 51}', 'x'::INT, '{'b' * 51}...\n{' ' * 70}^^^^^",
+            f"No 'x'\n\nLINE 1: ...{'a' * 51}', 'x'::INT, '{'b' * 51}...\n{' ' * 68}^^^^^",
             Statement(LONG),
             "No 'x'",
             *(1, LONG.index("::") + 1),
@@ -65,7 +65,7 @@ def test_a_message_without_a_place_of_the_statement_stays(message: str) -> None:
 
 
 def test_a_place_is_drawn_below_the_line() -> None:
-    assert Place(12, 17, "SELECT id FORM '日本' orders").drawing() == (
+    assert Place(12, 18, "SELECT id FORM '日本' orders").drawing() == (
         "12 | SELECT id FORM '日本' orders\n                       ^"
     )
 

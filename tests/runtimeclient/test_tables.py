@@ -152,8 +152,8 @@ def test_a_table_that_is_too_wide_becomes_records() -> None:
 @pytest.mark.parametrize(
     ("style", "is_expanded"),
     [
-        (Style(columns=7), False),
-        (Style(columns=6), True),
+        (Style(columns=8), False),
+        (Style(columns=7), True),
         (Style(columns=6, expanded="off"), False),
         (Style(expanded="on"), True),
         (Style(), False),
