@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runtimeclient.console import Streams
@@ -28,10 +29,10 @@ def call(
     stdin: io.StringIO | None = None,
     out: io.StringIO | None = None,
     err: io.StringIO | None = None,
-    **environ: str,
+    environ: Mapping[str, str] | None = None,
 ) -> Called:
     """Run `latchkey` with these arguments and nothing but this environment."""
     out, err = out or io.StringIO(), err or io.StringIO()
-    settings = {"XDG_CONFIG_HOME": "/nonexistent"} | environ
+    settings = {"XDG_CONFIG_HOME": "/nonexistent", **(environ or {})}
     status = run_on(Streams(stdin, out, err), settings, "latchkey", arguments)
     return Called(status, out.getvalue(), err.getvalue())

@@ -503,7 +503,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(remote: Remote) -> None:
 @pytest.mark.parametrize("format_", ["table", "json", "csv", "ndjson"])
 def test_x13_a_large_answer_needs_little_memory(remote: Remote, format_: str) -> None:
     row = '{"n":12345,"text":"0123456789012345678901234567890123456789"}'
-    rows = f"[{','.join([row] * 500_000)}]"
+    rows = f"[{','.join([row] * 200_000)}]"
     if format_ == "table":
         remote.on_sql(with_schema(rows, "n", "text"))
     elif format_ == "csv":
@@ -517,9 +517,9 @@ def test_x13_a_large_answer_needs_little_memory(remote: Remote, format_: str) ->
         *("sql", "x", "--format", format_, "--http-endpoint", remote.url),
     )
 
-    assert len(done.stdout) > 25e6
+    assert len(done.stdout) > 10e6
     peak_kib = int(done.stderr.partition("VmHWM:")[2].split()[0])
-    # The answer alone is 30 MB; the interpreter with its modules takes about 50.
+    # The answer alone is 12 MB, its rows as objects 100; the interpreter with its modules takes about 50.
     assert peak_kib < 75_000
 
 

@@ -59,7 +59,9 @@ def test_lists_and_objects_are_json_with_exact_numbers() -> None:
 
 
 def test_x12_cells_and_column_names_are_escaped() -> None:
-    text = "".join(table(("\x1b[2J",), iter([["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]]), PLAIN))
+    rows: list[list[JsonValue]] = [["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]]
+
+    text = "".join(table(("\x1b[2J",), rows, PLAIN))
 
     assert set(text) & {"\x1b", "\x07", "\r", "\u202e"} == set()
     assert r"\x1b]0;pwn\x07" in text
