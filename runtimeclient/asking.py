@@ -30,7 +30,7 @@ class Asked:
     Attributes:
         rows: How many; None where the format does not count them.
         bytes_read: Of the answer, as it came.
-        elapsed_s: From the question to the end of the answer, time in a pager included.
+        elapsed_s: From the question to the end of the answer.
     """
 
     rows: int | None
@@ -103,9 +103,10 @@ class Asker:
                 if self._parts_answers and self._answers and format_.is_layout:
                     output.write("\n")
                 write_answer(answer, self._style(), output)
+            elapsed_s = time.monotonic() - start
         self._answers += 1
         rows = answer.rows_read if format_.counts_rows else None
-        return Asked(rows=rows, bytes_read=answer.bytes_read, elapsed_s=time.monotonic() - start)
+        return Asked(rows=rows, bytes_read=answer.bytes_read, elapsed_s=elapsed_s)
 
     def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue] | None) -> SqlAnswer:
         try:

@@ -60,7 +60,7 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 class RuntimeClient:
     """
-    Talks to one runtime. Use it as a context manager, from one thread.
+    Talks to one runtime. Use it as a context manager. Threads may share it.
 
     Redirects are not followed and nothing is sent twice. Certificates are always verified. The proxies that the
     environment names are used, except for a loopback address.
@@ -116,6 +116,10 @@ class RuntimeClient:
     def close(self) -> None:
         """End all connections."""
         self._http.close()
+
+    def finds_key_in(self, text: str) -> bool:
+        """Tell whether the API key stands in *text*."""
+        return any(key in text for key in self._key_header.values())
 
     def ping(self) -> None:
         """

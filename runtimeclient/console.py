@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -69,6 +70,11 @@ class Console:
     def has_color(self) -> bool:
         """The answers may hold colours."""
         return self._may_color and self.shows_answers
+
+    @property
+    def terminal(self) -> TextIO | None:
+        """The terminal that takes the answers; None, which stands for the usual one, where it cannot be told."""
+        return self.stdout if isinstance(self.stdout, io.TextIOWrapper) else None
 
     def size(self) -> tuple[int, int]:
         """Give the columns and lines of the terminal as they are now."""

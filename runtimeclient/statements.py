@@ -55,6 +55,16 @@ class StatementSplitter:
         """A statement, a literal or a comment has begun and is not finished."""
         return self._has_code or bool(self._inside)
 
+    @property
+    def is_inside(self) -> bool:
+        """The text ends in a literal, a quoted name or a comment; one up to the end of its line does not count."""
+        return bool(self._inside)
+
+    @property
+    def rest(self) -> str:
+        """What no semicolon has ended yet."""
+        return "".join(self._parts)
+
     def feed(self, lines: str) -> Iterator[Statement]:
         """Take one or more whole lines, line breaks included, and give out the statements that end in them."""
         at = 0

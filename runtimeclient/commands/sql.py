@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 from runtimeclient.asking import Asker
 from runtimeclient.command import ClientCommand, Invocation
@@ -21,10 +19,10 @@ from runtimeclient.errors import (
 from runtimeclient.formats import FORMATS, format_of
 from runtimeclient.json_stream import JsonValue
 from runtimeclient.parameters import parameters_of, parse_parameters
-from runtimeclient.statements import Statement, StatementSplitter
+from runtimeclient.scripts import STANDARD_INPUT, read_statements
+from runtimeclient.statements import Statement
 from runtimeclient.style import TERMINAL_ROWS, Style
 
-_STANDARD_INPUT = "-"
 # An error of these kinds is one of the statement; after any other, the next would fare no better.
 _OF_THE_STATEMENT = (RequestRefusedError, AnswerCutError)
 
@@ -90,6 +88,7 @@ class SqlCommand(ClientCommand):
             type=_row_count,
             help=f"show that many rows of a table, 0 for all (default {TERMINAL_ROWS} on a terminal, else all)",
         )
+        parser.add_argument("--no-history", action="store_true", help="keep nothing of what is typed at the prompt")
         group.add_argument("--no-pager", action="store_true", help="do not page what does not fit on the terminal")
 
     def run(self, invocation: Invocation) -> None:
@@ -104,9 +103,9 @@ class SqlCommand(ClientCommand):
             if options.output is not None:
                 stack.enter_context(asker.into(options.output))
             if asks:
-                from runtimeclient.repl import Repl  # noqa: PLC0415 (it takes over the terminal's line editing)
+                from runtimeclient.prompting import make_repl  # noqa: PLC0415 (the line editor takes long to import)
 
-                Repl(asker).run()
+                make_repl(asker, invocation).run()
             elif options.query is not None:
                 client.ping()
                 asker.ask(Statement(options.query), values)
@@ -118,7 +117,7 @@ class SqlCommand(ClientCommand):
         options = invocation.options
         if options.query is not None and options.file is not None:
             raise UsageError("Give a QUERY or a file of statements, not both.")
-        reads_input = options.file == _STANDARD_INPUT or (options.query is None and options.file is None and not asks)
+        reads_input = options.file == STANDARD_INPUT or (options.query is None and options.file is None and not asks)
         if reads_input and takes_key_from_standard_input(options):
             raise UsageError("Standard input holds the API key: give a QUERY, or a file of statements with -f.")
         if options.output is None and options.format is not None and FORMATS[options.format].is_binary:
@@ -147,34 +146,6 @@ class SqlCommand(ClientCommand):
             invocation.console.warn(f"No statement takes the parameter {', '.join(sorted(unused))}.")
         if failures:
             raise StatementsFailedError(f"{failures} of {count} statements failed.")
-
-
-def read_statements(file: str | None) -> Iterator[Statement]:
-    """
-    Read the statements of a file, `-` or None for standard input, each as soon as it is complete.
-
-    Raises:
-        UsageError: It cannot be read, or is not UTF-8.
-    """
-    is_input = file is None or file == _STANDARD_INPUT
-    name, source = ("Standard input", "standard input") if is_input else (f"The file {file}", str(file))
-    splitter = StatementSplitter()
-    try:
-        with _open(file) as lines:
-            for line in lines:
-                yield from (statement._replace(source=source) for statement in splitter.feed(line))
-    except UnicodeDecodeError as exc:
-        raise UsageError(f"{name} is not UTF-8 text.") from exc
-    except OSError as exc:
-        raise UsageError(f"{name} cannot be read: {exc.strerror}.") from exc
-    yield from (statement._replace(source=source) for statement in splitter.finish())
-
-
-def _open(file: str | None) -> TextIO:
-    # Line breaks stay as they are: they may stand in a literal.
-    if file is None or file == _STANDARD_INPUT:
-        return open(0, encoding="utf-8-sig", newline="", closefd=False)
-    return Path(file).open(encoding="utf-8-sig", newline="")
 
 
 def _style(options: argparse.Namespace, style: Style) -> Style:
