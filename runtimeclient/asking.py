@@ -13,7 +13,7 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.console import Console
 from runtimeclient.errors import RequestRefusedError, UsageError
 from runtimeclient.excerpts import find_place
-from runtimeclient.formats import FORMATS, write_answer
+from runtimeclient.formats import CHART_FORMAT, FORMATS, write_answer, write_picture
 from runtimeclient.json_stream import JsonValue
 from runtimeclient.output import Output, OutputFile, output_file
 from runtimeclient.progress import Progress
@@ -60,6 +60,8 @@ class Asker:
         self.file: OutputFile | None = None
         self._parts_answers = parts_answers
         self._answers = 0
+        # Answers when the file was opened.
+        self._before_file = 0
 
     @contextmanager
     def into(self, path: Path) -> Iterator[None]:
@@ -70,7 +72,7 @@ class Asker:
             OutputError: The file cannot be written.
         """
         with output_file(path) as file:
-            self.file = file
+            self.file, self._before_file = file, self._answers
             try:
                 yield
             finally:
@@ -85,17 +87,21 @@ class Asker:
             RequestRefusedError: With `place` when the runtime says where in the statement the mistake is.
             NotAuthorisedError, ConnectionFailedError, AnswerCutError, OutputError: See `RuntimeClient.sql`.
         """
-        format_ = FORMATS[self.style.format]
-        if format_.is_binary:
+        chart = self.style.chart
+        format_ = CHART_FORMAT if chart else FORMATS[self.style.format]
+        if format_.is_binary or (chart and chart.picture):
             self._check_file()
         start = time.monotonic()
+        end: float | None = None
         answer: SqlAnswer | None = None
         with ExitStack() as stack:
             progress = stack.enter_context(self.console.progress(lambda elapsed_s: _how_far(answer, elapsed_s)))
             output = self._output(stack, progress)
             # Closed before the pager is waited for: the query ends while the user reads.
             answer = stack.enter_context(self._send(statement, format_.media_type, parameters))
-            if format_.is_binary and self.file is not None:
+            if chart and chart.picture and self.file is not None:
+                write_picture(answer, chart, self.file.stream)
+            elif format_.is_binary and self.file is not None:
                 from runtimeclient.arrow_files import write_arrow_answer  # noqa: PLC0415 (pyarrow takes long)
 
                 write_arrow_answer(answer, self.style.format, self.file.stream)
@@ -103,10 +109,10 @@ class Asker:
                 if self._parts_answers and self._answers and format_.is_layout:
                     output.write("\n")
                 write_answer(answer, self._style(), output)
-            elapsed_s = time.monotonic() - start
+            end = time.monotonic()
         self._answers += 1
         rows = answer.rows_read if format_.counts_rows else None
-        return Asked(rows=rows, bytes_read=answer.bytes_read, elapsed_s=elapsed_s)
+        return Asked(rows=rows, bytes_read=answer.bytes_read, elapsed_s=(end or time.monotonic()) - start)
 
     def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue] | None) -> SqlAnswer:
         try:
@@ -132,12 +138,14 @@ class Asker:
         return replace(self.style, columns=self.console.columns() if self.console.shows_answers else None)
 
     def _check_file(self) -> None:
+        chart = self.style.chart
+        format_ = chart.picture if chart and chart.picture else self.style.format
         if self.file is None:
-            raise UsageError(f"The format {self.style.format} goes to a file only: name one with --output.")
+            raise UsageError(f"The format {format_} goes to a file only: name one with --output.")
         if self.file.is_terminal:
-            raise UsageError(f"The format {self.style.format} does not go to a terminal.")
-        if self._answers:
-            raise UsageError(f"A file of the format {self.style.format} holds the answer of one statement only.")
+            raise UsageError(f"The format {format_} does not go to a terminal.")
+        if self._answers > self._before_file:
+            raise UsageError(f"A file of the format {format_} holds the answer of one statement only.")
 
 
 def _how_far(answer: SqlAnswer | None, elapsed_s: float) -> str:

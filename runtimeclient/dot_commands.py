@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from runtimeclient.charts import KINDS
 from runtimeclient.errors import UsageError
 from runtimeclient.statements import Statement, StatementSplitter
 
@@ -49,6 +50,7 @@ DOT_COMMANDS: Mapping[str, DotCommand] = {
     "timing": DotCommand(
         "[on|off]", "tell how long each statement took; alone it switches", Takes.WORDS, ("on", "off")
     ),
+    "chart": DotCommand("[KIND] [X [Y ...]]", "run the last statement again and draw its answer", Takes.WORDS, KINDS),
     "output": DotCommand("[FILE]", "write answers to a file, which is there after .output alone", Takes.FILE),
     "read": DotCommand("FILE", "run the statements of a file", Takes.FILE),
     "quit": DotCommand("", "leave, as .exit, quit, exit and Ctrl-D do"),

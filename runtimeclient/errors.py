@@ -13,6 +13,7 @@ What can go wrong for somebody who talks to a runtime.
     ├── StatementsFailedError      1   statements of a script failed, and the others were run all the same
     ├── RefreshFailedError         1   the refresh that was waited for did not succeed
     ├── NotReadyError              1   a component of the runtime is not ready
+    ├── ChartError                 1   the answer cannot be drawn
     └── OutputError                1   the answer cannot be written where it should go
 
 `exit_status` is public: the commands exit with it. `str()` is a sentence for people; it holds no key. It may quote what
@@ -94,6 +95,10 @@ class RefreshFailedError(ClientError):
 
 class NotReadyError(ClientError):
     """A component of the runtime is neither ready nor disabled."""
+
+
+class ChartError(ClientError):
+    """The answer cannot be drawn as it was asked for."""
 
 
 class OutputError(ClientError):

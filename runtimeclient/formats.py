@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from runtimeclient.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
 from runtimeclient.json_stream import JsonValue, Number
 from runtimeclient.output import Output
 from runtimeclient.style import Style
 from runtimeclient.tables import markdown, table
+
+if TYPE_CHECKING:
+    from runtimeclient.charts import ChartRequest
 
 Plain: TypeAlias = "bool | int | str | None"
 
@@ -47,6 +50,8 @@ FORMATS: Mapping[str, Format] = {
     "arrow": Format(media_type=ARROW, suffixes=(".arrow", ".feather"), is_binary=True),
     "parquet": Format(media_type=ARROW, suffixes=(".parquet",), is_binary=True),
 }
+#: What charts are drawn from: the columns have to be known even when there are no rows.
+CHART_FORMAT = FORMATS["table"]
 #: How `status` and the other lists can be shown.
 LIST_FORMATS = ("table", "json", "csv")
 
@@ -66,10 +71,17 @@ def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
     Raises:
         AnswerCutError: The answer is not complete. What was written until then shows it: json lacks its bracket at the
             end, a table its number of rows.
+        ChartError: It cannot be drawn, when `style.chart` asks for that.
         OutputError: The output cannot be written.
     """
     pieces = _flushed(answer.pieces(), output)
-    if style.format == "csv":
+    if style.chart is not None:
+        from runtimeclient.charts import make_chart  # noqa: PLC0415 (few answers are drawn)
+        from runtimeclient.text_charts import draw_text  # noqa: PLC0415
+
+        for line in draw_text(make_chart(*read_rows(answer, pieces), style.chart), style):
+            output.write(line)
+    elif style.format == "csv":
         for piece in pieces:
             output.write(piece)
     elif style.format == "ndjson":
@@ -85,6 +97,23 @@ def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
         for line in table(columns, rows, style) if style.format == "table" else markdown(columns, rows):
             output.write(line)
     output.flush()
+
+
+def write_picture(answer: SqlAnswer, chart: ChartRequest, stream: IO[bytes]) -> None:
+    """
+    Draw the answer to a statement in a file.
+
+    Raises:
+        UsageError: What draws it is not installed.
+        AnswerCutError: The answer is not complete.
+        ChartError: It cannot be drawn.
+        OutputError: The file cannot be written.
+    """
+    from runtimeclient.chart_files import draw_file  # noqa: PLC0415 (an extra, and it takes long)
+    from runtimeclient.charts import make_chart  # noqa: PLC0415
+
+    assert chart.picture is not None  # noqa: S101 (for the type checker)
+    stream.write(draw_file(make_chart(*read_rows(answer), chart), chart.picture))
 
 
 def read_rows(

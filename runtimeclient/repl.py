@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import termios
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from runtimeclient.asking import Asker
+from runtimeclient.charts import KINDS, ChartRequest
 from runtimeclient.completing import quoted
 from runtimeclient.dot_commands import Called, find_command, help_text, read_typed
 from runtimeclient.errors import ClientError, UsageError
@@ -52,6 +54,7 @@ class Repl:
         self._editor = editor
         self._names = names
         self._has_timing = False
+        self._last: Statement | None = None
         self._file = ExitStack()
         self._commands: Mapping[str, Callable[[str], None]] = {
             "help": lambda _: self._show(help_text()),
@@ -60,6 +63,7 @@ class Repl:
             "format": self._format,
             "expanded": self._expanded,
             "timing": self._timing,
+            "chart": self._chart,
             "output": self._output,
             "read": self._read,
             "quit": self._quit,
@@ -108,6 +112,7 @@ class Repl:
             if isinstance(part, Called):
                 self._commands[find_command(part)](part.argument)
             else:
+                self._last = part
                 self._ask(part)
 
     def _ask(self, statement: Statement) -> None:
@@ -141,6 +146,23 @@ class Repl:
             raise UsageError("The timing is on or off.")
         self._has_timing = has_timing
         self._console.tell(f"Timing: {'on' if has_timing else 'off'}.")
+
+    def _chart(self, argument: str) -> None:
+        try:
+            words = shlex.split(argument)
+        except ValueError as exc:
+            raise UsageError("A quote is not closed.") from exc
+        kind = next((kind for kind in KINDS if words[:1] == [kind]), None)
+        names = words[1:] if kind else words
+        if self._last is None:
+            raise UsageError("There is no statement yet whose answer could be drawn.")
+        chart = ChartRequest(kind=kind, x=names[0] if names else None, y=tuple(names[1:]))
+        style = self._asker.style
+        self._asker.style = replace(style, chart=chart)
+        try:
+            self._ask(self._last)
+        finally:
+            self._asker.style = style
 
     def _output(self, name: str) -> None:
         self._file.close()

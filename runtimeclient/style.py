@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from runtimeclient.charts import ChartRequest
 
 Expanded: TypeAlias = Literal["auto", "on", "off"]
 
@@ -24,6 +27,7 @@ class Style:
         is_quiet: No number of rows below a table.
         is_colored: Tables may hold colours.
         columns: Width of the terminal that it is shown on; None when that is no terminal.
+        chart: Draws answers, whatever the format.
     """
 
     format: str = "table"
@@ -32,3 +36,4 @@ class Style:
     is_quiet: bool = False
     is_colored: bool = False
     columns: int | None = None
+    chart: ChartRequest | None = None

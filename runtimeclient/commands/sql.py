@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtimeclient.asking import Asker
+from runtimeclient.charts import KINDS, PICTURES, ChartRequest
 from runtimeclient.command import ClientCommand, Invocation
 from runtimeclient.connection import takes_key_from_standard_input
 from runtimeclient.errors import (
@@ -42,6 +43,7 @@ class SqlCommand(ClientCommand):
         ('--format csv "FROM airlines" > airlines.csv', "the rows as CSV"),
         ('--output flights.parquet "FROM flights"', "the rows in a Parquet file"),
         ("--param carrier=UA 'SELECT * FROM flights WHERE carrier = $carrier'", "a value for a parameter"),
+        ('--chart bar "SELECT carrier, count(*) FROM flights GROUP BY 1"', "a chart"),
         ("--api-key-file key -f report.sql", "all statements of a file"),
         ("", "ask for statements at the terminal"),
     )
@@ -61,6 +63,7 @@ class SqlCommand(ClientCommand):
         parser.add_argument(
             "--continue-on-error", action="store_true", help="go on after a statement that fails; the exit status is 1"
         )
+        _add_chart_options(parser.add_argument_group("charts"))
         group = parser.add_argument_group("answers")
         group.add_argument(
             "--format",
@@ -96,12 +99,12 @@ class SqlCommand(ClientCommand):
         options, console = invocation.options, invocation.console
         asks = options.query is None and options.file is None and console.is_interactive
         values = parse_parameters(options.param)
-        style = _style(options, console.style())
         self._check(invocation, asks=asks)
+        style = _style(options, console.style())
         with invocation.connect() as client, ExitStack() as stack:
             asker = Asker(client, console, style, parts_answers=not asks)
-            if options.output is not None:
-                stack.enter_context(asker.into(options.output))
+            if (file := options.chart_file or options.output) is not None:
+                stack.enter_context(asker.into(file))
             if asks:
                 from runtimeclient.prompting import make_repl  # noqa: PLC0415 (the line editor takes long to import)
 
@@ -122,6 +125,7 @@ class SqlCommand(ClientCommand):
             raise UsageError("Standard input holds the API key: give a QUERY, or a file of statements with -f.")
         if options.output is None and options.format is not None and FORMATS[options.format].is_binary:
             raise UsageError(f"The format {options.format} goes to a file: name one with --output.")
+        _check_chart(options)
         if asks and options.param:
             raise UsageError("--param needs a QUERY or a file of statements.")
 
@@ -148,12 +152,50 @@ class SqlCommand(ClientCommand):
             raise StatementsFailedError(f"{failures} of {count} statements failed.")
 
 
+def _add_chart_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--chart", choices=KINDS, help="draw the answer as text instead of showing it")
+    group.add_argument("--x", metavar="COLUMN", help="what goes along x; without it the first column that fits")
+    group.add_argument(
+        "--y",
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="what goes along y; may be repeated; without it all other columns of numbers, for scatter the first",
+    )
+    group.add_argument(
+        "--chart-file",
+        metavar="FILE",
+        type=Path,
+        help=f"draw the answer in a file: its name ends in {', '.join(PICTURES)}",
+    )
+
+
+def _check_chart(options: argparse.Namespace) -> None:
+    """Refuse chart options that contradict others, or mean nothing without others."""
+    draws = options.chart is not None or options.chart_file is not None
+    if (options.x or options.y) and not draws:
+        raise UsageError("--x and --y need --chart or --chart-file.")
+    if options.format is not None and draws:
+        raise UsageError("A chart has no --format: leave one of them out.")
+    if options.chart_file is not None and options.output is not None:
+        raise UsageError("A chart goes to --chart-file or to --output, not to both.")
+    if options.chart_file is not None and options.chart_file.suffix.lower() not in PICTURES:
+        raise UsageError(f"The name of a chart file ends in {', '.join(PICTURES)}.")
+
+
+def _chart(options: argparse.Namespace) -> ChartRequest | None:
+    if options.chart is None and options.chart_file is None:
+        return None
+    picture = PICTURES[options.chart_file.suffix.lower()] if options.chart_file is not None else None
+    return ChartRequest(kind=options.chart, x=options.x, y=tuple(options.y), picture=picture)
+
+
 def _style(options: argparse.Namespace, style: Style) -> Style:
     format_ = options.format or (options.output and format_of(options.output.name)) or "table"
     max_rows = options.max_rows
     if max_rows is None:
         max_rows = TERMINAL_ROWS if style.columns is not None else 0
-    return replace(style, format=format_, expanded=options.expanded, max_rows=max_rows or None)
+    return replace(style, format=format_, expanded=options.expanded, max_rows=max_rows or None, chart=_chart(options))
 
 
 def _row_count(text: str) -> int:

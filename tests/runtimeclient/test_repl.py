@@ -119,6 +119,8 @@ def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, s
         (".format xml", "The formats are table, json, csv, ndjson, markdown, arrow, parquet."),
         (".timing maybe", "The timing is on or off."),
         (".expanded maybe", "Rows are shown as records with on, off or auto."),
+        (".chart", "There is no statement yet whose answer could be drawn."),
+        (".chart 'a", "A quote is not closed."),
         (".read", "Name the file to read."),
         (".read /nonexistent", "The file /nonexistent cannot be read: No such file or directory."),
         (".output /nonexistent/x", "/nonexistent/x cannot be written: No such file or directory."),
@@ -161,6 +163,16 @@ def test_a_file_without_all_its_answers_is_none(
 
     assert list(tmp_path.iterdir()) == []
     assert f"{tmp_path / 'a.csv'} is as it was: not every answer for it came." in talk.told
+
+
+def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
+    runtime.on_sql(with_schema('[{"a":"x","n o":1}]', "a", "n o"))
+
+    shown = Conversation("SELECT 1;", ".chart bar a 'n o'", ".chart", "SELECT 2;").run(runtime)
+
+    assert [line for line in shown.splitlines() if "│" not in line].count("(1 row)") == 4
+    assert shown.count("a │ n o") == 2
+    assert statements(runtime) == ["SELECT 1"] * 3 + ["SELECT 2"]
 
 
 def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
