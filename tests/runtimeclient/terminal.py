@@ -10,6 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -87,13 +88,18 @@ class Terminal:
         end = time.monotonic() + PATIENCE_S
         while not condition(self.lines):
             assert time.monotonic() < end, "\n".join([f"waited for {what}; the screen:", *self.lines])
-            try:
-                text = self._keys.read_nonblocking(1 << 16, timeout=1)
-            except pexpect.TIMEOUT:
-                continue
-            self.output += text
-            self._stream.feed(text)
+            self._read(timeout_s=1)
         return self.lines
+
+    def begins(self, text: str) -> list[str]:
+        """Wait until a line of the screen begins with *text*."""
+        return self.until(lambda lines: any(line.startswith(text) for line in lines), f"a line with {text!r}")
+
+    def soon(self, keys: str) -> str:
+        """Press keys, and give what is on the screen a moment later."""
+        self.send(keys)
+        self._read(timeout_s=0.2)
+        return "\n".join(self.lines)
 
     def shows(self, text: str) -> list[str]:
         """Wait until a line of the screen holds *text*."""
@@ -118,6 +124,12 @@ class Terminal:
             except (pexpect.TIMEOUT, pexpect.EOF):
                 continue
         return status
+
+    def _read(self, timeout_s: float) -> None:
+        with suppress(pexpect.TIMEOUT):
+            text = self._keys.read_nonblocking(1 << 16, timeout=timeout_s)
+            self.output += text
+            self._stream.feed(text)
 
     def _set_size(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
