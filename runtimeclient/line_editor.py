@@ -11,6 +11,7 @@ from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.styles import Style
 from pygments.lexers.sql import PostgresLexer
 
 from runtimeclient.console import Console
@@ -18,6 +19,18 @@ from runtimeclient.dot_commands import read_typed
 
 PROMPT = "sql> "
 CONTINUATION = "  -> "
+# The terminal's own colours, which its user can read: those of Pygments are made for a white page.
+_STYLE = Style.from_dict(
+    {
+        "pygments.keyword": "ansigreen bold",
+        "pygments.name.builtin": "ansigreen",
+        "pygments.literal.string": "ansiyellow",
+        "pygments.literal.number": "ansimagenta",
+        "pygments.comment": "ansibrightblack",
+        "pygments.operator": "",
+        "pygments.punctuation": "",
+    }
+)
 # Lines kept free below the prompt for the menu of completions.
 _MENU_LINES = 5
 
@@ -58,6 +71,7 @@ class LineEditor:
             enable_history_search=True,
             history=history,
             key_bindings=_key_bindings(goes_on & has_focus(DEFAULT_BUFFER)),
+            style=_STYLE,
             color_depth=None if console.has_color else ColorDepth.DEPTH_1_BIT,
             reserve_space_for_menu=_MENU_LINES,
             input=keyboard or create_input(console.stdin),

@@ -15,7 +15,7 @@ from runtimeclient.style import Style
 
 plotext: Any = _untyped  # it has no types
 
-_COLUMNS, _LINES = 80, 22
+_COLUMNS, _LINES = 80, 18
 _LONGEST_LABEL = 30
 # Columns between two labels of the axis, and their length at most.
 _TICK_ROOM, _LONGEST_TICK = 16, 14
@@ -23,7 +23,8 @@ _TICK_ROOM, _LONGEST_TICK = 16, 14
 _PARTS = " ▏▎▍▌▋▊▉"
 # Parts the series where there are no colours.
 _MARKS = "●x+o◆*▲#"
-_COLORS = (34, 33, 32, 35, 36, 31, 94, 93)
+# Of the 256: readable on black and on white.
+_COLORS = (33, 208, 35, 170, 37, 160, 99, 136)
 _PLAIN = "\x1b[0m"
 
 
@@ -55,7 +56,7 @@ def _bars(chart: Chart, columns: int, style: Style) -> Iterator[str]:
                 yield f"{head} │\n"
                 continue
             bar = _bar(value * scale, zero, room, _MARKS[number] if len(names) > 1 and not style.is_colored else "")
-            color = f"\x1b[{_COLORS[number]}m" if style.is_colored else ""
+            color = f"\x1b[38;5;{_COLORS[number]}m" if style.is_colored else ""
             yield f"{head} │{color}{bar}{_PLAIN if color else ''} {texts[value]}\n"
 
 
@@ -79,7 +80,7 @@ def _plot(chart: Chart, columns: int, style: Style) -> Iterator[str]:
     for number, numbers in enumerate(chart.series.values()):
         points = [(x, y) for x, y in zip(chart.xs, numbers, strict=True) if y is not None]
         marker = "braille" if chart.kind == "line" and (is_single or style.is_colored) else _MARKS[number]
-        color = _COLOR_NAMES[number] if style.is_colored else "default"
+        color = _COLORS[number] if style.is_colored else "default"
         draw([x for x, _ in points], [y for _, y in points], marker=marker, color=color)
     plotext.xticks(*_ticks(chart, max(columns // _TICK_ROOM, 2)))
     text: str = plotext.build()
@@ -92,12 +93,9 @@ def _plot(chart: Chart, columns: int, style: Style) -> Iterator[str]:
     yield " " * max((columns - width(name)) // 2, 0) + name + "\n"
 
 
-_COLOR_NAMES = ("blue", "orange", "green", "magenta", "cyan", "red", "blue+", "orange+")
-
-
 def _legend(names: Sequence[str], style: Style) -> str:
     if style.is_colored:
-        return "  ".join(f"\x1b[{_COLORS[n]}m{visible(name)}{_PLAIN}" for n, name in enumerate(names))
+        return "  ".join(f"\x1b[38;5;{_COLORS[n]}m{visible(name)}{_PLAIN}" for n, name in enumerate(names))
     if len(names) == 1:
         return visible(names[0])
     return "  ".join(f"{_MARKS[n]} {visible(name)}" for n, name in enumerate(names))

@@ -10,7 +10,6 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -79,6 +78,10 @@ class Terminal:
         """The lines of the screen, without the spaces at their ends."""
         return [line.rstrip() for line in self._screen.display]
 
+    def cell(self, line: int, column: int) -> Any:
+        """Give a character of the screen with its colours, as pyte has it."""
+        return self._screen.buffer[line][column]
+
     def send(self, keys: str) -> None:
         """Press keys."""
         self._keys.send(keys)
@@ -126,10 +129,14 @@ class Terminal:
         return status
 
     def _read(self, timeout_s: float) -> None:
-        with suppress(pexpect.TIMEOUT):
+        try:
             text = self._keys.read_nonblocking(1 << 16, timeout=timeout_s)
-            self.output += text
-            self._stream.feed(text)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF as exc:
+            raise AssertionError("\n".join(["the command has ended; the screen:", *self.lines])) from exc
+        self.output += text
+        self._stream.feed(text)
 
     def _set_size(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

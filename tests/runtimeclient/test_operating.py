@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import Remote, Reply, Request, problem
@@ -154,3 +155,23 @@ def test_datasets_as_json_have_every_field(remote: Remote) -> None:
     remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
 
     assert json.loads(call("datasets", "--format", "json", "--http-endpoint", remote.url).out) == [dataset]
+
+
+def test_the_table_of_datasets_tells_how_old_they_are(remote: Remote) -> None:
+    dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": "2013-01-01T00:00:00Z", "error": "No \x07."}
+    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset, DATASET | {"name": "b"}]).encode()))
+
+    lines = call("datasets", "--http-endpoint", remote.url).out.splitlines()
+
+    assert lines[0].split(" | ")[3].strip() == "age"
+    assert " d" in lines[2].split(" | ")[3]
+    assert r"No \x07." in lines[2]
+    assert lines[3].split(" | ")[3].strip() == "NULL"
+
+
+@pytest.mark.parametrize("command", ["queries", "cancel", "login", "logout"])
+def test_every_command_is_one_of_django_too(command: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command(command, "--nothing")
+
+    assert refused.value.returncode == 2
