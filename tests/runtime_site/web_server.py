@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -87,9 +88,8 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/close":
         environ[CLOSE_CONNECTION] = True
         return _whole(start_response, "closing")
-    if path == "/sleep":
-        time.sleep(asked["s"])
-        return _whole(start_response, "slept")
+    if path in {"/sleep", "/hold"}:
+        return _whole(start_response, _slept(asked["s"]) if path == "/sleep" else _held())
     if path == "/watch":
         return _watched(environ, start_response, asked["s"])
     if path == "/pid":
@@ -103,6 +103,20 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 def _whole(start_response: Any, text: str) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
     return [text.encode()]
+
+
+def _slept(seconds: float) -> str:
+    time.sleep(seconds)
+    return "slept"
+
+
+def _held() -> str:
+    """Wait until the file `released` is beside the YAML."""
+    _say("holding")
+    released = Path(os.environ["RUNTIME_CONFIG"]).with_name("released")
+    while not released.exists():
+        time.sleep(0.2)
+    return "released"
 
 
 def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:

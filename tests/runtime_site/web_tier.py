@@ -84,6 +84,10 @@ class WebTier:
         """Return everything that the server printed."""
         return self.log.read_text()
 
+    def release(self) -> None:
+        """Let what "/hold" holds be answered."""
+        (self.directory / "released").touch()
+
     def workers(self) -> list[int]:
         """Return the process ids of the workers that run."""
         pid = self.process.pid

