@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from runtimeclient.answers import SqlAnswer
@@ -13,7 +14,7 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.console import Console
 from runtimeclient.errors import RequestRefusedError, UsageError
 from runtimeclient.excerpts import find_place
-from runtimeclient.formats import CHART_FORMAT, FORMATS, write_answer, write_picture
+from runtimeclient.formats import CHART_FORMAT, FORMATS, write_answer
 from runtimeclient.json_stream import JsonValue
 from runtimeclient.output import Output, OutputFile, output_file
 from runtimeclient.progress import Progress
@@ -89,8 +90,8 @@ class Asker:
         """
         chart = self.style.chart
         format_ = CHART_FORMAT if chart else FORMATS[self.style.format]
-        if format_.is_binary or (chart and chart.picture):
-            self._check_file()
+        # Before anything is sent: it may need what is not installed.
+        write_file = self._file_writer() if format_.is_binary or (chart and chart.picture) else None
         start = time.monotonic()
         end: float | None = None
         answer: SqlAnswer | None = None
@@ -99,12 +100,8 @@ class Asker:
             output = self._output(stack, progress)
             # Closed before the pager is waited for: the query ends while the user reads.
             answer = stack.enter_context(self._send(statement, format_.media_type, parameters))
-            if chart and chart.picture and self.file is not None:
-                write_picture(answer, chart, self.file.stream)
-            elif format_.is_binary and self.file is not None:
-                from runtimeclient.arrow_files import write_arrow_answer  # noqa: PLC0415 (pyarrow takes long)
-
-                write_arrow_answer(answer, self.style.format, self.file.stream)
+            if write_file is not None:
+                write_file(answer)
             else:
                 if self._parts_answers and self._answers and format_.is_layout:
                     output.write("\n")
@@ -137,7 +134,8 @@ class Asker:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.columns() if self.console.shows_answers else None)
 
-    def _check_file(self) -> None:
+    def _file_writer(self) -> Callable[[SqlAnswer], None]:
+        """Choose what writes a file that is no text. Raises UsageError."""
         chart = self.style.chart
         format_ = chart.picture if chart and chart.picture else self.style.format
         if self.file is None:
@@ -146,6 +144,14 @@ class Asker:
             raise UsageError(f"The format {format_} does not go to a terminal.")
         if self._answers > self._before_file:
             raise UsageError(f"A file of the format {format_} holds the answer of one statement only.")
+        stream = self.file.stream
+        if chart and chart.picture:
+            from runtimeclient.chart_files import write_picture  # noqa: PLC0415 (an extra, and it takes long)
+
+            return partial(write_picture, chart=chart, stream=stream)
+        from runtimeclient.arrow_files import write_arrow_answer  # noqa: PLC0415 (an extra, and it takes long)
+
+        return partial(write_arrow_answer, format_=self.style.format, stream=stream)
 
 
 def _how_far(answer: SqlAnswer | None, elapsed_s: float) -> str:

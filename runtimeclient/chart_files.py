@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import IO, Any
 
-from runtimeclient.charts import Chart, Picture, Scale
+from runtimeclient.answers import SqlAnswer
+from runtimeclient.charts import Chart, ChartRequest, Picture, Scale, make_chart
 from runtimeclient.errors import UsageError
+from runtimeclient.formats import read_rows
 
 try:
     import altair as alt
@@ -37,6 +39,19 @@ _PAGE = """\
 """
 # Of a PNG: sharp on screens of twice as many dots.
 _PNG_SCALE = 2
+
+
+def write_picture(answer: SqlAnswer, chart: ChartRequest, stream: IO[bytes]) -> None:
+    """
+    Draw the answer to a statement in a file.
+
+    Raises:
+        AnswerCutError: The answer is not complete.
+        ChartError: It cannot be drawn.
+        OSError: The file cannot be written.
+    """
+    assert chart.picture is not None  # noqa: S101 (for the type checker)
+    stream.write(draw_file(make_chart(*read_rows(answer), chart), chart.picture))
 
 
 def draw_file(chart: Chart, picture: Picture) -> bytes:

@@ -6,16 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from runtimeclient.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
 from runtimeclient.json_stream import JsonValue, Number
 from runtimeclient.output import Output
 from runtimeclient.style import Style
 from runtimeclient.tables import markdown, table
-
-if TYPE_CHECKING:
-    from runtimeclient.charts import ChartRequest
 
 Plain: TypeAlias = "bool | int | str | None"
 
@@ -97,23 +94,6 @@ def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
         for line in table(columns, rows, style) if style.format == "table" else markdown(columns, rows):
             output.write(line)
     output.flush()
-
-
-def write_picture(answer: SqlAnswer, chart: ChartRequest, stream: IO[bytes]) -> None:
-    """
-    Draw the answer to a statement in a file.
-
-    Raises:
-        UsageError: What draws it is not installed.
-        AnswerCutError: The answer is not complete.
-        ChartError: It cannot be drawn.
-        OutputError: The file cannot be written.
-    """
-    from runtimeclient.chart_files import draw_file  # noqa: PLC0415 (an extra, and it takes long)
-    from runtimeclient.charts import make_chart  # noqa: PLC0415
-
-    assert chart.picture is not None  # noqa: S101 (for the type checker)
-    stream.write(draw_file(make_chart(*read_rows(answer), chart), chart.picture))
 
 
 def read_rows(

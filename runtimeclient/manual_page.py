@@ -38,6 +38,7 @@ def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
     for variable, meaning in _ENVIRONMENT:
         yield from (".TP", f".B {variable}", _text(meaning))
     yield from (".SH FILES", ".TP", r".I $XDG_CONFIG_HOME/latchkey/config.toml", "the profiles")
+    yield from (".TP", r".I $XDG_STATE_HOME/latchkey/history", "what was typed at the prompt")
 
 
 def _command(parser: Any) -> Iterator[str]:

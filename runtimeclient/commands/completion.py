@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from runtimeclient.command import ClientCommand, Invocation
 
@@ -32,9 +33,21 @@ class CompletionCommand(ClientCommand):
 
         from runtimeclient.main import whole_parser  # noqa: PLC0415 (it loads every command, this one too)
 
+        parser = whole_parser(invocation.prog)
+        for action in _actions(parser):
+            if action.metavar == "FILE":
+                action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks for it
         output = invocation.console.output()
-        output.write(shtab.complete(whole_parser(invocation.prog), shell=invocation.options.shell))
+        output.write(shtab.complete(parser, shell=invocation.options.shell))
         output.flush()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:  # noqa: SLF001 (there is no other way to ask)
+        yield action
+        if isinstance(action.choices, dict):
+            for command in action.choices.values():
+                yield from _actions(command)
 
 
 COMMAND = CompletionCommand()

@@ -282,3 +282,20 @@ def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
 
     assert done.status in {1, 2}
     assert "Not a directory" in done.err
+
+
+def test_profiles_that_cannot_be_replaced_are_left_as_they_were(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\n")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
+
+    assert done.status == 1
+    assert done.err.endswith("cannot be written: No space left on device.\n")
+    assert (tmp_path / "latchkey" / "config.toml").read_text() == "[profiles.a]\nendpoint = 'http://a'\n"
+    assert not list((tmp_path / "latchkey").rglob("*.part"))

@@ -26,17 +26,25 @@ def test_shells_learn_every_command_and_option(shell: str) -> None:
 def test_bash_completes(tmp_path: Path) -> None:
     script = tmp_path / "latchkey.bash"
     script.write_text(call("completion", "bash").out)
+    (tmp_path / "config.toml").touch()
     shell = shutil.which("bash")
     assert shell is not None
 
+    # What Tab after `latchkey sql --output conf` asks for, and after `latchkey ref`.
+    keys = (
+        f". {script}; complete -p latchkey; COMP_WORDS=(latchkey sql --output conf); COMP_CWORD=3; COMP_TYPE=9;"
+        ' _shtab_latchkey; echo "${COMPREPLY[@]}"; COMP_WORDS=(latchkey ref); COMP_CWORD=1; _shtab_latchkey;'
+        ' echo "${COMPREPLY[@]}"'
+    )
     done = subprocess.run(
-        [shell, "--noprofile", "--norc", "-c", f". {script}; complete -p latchkey"],
+        [shell, "--noprofile", "--norc", "-c", keys],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert "latchkey" in done.stdout
+    assert done.stdout.splitlines()[1:] == ["config.toml", "refresh"]
 
 
 def test_the_manual_describes_every_command_and_option() -> None:
