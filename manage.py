@@ -3,32 +3,27 @@
 
 import os
 import sys
-from pathlib import Path
 
 from runtimeclient import CLIENT_COMMANDS
-from runtimeclient.argv import hide_api_keys
+from runtimeclient.argv import prepare_process
 
 
 def main() -> None:
     """Run one management command."""
-    if not hide_api_keys():
-        sys.stderr.write(
-            "Warning: other users of this machine can see the API key in the list of processes:"
-            " use --api-key-file or RUNTIME_API_KEY.\n"
-        )
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # Started with the stream closed.
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
-    # A client command needs no YAML, no engine and no web framework's set-up: its own small settings start fast.
-    words = [word for word in sys.argv[1:3] if word != "help"]
-    if words and words[0] in CLIENT_COMMANDS:
-        os.environ["DJANGO_SETTINGS_MODULE"] = "runtimeclient.settings"
-    else:
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
-        if "RUNTIME_HANDOVER_FD" in os.environ:
-            from runtime_site import parts  # noqa: PLC0415 (a client command needs none of it)
+    prepare_process()
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["help"] and len(arguments) == 2 and arguments[1] in CLIENT_COMMANDS:
+        arguments = [arguments[1], "--help"]
+    # A client command needs no YAML, no engine and no web framework.
+    if arguments and arguments[0] in CLIENT_COMMANDS:
+        from runtimeclient.main import run  # noqa: PLC0415 (a server needs none of it)
 
-            parts.receive()
+        sys.exit(run("manage.py", arguments))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
+    if "RUNTIME_HANDOVER_FD" in os.environ:
+        from runtime_site import parts  # noqa: PLC0415 (a client command needs none of it)
+
+        parts.receive()
 
     from django.core.management import execute_from_command_line  # noqa: PLC0415 (after the settings are chosen)
 

@@ -1,4 +1,6 @@
-"""The client of a running runtime: HTTP client, output, REPL and management commands. It knows only the wire."""
+"""The client of a running runtime: HTTP client, output, prompt and commands. It knows only the wire."""
 
-#: Management commands that talk to a running runtime.
-CLIENT_COMMANDS = ("sql", "status", "refresh", "datasets")
+#: Commands that talk to a running runtime; `manage.py` has them too.
+CLIENT_COMMANDS = ("sql", "status", "refresh", "datasets", "queries", "cancel", "login", "logout")
+#: All commands of `latchkey`, in the order of its help; each is a module of `runtimeclient.commands`.
+COMMANDS = (*CLIENT_COMMANDS, "completion", "manual")

@@ -14,6 +14,7 @@ from runtimeclient.json_stream import JsonStream, JsonValue
 
 JSON = "application/json"
 CSV = "text/csv"
+ARROW = "application/vnd.apache.arrow.stream"
 #: JSON with the schema beside the rows, so that an empty result has columns too.
 JSON_WITH_SCHEMA = "application/vnd.spiceai.sql.v1+json"
 
@@ -27,17 +28,23 @@ class Row(NamedTuple):
 
 class SqlAnswer:
     """
-    The answer to one statement while it arrives. Read it once, by `pieces` or by `rows`, then close it.
+    The answer to one statement while it arrives. Read it once, by `chunks`, `pieces` or `rows`, then close it.
 
     Closing it early ends the connection, and with it the query. Reading raises AnswerCutError when the answer ends
     before it is complete: what came out until then is not the whole.
 
     Attributes:
         columns: The column names, once `rows` has met them; known when it is exhausted at the latest.
+        bytes_read: How much has arrived.
+        rows_read: How many rows `rows` has given out.
+        query_id: What the runtime calls the statement, if it says so.
     """
 
     def __init__(self, response: httpx.Response, silence_s: float) -> None:
         self.columns: tuple[str, ...] = ()
+        self.bytes_read = 0
+        self.rows_read = 0
+        self.query_id: str | None = response.headers.get("X-Query-Id")
         self._response = response
         self._silence_s = silence_s
 
@@ -53,6 +60,26 @@ class SqlAnswer:
         """End the connection, unless the whole answer was read."""
         self._response.close()
 
+    def chunks(self) -> Iterator[bytes]:
+        """
+        Give the answer as it arrives.
+
+        Raises:
+            AnswerCutError: The answer ended too early.
+        """
+        try:
+            for chunk in self._response.iter_raw():
+                self.bytes_read += len(chunk)
+                yield chunk
+        except httpx.TimeoutException as exc:
+            raise AnswerCutError(f"The answer was cut off: nothing came for {self._silence_s:g} s.") from exc
+        except httpx.TransportError as exc:
+            raise AnswerCutError(
+                "The answer was cut off before its end: the query failed or took too long, or the connection broke."
+            ) from exc
+        if not self._shows_its_end():
+            raise AnswerCutError("The answer may have been cut off: nothing in it shows where it ends.")
+
     def pieces(self) -> Iterator[str]:
         """
         Give the text of the answer as it arrives.
@@ -62,19 +89,11 @@ class SqlAnswer:
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
-            for chunk in self._response.iter_raw():
+            for chunk in self.chunks():
                 yield decoder.decode(chunk)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as exc:
             raise AnswerCutError("The answer is not UTF-8: it was damaged on the way.") from exc
-        except httpx.TimeoutException as exc:
-            raise AnswerCutError(f"The answer was cut off: nothing came for {self._silence_s:g} s.") from exc
-        except httpx.TransportError as exc:
-            raise AnswerCutError(
-                "The answer was cut off before its end: the query failed or took too long, or the connection broke."
-            ) from exc
-        if not self._shows_its_end():
-            raise AnswerCutError("The answer may have been cut off: nothing in it shows where it ends.")
 
     def rows(self, pieces: Iterator[str] | None = None) -> Iterator[Row]:
         """
@@ -107,6 +126,7 @@ class SqlAnswer:
             if is_first:
                 # A name that occurs twice in the schema is told apart in the rows.
                 self.columns, is_first = tuple(values), False
+            self.rows_read += 1
             yield Row(text, values)
 
     def _shows_its_end(self) -> bool:

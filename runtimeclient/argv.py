@@ -1,5 +1,5 @@
 """
-Hide API keys in the command line of this process.
+The start of a process: hide API keys in its command line, and see that it has its streams.
 
 Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`). Linux shows there the memory into which
 it copied the arguments at the start. A process may overwrite that memory; Python took its own copy, `sys.argv`, before.
@@ -15,6 +15,19 @@ from pathlib import Path
 _PROC = Path("/proc/self")
 # proc(5): the address where the arguments begin is field 48 of stat, and the name, field 2, may hold spaces.
 _ARG_START = 48 - 3
+
+
+def prepare_process() -> None:
+    """Hide keys in the command line of this process, and see that its streams are there."""
+    is_hidden = hide_api_keys()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # Started with the stream closed.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
+    if not is_hidden:
+        sys.stderr.write(
+            "Warning: other users of this machine can see the API key in the list of processes:"
+            " use --api-key-file or RUNTIME_API_KEY.\n"
+        )
 
 
 def hide_api_keys() -> bool:

@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,15 @@ from runtimeclient.errors import (
     RequestRefusedError,
     UsageError,
 )
-from runtimeclient.resources import ComponentStatus, DatasetStatus, RefreshRun, RequestedRefresh
+from runtimeclient.json_stream import JsonValue, as_json
+from runtimeclient.resources import ActiveQuery, ComponentStatus, DatasetStatus, RefreshRun, RequestedRefresh
 
 # What the specification calls the rows, and what the runtime sends unless it is asked for another type.
-_PLAIN_JSON = "text/plain"
+_PLAIN_TEXT = "text/plain"
+_ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
-_MAX_METADATA_BYTES = 64 << 20
+# Of every answer but rows. Parsed, JSON can take fifty times its length.
+_MAX_METADATA_BYTES = 4 << 20
 _FIRST_POLL_S = 0.1
 _SLOWEST_POLL_S = 2.0
 
@@ -57,7 +60,7 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 class RuntimeClient:
     """
-    Talks to one runtime. Use it as a context manager, from one thread.
+    Talks to one runtime. Use it as a context manager. Threads may share it.
 
     Redirects are not followed and nothing is sent twice. Certificates are always verified. The proxies that the
     environment names are used, except for a loopback address.
@@ -114,6 +117,10 @@ class RuntimeClient:
         """End all connections."""
         self._http.close()
 
+    def finds_key_in(self, text: str) -> bool:
+        """Tell whether the API key stands in *text*."""
+        return any(key in text for key in self._key_header.values())
+
     def ping(self) -> None:
         """
         Make sure, within `connect_s`, that something answers at the endpoint. The key is not sent.
@@ -125,13 +132,32 @@ class RuntimeClient:
         """
         self._send("GET", "/health", read_s=self._timeouts.connect_s).close()
 
-    def sql(self, statement: str, media_type: str = JSON) -> SqlAnswer:
+    def is_ready(self) -> bool:
+        """
+        Ask whether the runtime takes statements and all its data is loaded. The key is not sent.
+
+        Raises:
+            ConnectionFailedError: Nothing answers, or not as a runtime does.
+        """
+        response = self._send("GET", "/v1/ready", read_s=self._timeouts.connect_s)
+        with closing(response):
+            if response.status_code not in {200, 503}:
+                raise self._not_a_runtime(response)
+            return response.status_code == 200
+
+    def sql(
+        self,
+        statement: str,
+        media_type: str = JSON,
+        parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
+    ) -> SqlAnswer:
         """
         Run one statement. The answer is open when this returns, and streams; the caller closes it.
 
         Args:
             statement: SQL text, sent as it is.
-            media_type: `answers.JSON`, `answers.CSV` or `answers.JSON_WITH_SCHEMA`.
+            media_type: `answers.JSON`, `answers.CSV`, `answers.JSON_WITH_SCHEMA` or `answers.ARROW`.
+            parameters: Values for `$name` by name, or for `?` and `$1` in order.
 
         Raises:
             UsageError: The statement is not text that can be sent.
@@ -139,16 +165,20 @@ class RuntimeClient:
             RequestRefusedError: The statement was refused or failed.
             ConnectionFailedError: No answer came, or none as a runtime gives.
         """
+        content, content_type = _encode(statement), "text/plain; charset=utf-8"
+        if parameters:
+            values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+            content, content_type = _encode(as_json({"sql": content.decode(), "parameters": values})), JSON
         response = self._send(
             "POST",
             "/v1/sql",
             read_s=self._timeouts.silence_s,
-            headers=self._key_header | {"Accept": media_type, "Content-Type": "text/plain; charset=utf-8"},
-            content=_encode(statement),
+            headers=self._key_header | {"Accept": media_type, "Content-Type": content_type},
+            content=content,
         )
         try:
             self._expect(response, 200)
-            if _media_type(response) not in ({JSON, _PLAIN_JSON} if media_type == JSON else {media_type}):
+            if _media_type(response) not in ({JSON, _PLAIN_TEXT} if media_type == JSON else {media_type}):
                 raise self._not_a_runtime(response)
         except ClientError:
             response.close()
@@ -161,7 +191,26 @@ class RuntimeClient:
 
     def datasets(self) -> tuple[DatasetStatus, ...]:
         """Ask for all datasets, in the order of the configuration. Raises what `sql` raises."""
-        return tuple(map(DatasetStatus.from_json, self._items("/v1/datasets")))
+        # Spice.ai leaves the status out unless it is asked for.
+        return tuple(map(DatasetStatus.from_json, self._items("/v1/datasets?status=true")))
+
+    def active_queries(self) -> tuple[ActiveQuery, ...]:
+        """Ask for the statements of this key that wait or run now, oldest first. Raises what `sql` raises."""
+        return tuple(map(ActiveQuery.from_json, self._items(_ACTIVE_QUERIES)))
+
+    def cancel_query(self, query_id: str) -> str:
+        """
+        Cancel a statement of this key; give back what the runtime says to that.
+
+        Raises:
+            UsageError: *query_id* is empty or cannot be sent.
+            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
+        """
+        if not query_id:
+            raise UsageError("Name the query to cancel: `queries` lists them.")
+        answer = self._json("POST", f"/v1/sql/{_path_part(query_id)}/cancel", 200)
+        message = answer.get("message") if isinstance(answer, dict) else None
+        return message if isinstance(message, str) else f"Query {query_id} is being cancelled."
 
     def request_refresh(self, name: str, refresh_sql: str | None = None) -> RequestedRefresh:
         """
@@ -219,6 +268,8 @@ class RuntimeClient:
 
     def _items(self, path: str) -> Iterator[Mapping[str, Any]]:
         answer = self._json("GET", path, 200)
+        if path == _ACTIVE_QUERIES and isinstance(answer, dict):
+            answer = answer.get("queries")  # Spice.ai
         if not isinstance(answer, list) or not all(isinstance(item, dict) for item in answer):
             raise NotARuntimeError(f"The answer of {self.endpoint.url} is not one of a runtime.")
         return iter(answer)
@@ -275,6 +326,10 @@ class RuntimeClient:
 
     def _problem(self, response: httpx.Response) -> RequestRefusedError | None:
         """Read a problem body; None when the body is not one."""
+        if _media_type(response) == _PLAIN_TEXT and response.status_code in {400, 403}:
+            # So Spice.ai refuses a statement.
+            text = self._body(response).decode(errors="replace").strip()
+            return RequestRefusedError(response.status_code, f"http_{response.status_code}", text, "")
         if _media_type(response) != _PROBLEM:
             return None
         try:
@@ -328,8 +383,12 @@ class RuntimeClient:
 def _refresh_path(name: str) -> str:
     if not name:
         raise UsageError("Name the dataset to refresh.")
+    return f"/v1/datasets/{_path_part(name)}/acceleration/refresh"
+
+
+def _path_part(name: str) -> str:
     # A name of dots would climb in the path.
-    return f"/v1/datasets/{quote(_encode(name), safe='').replace('.', '%2E')}/acceleration/refresh"
+    return quote(_encode(name), safe="").replace(".", "%2E")
 
 
 def _encode(text: str) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtimeclient.errors import UsageError
+from runtimeclient.profiles import Profile
 
 KEY_VARIABLE = "RUNTIME_API_KEY"
 ENDPOINT_VARIABLE = "RUNTIME_HTTP_ENDPOINT"
@@ -31,9 +32,11 @@ class Credential:
         return f"Credential(api_key={'<secret>' if self.api_key else None}, warning={self.warning!r})"
 
 
-def find_credential(flag: str | None, file: str | None, environ: Mapping[str, str]) -> Credential:
+def find_credential(
+    flag: str | None, file: str | None, environ: Mapping[str, str], profile: Profile | None = None
+) -> Credential:
     """
-    Take the key from the flag, else the file (`-` is standard input), else `RUNTIME_API_KEY`, else none.
+    Take the key from the flag, else the file (`-` is standard input), else `RUNTIME_API_KEY`, else the *profile*.
 
     One line break at the end of a file is not part of the key. An empty variable counts as absent; an empty flag or
     file is a mistake, because the call would go out anonymous without anybody meaning it to.
@@ -53,6 +56,25 @@ def find_credential(flag: str | None, file: str | None, environ: Mapping[str, st
         return Credential(check_api_key(text, f"in {file}"), warning)
     if variable := environ.get(KEY_VARIABLE):
         return Credential(check_api_key(variable, f"in {KEY_VARIABLE}"))
+    return Credential(None) if profile is None else _credential_of(profile, environ)
+
+
+def _credential_of(profile: Profile, environ: Mapping[str, str]) -> Credential:
+    where = f"of the profile {profile.name}"
+    if profile.api_key is not None:
+        return Credential(check_api_key(profile.api_key, where))
+    if profile.api_key_file is not None:
+        file = str(profile.api_key_file)
+        text, warning = _key_from_file(file)
+        return Credential(check_api_key(text, f"in {file}"), warning)
+    if (name := profile.api_key_variable) is not None:
+        if not environ.get(name):
+            raise UsageError(f"The key {where} should be in the variable {name}, which is not set.")
+        return Credential(check_api_key(environ[name], f"in {name}"))
+    if profile.api_key_keyring:
+        from runtimeclient.keyrings import read_key  # noqa: PLC0415 (an extra)
+
+        return Credential(check_api_key(read_key(profile), f"{where} in the keyring"))
     return Credential(None)
 
 

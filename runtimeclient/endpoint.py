@@ -23,11 +23,13 @@ class Endpoint:
     The base URL of a runtime, without a slash at its end.
 
     Attributes:
+        origin: Scheme, host and port: who gets what is sent there.
         is_tls: The scheme is https.
         is_loopback: Requests do not leave this machine, so no proxy may see them.
     """
 
     url: str
+    origin: str
     is_tls: bool
     is_loopback: bool
 
@@ -53,7 +55,10 @@ def parse_endpoint(text: str) -> Endpoint:
     if url.query or url.fragment or "?" in text or "#" in text:
         # Not shown: a query string is where somebody may have put the key.
         raise UsageError("The HTTP endpoint must end with the host, the port or a path prefix: no query string.")
-    return Endpoint(str(url).rstrip("/"), url.scheme == "https", _is_loopback(url.host))
+    is_tls = url.scheme == "https"
+    port = url.port or (443 if is_tls else 80)
+    origin = f"{url.scheme}://{url.raw_host.decode().lower()}:{port}"
+    return Endpoint(str(url).rstrip("/"), origin, is_tls, _is_loopback(url.host))
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,8 +10,10 @@ What can go wrong for somebody who talks to a runtime.
     │   └── AnswerCutError         3   an answer began and did not come to its end
     ├── NotAuthorisedError         4   the runtime wants a key, or another one
     ├── RequestRefusedError        1   the runtime understood and said no, or the query failed
+    ├── StatementsFailedError      1   statements of a script failed, and the others were run all the same
     ├── RefreshFailedError         1   the refresh that was waited for did not succeed
     ├── NotReadyError              1   a component of the runtime is not ready
+    ├── ChartError                 1   the answer cannot be drawn
     └── OutputError                1   the answer cannot be written where it should go
 
 `exit_status` is public: the commands exit with it. `str()` is a sentence for people; it holds no key. It may quote what
@@ -20,11 +22,19 @@ a server said, so whoever prints it passes it through `screen.one_line`.
 
 from __future__ import annotations
 
+from runtimeclient.excerpts import Place
+
 
 class ClientError(Exception):
-    """Base of this room's errors."""
+    """
+    Base of this room's errors.
+
+    Attributes:
+        place: Where in the user's statement it is, if that is known.
+    """
 
     exit_status = 1
+    place: Place | None = None
 
 
 class UsageError(ClientError):
@@ -64,14 +74,19 @@ class RequestRefusedError(ClientError):
         request_id: Names the request in the runtime's log; empty when the runtime gave none.
     """
 
-    def __init__(self, status: int, code: str, detail: str, request_id: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, request_id: str, place: Place | None = None) -> None:
         self.status = status
         self.code = code
         self.detail = detail
         self.request_id = request_id
+        self.place = place
         # A failure inside the runtime is looked up in its log, by the id; the caller's own mistake is not.
         reference = f", request {request_id}" if status >= 500 and request_id else ""
         super().__init__(f"{detail} [{code}{reference}]")
+
+
+class StatementsFailedError(ClientError):
+    """Statements of a script failed, and the others were run all the same."""
 
 
 class RefreshFailedError(ClientError):
@@ -80,6 +95,10 @@ class RefreshFailedError(ClientError):
 
 class NotReadyError(ClientError):
     """A component of the runtime is neither ready nor disabled."""
+
+
+class ChartError(ClientError):
+    """The answer cannot be drawn as it was asked for."""
 
 
 class OutputError(ClientError):

@@ -4,25 +4,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeAlias
 
-from runtimeclient.answers import CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
+from runtimeclient.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
 from runtimeclient.json_stream import JsonValue, Number
 from runtimeclient.output import Output
-from runtimeclient.tables import table
+from runtimeclient.style import Style
+from runtimeclient.tables import markdown, table
 
 Plain: TypeAlias = "bool | int | str | None"
 
-#: What to ask the runtime for, by the format in which `sql` shows it.
-MEDIA_TYPES: Mapping[str, str] = {"table": JSON_WITH_SCHEMA, "json": JSON, "csv": CSV, "ndjson": JSON}
-#: How `status` and `datasets` can be shown.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """
+    A form in which answers are shown.
+
+    Attributes:
+        media_type: What to ask the runtime for.
+        suffixes: Ends of file names that mean it.
+        is_binary: It is no text, and goes to a file only.
+        is_layout: It is made for people: answers that follow one another are parted by an empty line.
+        counts_rows: Whoever writes it knows how many rows there are.
+    """
+
+    media_type: str
+    suffixes: tuple[str, ...] = ()
+    is_binary: bool = False
+    is_layout: bool = False
+    counts_rows: bool = True
+
+
+#: By the name that `--format` takes.
+FORMATS: Mapping[str, Format] = {
+    "table": Format(media_type=JSON_WITH_SCHEMA, is_layout=True),
+    "json": Format(media_type=JSON, suffixes=(".json",)),
+    "csv": Format(media_type=CSV, suffixes=(".csv",), counts_rows=False),
+    "ndjson": Format(media_type=JSON, suffixes=(".ndjson", ".jsonl")),
+    "markdown": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".md",), is_layout=True),
+    "arrow": Format(media_type=ARROW, suffixes=(".arrow", ".feather"), is_binary=True),
+    "parquet": Format(media_type=ARROW, suffixes=(".parquet",), is_binary=True),
+}
+#: What charts are drawn from: the columns have to be known even when there are no rows.
+CHART_FORMAT = FORMATS["table"]
+#: How `status` and the other lists can be shown.
 LIST_FORMATS = ("table", "json", "csv")
 
 
-def write_answer(answer: SqlAnswer, format_: str, output: Output) -> None:
+def format_of(name: str) -> str | None:
+    """Give the format that the end of a file name means, if any."""
+    return next((format_ for format_, it in FORMATS.items() if name.lower().endswith(it.suffixes or ("\0",))), None)
+
+
+def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
     """
-    Show the answer to a statement while it arrives, in bounded memory.
+    Show the answer to a statement while it arrives, in bounded memory, in a format that is text.
 
     json and csv are what the runtime sent, character by character (json with a line break after it); ndjson has one row
     a line.
@@ -30,40 +68,55 @@ def write_answer(answer: SqlAnswer, format_: str, output: Output) -> None:
     Raises:
         AnswerCutError: The answer is not complete. What was written until then shows it: json lacks its bracket at the
             end, a table its number of rows.
+        ChartError: It cannot be drawn, when `style.chart` asks for that.
         OutputError: The output cannot be written.
     """
     pieces = _flushed(answer.pieces(), output)
-    if format_ == "csv":
+    if style.chart is not None:
+        from runtimeclient.charts import make_chart  # noqa: PLC0415 (few answers are drawn)
+        from runtimeclient.text_charts import draw_text  # noqa: PLC0415
+
+        for line in draw_text(make_chart(*read_rows(answer, pieces), style.chart), style):
+            output.write(line)
+    elif style.format == "csv":
         for piece in pieces:
             output.write(piece)
-    elif format_ == "ndjson":
+    elif style.format == "ndjson":
         for row in answer.rows(pieces):
             output.write(row.text + "\n")
-    elif format_ == "json":
+    elif style.format == "json":
         # Read too, not only copied: JSON that is cut or damaged must not pass for an answer.
         for _ in answer.rows(_copied(pieces, output)):
             pass
         output.write("\n")
     else:
-        rows = answer.rows(pieces)
-        # The columns are known with the first row; those of an empty answer at its end.
-        first = list(islice(rows, 1))
-        columns = answer.columns
-        for line in table(columns, ([row.values.get(column) for column in columns] for row in chain(first, rows))):
+        columns, rows = read_rows(answer, pieces)
+        for line in table(columns, rows, style) if style.format == "table" else markdown(columns, rows):
             output.write(line)
     output.flush()
 
 
-def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], format_: str, output: Output) -> None:
+def read_rows(
+    answer: SqlAnswer, pieces: Iterator[str] | None = None
+) -> tuple[tuple[str, ...], Iterator[list[JsonValue]]]:
+    """Give the columns of an answer with a schema, and its rows in the order of the columns. Raises AnswerCutError."""
+    rows = answer.rows(pieces)
+    # The columns are known with the first row; those of an empty answer at its end.
+    first = list(islice(rows, 1))
+    columns = answer.columns
+    return columns, ([row.values.get(column) for column in columns] for row in chain(first, rows))
+
+
+def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], style: Style, output: Output) -> None:
     """Show a short list of objects that have those members."""
     rows = [[item[column] for column in columns] for item in items]
-    if format_ == "json":
+    if style.format == "json":
         output.write(json.dumps(items, ensure_ascii=False, separators=(",", ":")) + "\n")
-    elif format_ == "csv":
+    elif style.format == "csv":
         for row in (columns, *rows):
             output.write(",".join(map(_csv_value, row)) + "\n")
     else:
-        for line in table(columns, ([_json_value(value) for value in row] for row in rows)):
+        for line in table(columns, ([_json_value(value) for value in row] for row in rows), style):
             output.write(line)
     output.flush()
 

@@ -22,6 +22,36 @@ _IN_NUMBER = "-+.eE"  # and nothing at all, at the end of a piece
 # An error this close to the end of what has arrived may only mean that the rest of a token is still to come.
 _LONGEST_TOKEN_PIECE = 16
 
+#: Characters of one value. A server that never ends one would otherwise take all memory.
+LONGEST_VALUE = 64 << 20
+
+
+def as_json(value: JsonValue) -> str:
+    """Write a value as JSON, numbers as they were. Raises RecursionError when it is nested too deep."""
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_json, value)) + "]"
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name, ensure_ascii=False)}:{as_json(item)}" for name, item in value.items())
+        return "{" + ",".join(members) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parse_json(text: str) -> JsonValue:
+    """
+    Read one JSON text, numbers as they are written.
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deep.
+    """
+    stripped = text.strip(_SPACE)
+    value, end = _decode(stripped)
+    if end != len(stripped):
+        raise ValueError("more than one value")
+    return value  # type: ignore[no-any-return] # the decoder's hooks see to that
+
 
 def _refuse_constant(name: str) -> NoReturn:
     raise json.JSONDecodeError(f"{name} is no JSON", name, 0)
@@ -74,8 +104,14 @@ class JsonStream:
                     self._at = end
                     return text, value
                 continue
+            length = len(self._text) - self._at
+            if length > LONGEST_VALUE:
+                raise AnswerCutError(
+                    f"A row of the answer is longer than {LONGEST_VALUE >> 20} MiB, too long to read here:"
+                    " --format csv passes rows of any length on."
+                )
             # Twice as much each time: the work stays linear however long one value is.
-            if not self._read(len(self._text) - self._at):
+            if not self._read(min(length, max(LONGEST_VALUE - length, 1))):
                 raise AnswerCutError("The answer was cut off: its JSON ends too early.")
 
     def items(self) -> Iterator[tuple[str, JsonValue]]:

@@ -1,8 +1,15 @@
-"""Where the text of a command goes."""
+"""Where the answers of a command go: a stream, or a file that is there only when it is complete."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Protocol
 
 from runtimeclient.errors import OutputError
 
@@ -25,9 +32,13 @@ class Output:
 
     Both methods raise OutputError when the stream does not take the text, and let BrokenPipeError through: a reader
     that has seen enough is no failure.
+
+    Attributes:
+        before: Called each time before something is passed on.
     """
 
-    def __init__(self, stream: TextStream) -> None:
+    def __init__(self, stream: TextStream, before: Callable[[], object] = lambda: None) -> None:
+        self.before = before
         self._stream = stream
         self._texts: list[str] = []
         self._characters = 0
@@ -47,6 +58,8 @@ class Output:
         block = "".join(self._texts)
         self._texts.clear()
         self._characters = 0
+        if block:
+            self.before()
         try:
             if block:
                 self._stream.write(block)
@@ -56,3 +69,65 @@ class Output:
             raise
         except OSError as exc:
             raise OutputError(f"The output cannot be written: {exc.strerror}.") from exc
+
+
+class OutputFile:
+    """A file being written: its bytes, or its text in UTF-8."""
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path = path
+        self.stream = stream
+        self._text = TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
+        self.output = Output(self._text)
+
+    @property
+    def is_terminal(self) -> bool:
+        """What was named is a terminal."""
+        return self.stream.isatty()
+
+    def finish(self) -> None:
+        """Pass all on to the system. Raises OSError and OutputError."""
+        self.output.flush()
+        if stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):
+            os.fsync(self.stream.fileno())
+
+    def close(self) -> None:
+        """Let the file go, whatever state it is in."""
+        with suppress(OSError, ValueError):
+            self._text.close()
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[OutputFile]:
+    """
+    Open a file that gets its name when the block ends well; when it does not, what was there before stays.
+
+    It is written under another name beside it. A device or a pipe is written as it is.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    try:
+        # A link goes on leading to the file that it names.
+        target = path.resolve()
+        is_special = target.exists() and not target.is_file()
+        part = target if is_special else target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+        flags = os.O_WRONLY if is_special else os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
+        file = OutputFile(path, open(os.open(part, flags | os.O_CLOEXEC, mode), "wb"))  # noqa: PTH123, SIM115
+    except OSError as exc:
+        raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+    try:
+        yield file
+        file.finish()
+        if not is_special:
+            part.replace(target)
+    except BaseException as exc:
+        if not is_special:
+            with suppress(OSError):
+                part.unlink()
+        if isinstance(exc, OSError) and not isinstance(exc, BrokenPipeError):
+            raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+        raise
+    finally:
+        file.close()

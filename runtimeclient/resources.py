@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from runtimeclient.errors import NotARuntimeError
@@ -120,6 +121,34 @@ class RefreshRun:
             duration_ms=_optional(item, "duration_ms", int),
             error=_optional(item, "error", str),
             unchanged=bool(_optional(item, "unchanged", int)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveQuery:
+    """One row of `GET /v1/sql/active`. `started` is ISO 8601 in UTC, `state` queued or running, `sql` its beginning."""
+
+    id: str
+    started: str
+    state: str
+    sql: str
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Self:
+        """Read one row, of ours or of Spice.ai's. Raises NotARuntimeError on a wrong type."""
+        if "query_id" in item:
+            started = datetime.fromtimestamp((_optional(item, "started_at_ms", int) or 0) / 1000, UTC)
+            return cls(
+                id=_required(item, "query_id", str),
+                started=started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                state="running",
+                sql=_optional(item, "sql_preview", str) or "",
+            )
+        return cls(
+            id=_required(item, "id", str),
+            started=_required(item, "started", str),
+            state=_required(item, "state", str),
+            sql=_required(item, "sql", str),
         )
 
 

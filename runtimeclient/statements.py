@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 # The engine takes every character beyond ASCII for a letter.
 _LETTER = r"[\w\x80-\U0010ffff]"
@@ -19,8 +20,17 @@ _STOP = re.compile(
     """,
     re.VERBOSE,
 )
+_PARAMETER = re.compile(rf"{_NOT_IN_A_WORD}\$(?P<name>{_LETTER}+)|\?")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
+
+
+class Statement(NamedTuple):
+    """One statement, the line of the whole text, from 1, in which it begins, and what that text is called."""
+
+    text: str
+    line: int = 1
+    source: str = ""
 
 
 class StatementSplitter:
@@ -34,6 +44,8 @@ class StatementSplitter:
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._has_code = False
+        # The line in which the first of the parts begins.
+        self._line = 1
         # What ends the literal or comment that the text is in: a quote, a $tag$, "*/", "e'" for an escaped string.
         self._inside = ""
         self._comment_depth = 0
@@ -43,7 +55,17 @@ class StatementSplitter:
         """A statement, a literal or a comment has begun and is not finished."""
         return self._has_code or bool(self._inside)
 
-    def feed(self, lines: str) -> Iterator[str]:
+    @property
+    def is_inside(self) -> bool:
+        """The text ends in a literal, a quoted name or a comment; one up to the end of its line does not count."""
+        return bool(self._inside)
+
+    @property
+    def rest(self) -> str:
+        """What no semicolon has ended yet."""
+        return "".join(self._parts)
+
+    def feed(self, lines: str) -> Iterator[Statement]:
         """Take one or more whole lines, line breaks included, and give out the statements that end in them."""
         at = 0
         while at < len(lines):
@@ -68,7 +90,7 @@ class StatementSplitter:
             elif not mark.startswith("--"):
                 self._inside, self._has_code = mark.lower() if mark.endswith("'") else mark, True
 
-    def finish(self) -> Iterator[str]:
+    def finish(self) -> Iterator[Statement]:
         """Give out what no semicolon ended, an unfinished literal or comment too: the runtime says what it lacks."""
         self._has_code = self.is_waiting
         yield from self._complete()
@@ -78,11 +100,13 @@ class StatementSplitter:
         self._parts.append(text)
         self._has_code = self._has_code or not (text.isspace() or not text)
 
-    def _complete(self) -> Iterator[str]:
-        statement, has_code = "".join(self._parts).strip(), self._has_code
+    def _complete(self) -> Iterator[Statement]:
+        text, has_code, line = "".join(self._parts), self._has_code, self._line
         self._parts, self._has_code = [], False
+        self._line += text.count("\n")
         if has_code:
-            yield statement
+            statement = text.strip()
+            yield Statement(statement, line + text.count("\n", 0, text.index(statement)))
 
     def _end_of_inside(self, text: str, at: int) -> int:
         """Find where the literal or comment ends; the end of *text* when it goes on after it."""
@@ -107,8 +131,33 @@ class StatementSplitter:
         return end
 
 
-def split_statements(text: str) -> Iterator[str]:
+def split_statements(text: str) -> Iterator[Statement]:
     """Split a whole text into its statements."""
     splitter = StatementSplitter()
     yield from splitter.feed(text)
     yield from splitter.finish()
+
+
+class _CodeCollector(StatementSplitter):
+    """Keeps what stands outside literals, quoted names and comments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code: list[str] = []
+
+    def _take_code(self, text: str) -> None:
+        self.code.append(text)
+
+
+def parameter_names(statement: str) -> frozenset[str]:
+    """Give the names of a statement's parameters: `name` for `$name`, `1` for `$1`, and `1`, `2` ... for each `?`."""
+    collector = _CodeCollector()
+    for _ in collector.feed(statement):
+        pass
+    names: set[str] = set()
+    unnamed = 0
+    for code in collector.code:
+        for mark in _PARAMETER.finditer(code):
+            unnamed += mark["name"] is None
+            names.add(mark["name"] or str(unnamed))
+    return frozenset(names)

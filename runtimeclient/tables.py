@@ -1,14 +1,15 @@
-"""Rows as an aligned table of text, without holding more than a sample of them."""
+"""Rows as text for people: an aligned table, records of one line a column, or Markdown, all in bounded memory."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from itertools import chain
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 from runtimeclient.errors import OutputError
-from runtimeclient.json_stream import JsonValue, Number
+from runtimeclient.json_stream import JsonValue, Number, as_json
 from runtimeclient.screen import visible, width
+from runtimeclient.style import Style
 
 NULL = "NULL"
 
@@ -18,6 +19,10 @@ _SAMPLE_CHARACTERS = 1 << 20
 # One very long cell would otherwise pad every line of the sample to its length.
 _WIDEST_PADDING = 120
 
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+# CommonMark 0.31, 6: what would begin something there; an underscore inside a word does not.
+_MARKDOWN_MARK = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
+
 
 def cell(value: JsonValue) -> str:
     """Show one value: NULL bare, a text that reads NULL in quotes, lists and objects as JSON."""
@@ -26,62 +31,126 @@ def cell(value: JsonValue) -> str:
     if isinstance(value, str):
         return visible(value) if value != NULL else f'"{NULL}"'
     try:
-        return visible(_as_json(value))
+        return visible(as_json(value))
     except RecursionError as exc:
         raise OutputError("A value is nested too deep to show in a table: use --format json.") from exc
 
 
-def table(columns: Sequence[str], rows: Iterator[Sequence[JsonValue]]) -> Iterator[str]:
+class Sample:
     """
-    Lay out rows below a header, line by line, each with its line break, and the number of rows at the end.
+    The first rows, from which the layout follows, and a way to read on.
+
+    Attributes:
+        widths: Of the columns, in columns of the terminal.
+        is_number: Of each column: it holds numbers and nothing else.
+        count: Rows given out by `cells` so far.
+        has_more: The rows went on beyond `max_rows`.
+    """
+
+    def __init__(self, columns: Sequence[str], rows: Iterator[Sequence[JsonValue]], max_rows: int | None) -> None:
+        self.names = [visible(column) for column in columns]
+        self.count = 0
+        self.has_more = False
+        self._rows = rows
+        self._max_rows = max_rows
+        self._sample: list[list[str]] = []
+        kinds: list[set[bool]] = [set() for _ in columns]
+        characters = 0
+        for row in islice(rows, SAMPLE_ROWS if max_rows is None else min(SAMPLE_ROWS, max_rows)):
+            cells = [cell(value) for value in row]
+            self._sample.append(cells)
+            for kind, value in zip(kinds, row, strict=True):
+                if value is not None:
+                    kind.add(isinstance(value, Number))
+            characters += sum(map(len, cells))
+            if characters >= _SAMPLE_CHARACTERS:
+                break
+        self.is_number = [kind == {True} for kind in kinds]
+        self.widths = [
+            min(max(map(width, texts)), _WIDEST_PADDING) for texts in zip(self.names, *self._sample, strict=True)
+        ]
+
+    @property
+    def table_width(self) -> int:
+        """Columns of the terminal that an aligned table takes."""
+        return sum(self.widths) + 3 * len(self.widths) - 1
+
+    def cells(self) -> Iterator[list[str]]:
+        """Give the cells of all rows, once, up to `max_rows`."""
+        for cells in chain(self._sample, ([cell(value) for value in row] for row in self._rows)):
+            if self.count == self._max_rows:
+                self.has_more = True
+                return
+            yield cells
+            self.count += 1
+
+    def footer(self) -> str:
+        """Say how many rows were shown, and whether that is all."""
+        rows = f"{self.count} row{'' if self.count == 1 else 's'}"
+        if self.has_more:
+            return f"(the first {rows}; there are more: --max-rows 0 shows all)\n"
+        return f"({rows})\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: Style) -> Iterator[str]:
+    """
+    Lay out rows below a header, or as records, line by line, each with its line break, and their number at the end.
 
     Numbers stand at the right edge of a column that holds nothing else. Memory is bounded by the sample that sizes the
     columns, whatever the number of rows.
     """
-    sample = []
-    characters = 0
-    for row in rows:
-        cells = [cell(value) for value in row]
-        sample.append((row, cells))
-        characters += sum(map(len, cells))
-        if len(sample) >= SAMPLE_ROWS or characters >= _SAMPLE_CHARACTERS:
-            break
-    names = [visible(column) for column in columns]
-    widths = [
-        min(max(map(width, texts)), _WIDEST_PADDING)
-        for texts in zip(names, *(cells for _, cells in sample), strict=True)
-    ]
-    is_number = [
-        any(isinstance(row[at], Number) for row, _ in sample)
-        and all(isinstance(row[at], Number) or row[at] is None for row, _ in sample)
-        for at in range(len(names))
-    ]
-    yield _line(names, widths, is_number)
-    yield "+".join("-" * (size + 2) for size in widths) + "\n"
-    count = 0
-    for cells in chain((cells for _, cells in sample), ([cell(value) for value in row] for row in rows)):
-        yield _line(cells, widths, is_number)
-        count += 1
-    yield f"({count} row{'' if count == 1 else 's'})\n"
+    sample = Sample(columns, iter(rows), style.max_rows)
+    is_too_wide = style.columns is not None and sample.table_width > style.columns
+    if style.expanded == "on" or (style.expanded == "auto" and is_too_wide):
+        yield from _records(sample, style)
+    else:
+        yield from _aligned(sample, style)
+    if sample.has_more or not style.is_quiet:
+        yield sample.footer()
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> str:
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]]) -> Iterator[str]:
+    """Lay out rows as a table of GitHub's Markdown, line by line; what Markdown would read as a mark is escaped."""
+    sample = Sample(columns, iter(rows), None)
+    yield _markdown_line(sample.names)
+    yield "|" + "|".join(" ---: " if is_right else " --- " for is_right in sample.is_number) + "|\n"
+    for cells in sample.cells():
+        yield _markdown_line(cells)
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_MARKDOWN_MARK.sub(r"\\\g<0>", text) for text in cells) + " |\n"
+
+
+def _aligned(sample: Sample, style: Style) -> Iterator[str]:
+    heads = [f"{_BOLD}{name}{_PLAIN}" for name in sample.names] if style.is_colored else sample.names
+    yield _line(sample.names, heads, sample)
+    yield "+".join("-" * (size + 2) for size in sample.widths) + "\n"
+    for cells in sample.cells():
+        yield _line(cells, _colored(cells) if style.is_colored else cells, sample)
+
+
+def _records(sample: Sample, style: Style) -> Iterator[str]:
+    """Show each row as a record: a line with its number, then one line a column."""
+    longest = max(map(width, sample.names), default=0)
+    heads = [name + " " * (longest - width(name)) for name in sample.names]
+    if style.is_colored:
+        heads = [f"{_BOLD}{head}{_PLAIN}" for head in heads]
+    for number, cells in enumerate(sample.cells(), start=1):
+        title = f"-[ row {number} ]"
+        yield title + "-" * max(0, min(style.columns or 40, 80) - len(title)) + "\n"
+        for head, text in zip(heads, _colored(cells) if style.is_colored else cells, strict=True):
+            yield f"{head} | {text}".rstrip(" ") + "\n"
+
+
+def _colored(cells: Sequence[str]) -> list[str]:
+    return [f"{_DIM}{text}{_PLAIN}" if text == NULL else text for text in cells]
+
+
+def _line(cells: Sequence[str], shown: Sequence[str], sample: Sample) -> str:
+    """Put *shown* into the columns; *cells* are the same without colours, to be measured."""
     padded = []
-    for text, size, is_right in zip(cells, widths, is_number, strict=True):
-        padding = " " * (size - (len(text) if text.isascii() else width(text)))
+    for bare, text, size, is_right in zip(cells, shown, sample.widths, sample.is_number, strict=True):
+        padding = " " * (size - (len(bare) if bare.isascii() else width(bare)))
         padded.append(padding + text if is_right else text + padding)
     return (" " + " | ".join(padded)).rstrip(" ") + "\n"
-
-
-def _as_json(value: JsonValue) -> str:
-    if isinstance(value, Number):
-        return value
-    if isinstance(value, list):
-        return "[" + ",".join(map(_as_json, value)) + "]"
-    if isinstance(value, dict):
-        return (
-            "{"
-            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_as_json(item)}" for name, item in value.items())
-            + "}"
-        )
-    return json.dumps(value, ensure_ascii=False)

@@ -23,9 +23,11 @@ def clean_environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHON")) and not name.lower().endswith("_proxy")
+        if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHON", "LATCHKEY_", "XDG_"))
+        and not name.lower().endswith("_proxy")
     }
-    return kept | variables
+    # Nobody's profiles, unless a test makes some.
+    return kept | {"XDG_CONFIG_HOME": "/nonexistent"} | variables
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,7 @@ def _clean_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(os.environ) - set(clean_environment()):
         if name.startswith("RUNTIME_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
 
 
 @pytest.fixture

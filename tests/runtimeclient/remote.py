@@ -82,7 +82,7 @@ class Remote:
 
     def reply(self, request: Request) -> Reply:
         self.requests.append(request)
-        reply = self.replies.get((request.method, request.path), Reply(404, b"<html>", "text/html"))
+        reply = self.replies.get((request.method, request.path.partition("?")[0]), Reply(404, b"<html>", "text/html"))
         return reply(request) if callable(reply) else reply
 
 

@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import pytest
-from django.core.management import load_command_class
 
-from runtimeclient import CLIENT_COMMANDS, errors
+from runtimeclient import COMMANDS, errors
 from runtimeclient.command import INTERRUPTED_STATUS
-from runtimeclient.formats import LIST_FORMATS, MEDIA_TYPES
+from runtimeclient.formats import FORMATS, LIST_FORMATS
+from runtimeclient.main import command_parser, load_command
+from runtimeclient.profiles import FIELDS
+from runtimeclient.style import TERMINAL_ROWS
 from runtimeclient.tables import SAMPLE_ROWS
 from tests.runtimeclient.conftest import ROOT
 
@@ -18,9 +20,8 @@ PAGE = (ROOT / "docs" / "client.md").read_text()
 
 
 def options(command: str) -> set[str]:
-    parser = load_command_class("runtimeclient", command).create_parser("manage.py", command)
-    actions: list[Any] = parser._actions
-    return {name for action in actions if action.help != "==SUPPRESS==" for name in action.option_strings}
+    actions: list[Any] = command_parser(load_command(command), "latchkey")._actions
+    return {name for action in actions for name in action.option_strings}
 
 
 def sections() -> dict[str, str]:
@@ -29,13 +30,26 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("command", CLIENT_COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_documented_and_no_other(command: str) -> None:
     text = sections()["Options of every command"] + sections()[command]
+    if load_command(command).talks:
+        text += sections()["Connection"]
 
     documented = set(re.findall(r"`(--?[a-z-]*[a-z])\b", text))
 
     assert documented == options(command)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_listed(command: str) -> None:
+    assert f"| [`{command}`](#{command}) |" in PAGE
+
+
+def test_every_field_of_a_profile_is_documented() -> None:
+    table = sections()["Connection"].partition("### Profiles")[2]
+
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(FIELDS)
 
 
 def test_every_exit_status_is_documented_and_no_other() -> None:
@@ -49,16 +63,22 @@ def test_every_exit_status_is_documented_and_no_other() -> None:
 
 
 def test_every_format_is_documented() -> None:
-    assert set(re.findall(r"^\| `(\w+)` \| ", sections()["sql"].partition("### Formats")[2], re.MULTILINE)) == set(
-        MEDIA_TYPES
-    )
-    for command in ("status", "datasets"):
-        assert "`--format` takes `table` (default), `json` or `csv`" in sections()[command].replace("\n", " ")
+    text = sections()["sql"]
+
+    assert set(re.findall(r"^\| `(\w+)` \| ", text.partition("### Formats")[2], re.MULTILINE)) == set(FORMATS)
+    assert set(re.findall(r"`(\.\w+)`", text.partition("### Files")[2].partition("###")[0])) == {
+        suffix for format_ in FORMATS.values() for suffix in format_.suffixes
+    }
+    for command in ("status", "datasets", "queries"):
+        assert "| `table` (default), `json` or `csv`." in sections()[command]
     assert LIST_FORMATS == ("table", "json", "csv")
     assert f"first {SAMPLE_ROWS:,} rows" in PAGE
+    assert f"Default {TERMINAL_ROWS:,} on a terminal" in PAGE
 
 
 def test_every_error_is_in_the_tree_of_its_module() -> None:
-    names = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    names = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+    }
 
     assert set(re.findall(r"\b(\w+Error)\b", errors.__doc__ or "")) == names

@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import AnswerCutError
-from runtimeclient.formats import MEDIA_TYPES, write_answer, write_list
+from runtimeclient.formats import FORMATS, write_answer, write_list
 from runtimeclient.output import Output
-from tests.runtimeclient.remote import Remote, Reply, with_schema
+from runtimeclient.style import Style
+from tests.runtimeclient.remote import VND, Remote, Reply, with_schema
 
 
 def shown(remote: Remote, reply: Reply, format_: str) -> str:
     """What is written of an answer; of one that is cut, what is written until then."""
     remote.on_sql(reply)
     text = io.StringIO()
-    with RuntimeClient(remote.url) as client, client.sql("SELECT", MEDIA_TYPES[format_]) as answer:
+    with RuntimeClient(remote.url) as client, client.sql("SELECT", FORMATS[format_].media_type) as answer:
         try:
-            write_answer(answer, format_, Output(text))
+            write_answer(answer, Style(format=format_), Output(text))
         except AnswerCutError:
             return text.getvalue() + "<cut>"
     return text.getvalue()
@@ -61,7 +62,7 @@ def test_an_empty_table_has_its_header(remote: Remote) -> None:
         ("json", Reply(body=b'[{"a":1}'), '[{"a":1}<cut>'),
         ("ndjson", Reply(body=b'[{"a":1},{"a":', is_cut=True), '{"a":1}\n<cut>'),
         ("csv", Reply(body=b"a\n1\n", content_type="text/csv", is_cut=True), "a\n1\n<cut>"),
-        ("table", Reply(body=b'{"data":[{"a":1}', content_type=MEDIA_TYPES["table"], is_cut=True), "<cut>"),
+        ("table", Reply(body=b'{"data":[{"a":1}', content_type=VND, is_cut=True), "<cut>"),
     ],
 )
 def test_a_cut_answer_never_looks_complete(remote: Remote, format_: str, reply: Reply, written: str) -> None:
@@ -94,7 +95,7 @@ TABLE = r"""
 def test_a_list_in_every_format(format_: str, text: str) -> None:
     out = io.StringIO()
 
-    write_list(("name", "rows", "ok"), ITEMS, format_, Output(out))
+    write_list(("name", "rows", "ok"), ITEMS, Style(format=format_), Output(out))
 
     assert out.getvalue() == text
 
@@ -104,7 +105,7 @@ def test_a_list_keeps_its_values(items: list[dict[str, int | str | None]]) -> No
     texts = {}
     for format_ in ("csv", "json"):
         out = io.StringIO(newline="")
-        write_list(("a", "b"), items, format_, Output(out))
+        write_list(("a", "b"), items, Style(format=format_), Output(out))
         texts[format_] = out.getvalue()
 
     assert json.loads(texts["json"]) == items

@@ -1,49 +1,61 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
+import stat
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pexpect import fdpexpect
 
+from runtimeclient.asking import Asker
 from runtimeclient.client import RuntimeClient
+from runtimeclient.console import Console, Streams
+from runtimeclient.dot_commands import DOT_COMMANDS, read_typed
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
-from runtimeclient.output import Output
-from runtimeclient.repl import CONTINUATION, PROMPT, Repl
-from tests.runtimeclient.conftest import MANAGE, clean_environment
+from runtimeclient.names import COLUMNS_SQL, Names
+from runtimeclient.repl import Repl
+from runtimeclient.style import Style
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, refuse_other_keys, with_schema
+from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 
 ONE = with_schema('[{"a":1}]', "a")
 ONE_TABLE = " a\n---\n 1\n(1 row)\n"
 
 
 class Conversation:
-    """What a user types line by line, and what comes back. An exception is typed by pressing its key."""
+    """What a user types, text by text, and what comes back. An exception is typed by pressing its key."""
 
-    def __init__(self, *lines: str | type[BaseException]) -> None:
-        self.prompts: list[str] = []
-        self.told: list[str] = []
+    def __init__(self, *texts: str | type[BaseException], format_: str = "table") -> None:
         self.out = io.StringIO()
-        self._lines = iter(lines)
+        self.err = io.StringIO()
+        self.typed = ""
+        self._texts = iter(texts)
+        self._style = Style(format=format_)
 
-    def read_line(self, prompt: str) -> str:
-        self.prompts.append(prompt)
-        line = next(self._lines, EOFError)
-        if isinstance(line, str):
-            return line
-        raise line
+    @property
+    def told(self) -> list[str]:
+        return self.err.getvalue().splitlines()
 
-    def run(self, remote: Remote, format_: str = "table") -> str:
+    def talk(self, client: RuntimeClient) -> None:
+        console = Console(Streams(None, self.out, self.err), {})
+        Repl(Asker(client, console, self._style), self, Names(client)).run()
+
+    def read(self) -> str:
+        text = next(self._texts, EOFError)
+        if isinstance(text, str):
+            return text
+        raise text
+
+    def run(self, remote: Remote) -> str:
         with RuntimeClient(remote.url, API_KEY) as client:
-            Repl(client, Output(self.out), self.told.append, format_, self.read_line).run()
+            self.talk(client)
         return self.out.getvalue()
+
+
+def statements(remote: Remote) -> list[str]:
+    """Those that were typed: the prompt asks for the names of the tables by itself, and may be left while it does."""
+    return [statement for statement in remote.statements if statement not in {COLUMNS_SQL, ""}]
 
 
 @pytest.fixture
@@ -53,160 +65,246 @@ def runtime(remote: Remote) -> Remote:
     return remote
 
 
-def test_a_statement_runs_when_its_semicolon_is_there(runtime: Remote) -> None:
-    talk = Conversation("SELECT", " ';' ; SELECT 2; SELECT", "3;")
+def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
+    talk = Conversation("SELECT\n ';' ; SELECT 2;", ".timing on\nSELECT\n3;")
 
-    assert talk.run(runtime) == ONE_TABLE * 3 + "\n"
-    assert runtime.statements == ["SELECT\n ';'", "SELECT 2", "SELECT\n3"]
-    assert talk.prompts == [PROMPT, CONTINUATION, CONTINUATION, PROMPT]
-    assert talk.told == [f"Connected to {runtime.url}. End a statement with a semicolon; .help shows more."]
+    assert talk.run(runtime) == ONE_TABLE * 3
+    assert statements(runtime) == ["SELECT\n ';'", "SELECT 2", "SELECT\n3"]
+    assert talk.told[:2] == [
+        f"Connected to {runtime.url}. End a statement with a semicolon; .help shows more.",
+        "Timing: on.",
+    ]
+    assert talk.told[2].startswith("Time: ")
 
 
 def test_an_error_is_told_and_the_talk_goes_on(runtime: Remote) -> None:
-    talk = Conversation("SELECT absent; SELECT 2; SELECT", "SELECT 4;")
+    talk = Conversation("SELECT absent; SELECT 2;", "SELECT 4;")
 
-    assert talk.run(runtime) == ONE_TABLE + "\n"
+    assert talk.run(runtime) == ONE_TABLE
     assert talk.told[1:] == ["Error: No. [sql_error]"]
-    assert runtime.statements == ["SELECT absent", "SELECT 4"]
+    assert statements(runtime) == ["SELECT absent", "SELECT 4"]
 
 
-@pytest.mark.parametrize("word", [".quit", ".exit", "quit", "exit;", " .QUIT "])
+@pytest.mark.parametrize("word", [".quit", ".exit", "quit", "exit;", " .QUIT ", r"\q"])
 def test_leaves_when_told_so(runtime: Remote, word: str) -> None:
     assert Conversation(word, "SELECT 1;").run(runtime) == ""
-    assert runtime.statements == []
+    assert statements(runtime) == []
 
 
-def test_a_command_inside_a_statement_is_part_of_it(runtime: Remote) -> None:
-    Conversation("SELECT '", ".quit", "quit", "';").run(runtime)
+def test_help_names_every_command(runtime: Remote) -> None:
+    shown = Conversation(".help", "", "-- nothing").run(runtime)
 
-    assert runtime.statements == ["SELECT '\n.quit\nquit\n'"]
-
-
-def test_help_tables_and_what_there_is_not(runtime: Remote) -> None:
-    talk = Conversation(".help", ".tables", ".\x1bfoo", "", "-- nothing")
-
-    assert talk.run(runtime, "table").endswith(f"{ONE_TABLE}\n")
-    assert ".tables" in talk.out.getvalue()
-    assert talk.told[1:] == [r"There is no .\x1bfoo: see .help."]
-    assert runtime.statements == ["SHOW TABLES"]
+    assert all(f"  .{name} " in shown for name in DOT_COMMANDS)
 
 
-def test_ctrl_c_abandons_what_is_typed_and_twice_leaves(runtime: Remote) -> None:
-    talk = Conversation("SELECT '", KeyboardInterrupt, "SELECT 2;", KeyboardInterrupt, KeyboardInterrupt)
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        (".tables", "SHOW TABLES"),
+        (r"\dt", "SHOW TABLES"),
+        ('.schema my "table', 'DESCRIBE "my ""table"'),
+        (r'\d "a b"', 'DESCRIBE "a b"'),
+    ],
+)
+def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, statement: str) -> None:
+    assert Conversation(text).run(runtime) == ONE_TABLE
+    assert statements(runtime) == [statement]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (".\x1bfoo", r"There is no .\x1bfoo: see .help."),
+        (".tables x", ".tables takes nothing."),
+        (".format xml", "The formats are table, json, csv, ndjson, markdown, arrow, parquet."),
+        (".timing maybe", "The timing is on or off."),
+        (".expanded maybe", "Rows are shown as records with on, off or auto."),
+        (".chart", "There is no statement yet whose answer could be drawn."),
+        (".chart 'a", "A quote is not closed."),
+        (".read", "Name the file to read."),
+        (".read /nonexistent", "The file /nonexistent cannot be read: No such file or directory."),
+        (".output /nonexistent/x", "/nonexistent/x cannot be written: No such file or directory."),
+        (".format parquet\nSELECT 1;", "The format parquet goes to a file only: name one with --output."),
+    ],
+)
+def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str) -> None:
+    talk = Conversation(text, "SELECT 1;", format_="csv")
+    runtime.on_sql(Reply(body=b"a\n1\n", content_type="text/csv"))
+
+    talk.run(runtime)
+
+    assert talk.told[1] == f"Error: {said}"
+
+
+def test_the_display_can_be_changed(runtime: Remote) -> None:
+    talk = Conversation(".format", ".format markdown", "SELECT 1;", ".format TABLE", r"\x", "SELECT 1;", r"\x")
+
+    assert talk.run(runtime) == f"| a |\n| ---: |\n| 1 |\n-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
+    assert talk.told[1:] == ["Answers are shown as table.", "Records: on.", "Records: auto."]
+
+
+def test_answers_go_to_a_file_that_is_there_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
+    file, other = tmp_path / "a.md", tmp_path / "b.md"
+    talk = Conversation(f".output {file}", "SELECT 1;", ".output", "SELECT 2;", f".output {other}", "SELECT 3;")
+
+    assert talk.run(runtime) == ONE_TABLE
+    assert file.read_text() == other.read_text() == "| a |\n| ---: |\n| 1 |\n"
+
+
+@pytest.mark.parametrize("end", ["SELECT absent;", KeyboardInterrupt])
+def test_a_file_without_all_its_answers_is_none(
+    runtime: Remote, tmp_path: Path, end: str | type[BaseException]
+) -> None:
+    talk = Conversation(f".output {tmp_path / 'a.csv'}", end, KeyboardInterrupt)
+    runtime.on_sql(problem(400, "sql_error", "No."))
+
+    with pytest.raises(KeyboardInterrupt) if end is KeyboardInterrupt else nullcontext():
+        talk.run(runtime)
+
+    assert list(tmp_path.iterdir()) == []
+    assert f"{tmp_path / 'a.csv'} is as it was: not every answer for it came." in talk.told
+
+
+def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
+    runtime.on_sql(with_schema('[{"a":"x","n o":1}]', "a", "n o"))
+
+    shown = Conversation("SELECT 1;", ".chart bar a 'n o'", ".chart", "SELECT 2;").run(runtime)
+
+    assert [line for line in shown.splitlines() if "│" not in line].count("(1 row)") == 4
+    assert shown.count("a │ n o") == 2
+    assert statements(runtime) == ["SELECT 1"] * 3 + ["SELECT 2"]
+
+
+def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
+    script = tmp_path / "two.sql"
+    script.write_text("SELECT 1; SELECT absent;\nSELECT 3")
+
+    assert Conversation(f".read {script}").run(runtime) == ONE_TABLE
+    assert statements(runtime) == ["SELECT 1", "SELECT absent"]
+
+
+def test_ctrl_c_twice_leaves(runtime: Remote) -> None:
+    talk = Conversation(KeyboardInterrupt, "SELECT 2;", KeyboardInterrupt, KeyboardInterrupt, "SELECT 3;")
 
     with pytest.raises(KeyboardInterrupt):
         talk.run(runtime)
 
-    assert runtime.statements == ["SELECT 2"]
-    assert talk.prompts == [PROMPT, CONTINUATION, PROMPT, PROMPT, PROMPT]
+    assert statements(runtime) == ["SELECT 2"]
 
 
 def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Remote) -> None:
-    talk = Conversation()
+    talk = Conversation("SELECT 1;")
     for url, error in ((runtime.url, NotAuthorisedError), ("http://127.0.0.1:1", ConnectionFailedError)):
         with RuntimeClient(url, "wrong") as client, pytest.raises(error):
-            Repl(client, Output(talk.out), talk.told.append, "table", talk.read_line).run()
+            talk.talk(client)
 
-    assert talk.prompts == talk.told == []
+    assert talk.told == runtime.statements == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_complete"),
+    [
+        ("", True),
+        ("SELECT 1", False),
+        ("SELECT 1;", True),
+        ("SELECT 1; SELECT", False),
+        ("SELECT ';", False),
+        (".tables", True),
+        ("SELECT '\n.tables", False),
+        ("/* ;", False),
+        ("-- ;", True),
+    ],
+)
+def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
+    assert read_typed(text)[1] is is_complete
 
 
 # At a real terminal
 
-spawn: Any = fdpexpect.fdspawn  # pexpect has no types
+
+def variables(runtime: Remote, state: Path) -> dict[str, str]:
+    return {"RUNTIME_HTTP_ENDPOINT": runtime.url, "RUNTIME_API_KEY": API_KEY, "XDG_STATE_HOME": str(state)}
 
 
-@contextmanager
-def terminal(*arguments: str, **variables: str) -> Iterator[tuple[Any, subprocess.Popen[bytes]]]:
-    """Start a command that controls a terminal of its own, so that Ctrl-C reaches it as it does a user's."""
-    ours, theirs = os.openpty()
-    take_terminal = (
-        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", take_terminal, *MANAGE, *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        env=clean_environment(TERM="dumb", **variables),
-    ) as process:
-        os.close(theirs)
-        screen = spawn(ours, encoding="utf-8", timeout=20)
-        try:
-            yield screen, process
-        finally:
-            process.kill()
-            os.close(ours)
-
-
-def test_at_a_terminal(runtime: Remote) -> None:
-    with terminal("sql", RUNTIME_HTTP_ENDPOINT=runtime.url, RUNTIME_API_KEY=API_KEY) as (screen, process):
-        screen.expect_exact(PROMPT)
-        screen.send("SELECT\r")
-        screen.expect_exact(CONTINUATION)
-        screen.send("1;\r")
-        screen.expect_exact("(1 row)")
-        screen.expect_exact(PROMPT)
-        screen.send("\x04")
-
-        assert process.wait(20) == 0
-    assert runtime.statements == ["SELECT\n1"]
-
-
-def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote) -> None:
+def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote, tmp_path: Path) -> None:
     is_running = threading.Event()
     is_cancelled = threading.Event()
 
-    def long(_: Request) -> Reply:
-        is_running.set()
-        is_cancelled.wait(20)
+    def long(request: Request) -> Reply:
+        if request.body == b"SELECT 1":
+            is_running.set()
+            is_cancelled.wait(20)
         return ONE
 
     runtime.on_sql(long)
-    with terminal("sql", RUNTIME_HTTP_ENDPOINT=runtime.url, RUNTIME_API_KEY=API_KEY) as (screen, process):
-        screen.expect_exact(PROMPT)
-        screen.send("SELECT 1;\r")
+    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
+        terminal.prompts()
+        terminal.send(f"SELECT 1;{ENTER}")
         assert is_running.wait(20)
-        screen.send("\x03")
-        screen.expect_exact("Cancelled.")
-        screen.expect_exact(PROMPT)
+        terminal.send(CTRL_C)
+        terminal.shows("Cancelled.")
+        terminal.prompts()
         is_cancelled.set()
-        screen.send("SELECT abandoned")
-        screen.expect_exact("abandoned")
-        screen.send("\x03")
-        screen.expect_exact(PROMPT)
-        screen.send("\x03")
+        terminal.send("SELECT abandoned")
+        terminal.shows("abandoned")
+        terminal.send(CTRL_C)
+        terminal.prompts()
+        terminal.send(CTRL_C)
 
-        assert process.wait(20) == 130
+        assert terminal.leaves() == 130
 
 
-def test_a_key_typed_at_a_terminal_is_not_shown(runtime: Remote) -> None:
-    with terminal("sql", "--api-key-file", "-", RUNTIME_HTTP_ENDPOINT=runtime.url) as (screen, process):
-        screen.expect_exact("API key: ")
-        screen.send(f"{API_KEY}\r")
-        screen.expect_exact(PROMPT)
-        assert API_KEY not in screen.before
-        screen.send(".quit\r")
+def test_a_key_typed_at_a_terminal_is_not_shown(runtime: Remote, tmp_path: Path) -> None:
+    environ = variables(runtime, tmp_path) | {"RUNTIME_API_KEY": ""}
+    with Terminal("sql", "--api-key-file", "-", environ=environ) as terminal:
+        terminal.shows("API key:")
+        terminal.send(f"{API_KEY}{ENTER}")
+        terminal.prompts()
+        assert API_KEY not in terminal.output
+        terminal.send(f".quit{ENTER}")
 
-        assert process.wait(20) == 0
+        assert terminal.leaves() == 0
 
 
 def test_the_terminal_is_told_of_a_wrong_key(runtime: Remote) -> None:
-    with terminal("sql", RUNTIME_HTTP_ENDPOINT=runtime.url, RUNTIME_API_KEY="wrong") as (screen, process):
-        screen.expect_exact("refused the API key")
+    environ = variables(runtime, Path("/dev/null")) | {"RUNTIME_API_KEY": "wrong"}
+    with Terminal("sql", "--no-history", environ=environ) as terminal:
+        terminal.shows("refused the API key")
 
-        assert process.wait(20) == 4
+        assert terminal.leaves() == 4
 
 
-def test_x05_nothing_typed_is_kept(runtime: Remote, tmp_path: Path) -> None:
-    with terminal("sql", RUNTIME_HTTP_ENDPOINT=runtime.url, RUNTIME_API_KEY=API_KEY, HOME=str(tmp_path)) as (
-        screen,
-        process,
-    ):
-        screen.expect_exact(PROMPT)
-        screen.send(f"SELECT '{API_KEY}';\r")
-        screen.expect_exact(PROMPT)
-        screen.send("\x04")
+def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_path: Path) -> None:
+    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
+        terminal.prompts()
+        terminal.send(f"SELECT '{API_KEY}';{ENTER}")
+        terminal.shows("(1 row)")
+        terminal.prompts()
+        terminal.send(f"SELECT\r2;{ENTER}")
+        terminal.until(lambda lines: lines.count("(1 row)") == 2, "two answers")
+        terminal.send(CTRL_D)
+        assert terminal.leaves() == 0
 
-        assert process.wait(20) == 0
+    history = tmp_path / "latchkey" / "history"
+    assert history.read_text() == '"SELECT\\n2;"\n'
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_typed_is_kept_without_a_history(runtime: Remote, tmp_path: Path) -> None:
+    with Terminal("sql", "--no-history", environ=variables(runtime, tmp_path) | {"TERM": "dumb"}) as terminal:
+        terminal.prompts()
+        terminal.send(f"SELECT 1;{ENTER}")
+        terminal.shows("(1 row)")
+        terminal.send(CTRL_D)
+        assert terminal.leaves() == 0
+
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_history_that_cannot_be_kept_is_warned_of(runtime: Remote) -> None:
+    with Terminal("sql", environ=variables(runtime, Path("/dev/null"))) as terminal:
+        terminal.shows("Warning: The history /dev/null/latchkey/history is not kept: Not a directory.")
+        terminal.prompts()
+        terminal.send(CTRL_D)
+        assert terminal.leaves() == 0

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import re
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from runtimeclient.errors import OutputError
 from runtimeclient.json_stream import JsonValue, Number
-from runtimeclient.tables import SAMPLE_ROWS, cell, table
+from runtimeclient.style import Style
+from runtimeclient.tables import SAMPLE_ROWS, cell, markdown, table
+
+PLAIN = Style()
+
+
+def lines_of(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: Style) -> list[str]:
+    return "".join(table(columns, rows, style)).splitlines()
 
 
 def lines(columns: Sequence[str], *rows: Sequence[JsonValue]) -> list[str]:
-    return "".join(table(columns, iter(rows))).split("\n")
+    return "".join(table(columns, rows, PLAIN)).split("\n")
 
 
 def test_numbers_stand_right_and_texts_left() -> None:
@@ -50,7 +59,9 @@ def test_lists_and_objects_are_json_with_exact_numbers() -> None:
 
 
 def test_x12_cells_and_column_names_are_escaped() -> None:
-    text = "".join(table(("\x1b[2J",), iter([["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]])))
+    rows: list[list[JsonValue]] = [["\x1b]0;pwn\x07"], [["\u202e"]], [{"\r": "\x07"}]]
+
+    text = "".join(table(("\x1b[2J",), rows, PLAIN))
 
     assert set(text) & {"\x1b", "\x07", "\r", "\u202e"} == set()
     assert r"\x1b]0;pwn\x07" in text
@@ -87,7 +98,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
 
     tracemalloc.start()
     try:
-        count = sum(1 for _ in table(("n", "x"), rows()))
+        count = sum(1 for _ in table(("n", "x"), rows(), PLAIN))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -105,7 +116,7 @@ def test_a_few_huge_cells_do_not_fill_the_sample() -> None:
             read += 1
             yield ["x" * 400_000]
 
-    next(table(("x",), rows()))
+    next(table(("x",), rows(), PLAIN))
 
     assert read == 3
 
@@ -119,3 +130,90 @@ def test_a_value_nested_too_deep_is_an_error_not_a_crash() -> None:
         cell(value)
     while value:
         value = value[0]  # type: ignore[index] # taken apart, or freeing it would nest as deep
+
+
+# On a terminal
+
+
+def test_a_table_that_is_too_wide_becomes_records() -> None:
+    rows: list[list[JsonValue]] = [[Number("1"), "x" * 20], [None, "日本"]]
+
+    shown = lines_of(("n", "日本text"), rows, Style(columns=20))
+
+    assert shown == [
+        "-[ row 1 ]----------",
+        "n        | 1",
+        f"日本text | {'x' * 20}",
+        "-[ row 2 ]----------",
+        "n        | NULL",
+        "日本text | 日本",
+        "(2 rows)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("style", "is_expanded"),
+    [
+        (Style(columns=8), False),
+        (Style(columns=7), True),
+        (Style(columns=6, expanded="off"), False),
+        (Style(expanded="on"), True),
+        (Style(), False),
+    ],
+)
+def test_expanded_is_for_what_does_not_fit_unless_the_user_says_so(style: Style, is_expanded: bool) -> None:
+    shown = lines_of(("a", "b"), [["x", "yz"]], style)
+
+    assert shown[0].startswith("-[ row 1 ]") is is_expanded
+
+
+def test_a_cap_is_told_and_what_fits_is_not_capped() -> None:
+    rows: list[list[JsonValue]] = [[Number(number)] for number in range(3)]
+
+    capped = lines_of(("n",), rows, Style(max_rows=2))
+    whole = lines_of(("n",), rows, Style(max_rows=3))
+
+    assert capped[2:] == [" 0", " 1", "(the first 2 rows; there are more: --max-rows 0 shows all)"]
+    assert whole[-1] == "(3 rows)"
+
+
+def test_a_cap_reads_one_row_more_and_stops() -> None:
+    read = []
+
+    def rows() -> Iterator[Sequence[JsonValue]]:
+        for number in range(1_000_000):
+            read.append(number)
+            yield [Number(number)]
+
+    lines_of(("n",), rows(), Style(max_rows=SAMPLE_ROWS + 5))
+
+    assert len(read) == SAMPLE_ROWS + 6
+
+
+def test_quiet_leaves_the_count_out_but_never_the_cap() -> None:
+    rows: list[list[JsonValue]] = [[Number("1")], [Number("2")]]
+
+    assert lines_of(("n",), rows, Style(is_quiet=True))[-1] == " 2"
+    assert lines_of(("n",), rows, Style(is_quiet=True, max_rows=1))[-1].startswith("(the first 1 row;")
+
+
+def test_colours_do_not_move_columns() -> None:
+    rows: list[list[JsonValue]] = [[None, Number("1")], ["abcdef", None]]
+
+    for style in (Style(is_colored=True), Style(is_colored=True, expanded="on")):
+        colored = "\n".join(lines_of(("a", "b"), rows, style))
+        assert "\x1b[2mNULL\x1b[0m" in colored
+        assert re.sub(r"\x1b\[\d*m", "", colored).split("\n") == [
+            line.rstrip() for line in lines_of(("a", "b"), rows, replace(style, is_colored=False))
+        ]
+
+
+def test_markdown_shows_marks_as_they_are() -> None:
+    rows: list[list[JsonValue]] = [["a|b\n*c* <i> `d` \\", Number("1.50")], ["snake_case _e_", None]]
+
+    assert "".join(markdown(("x[1]", "n"), rows)) == (
+        "| x\\[1\\] | n |\n"
+        "| --- | ---: |\n"
+        "| a\\|b\\\\n\\*c\\* \\<i\\> \\`d\\` \\\\ | 1.50 |\n"
+        "| snake_case \\_e\\_ | NULL |\n"
+    )

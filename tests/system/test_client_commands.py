@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import K1, PYTHON, REPOSITORY, WRONG, Server, free_port, write_orders
+from tests.system.harness import (
+    K1,
+    PYTHON,
+    REPOSITORY,
+    WRONG,
+    Server,
+    example_config,
+    free_port,
+    wait_for,
+    write_orders,
+)
 
 
 def run(
@@ -127,3 +137,32 @@ def test_tls_is_verified(tmp_path: Path, tls_server: tuple[Server, Path]) -> Non
     assert trusted.returncode == 0, trusted.stderr
     assert untrusted.returncode == 3
     assert "certificate" in untrusted.stderr.lower()
+
+
+def test_each_state_of_a_runtime_has_its_sentence(tmp_path: Path) -> None:
+    query = {"workers": 1, "max_queued": 1, "queue_timeout": "1s"}
+    config = example_config(port := free_port(), runtime={"auth": {"api-key": {"enabled": False}}, "query": query})
+    config["datasets"].append({"from": "file:absent.parquet", "name": "absent"})
+    endless = "SELECT count(*) FROM range(1000000000000)"
+
+    with Server(tmp_path, port=port, config=config, wait_ready=False) as server:
+        starting = run(server, "status", "--wait", "0.5", key=None)
+        anonymous = run(server, "sql", "SELECT 42 AS n", "--format", "csv", key=None)
+        slow = run(server, "sql", endless, "--timeout", "0.5", key=None)
+        with subprocess.Popen(
+            [PYTHON, str(REPOSITORY / "manage.py"), "sql", endless, "--http-endpoint", server.url],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as busy:
+            wait_for(lambda: endless in run(server, "queries", "--format", "csv", key=None).stdout, "it to run")
+            saturated = run(server, "sql", "SELECT 1", key=None)
+            busy.terminate()
+
+    assert (starting.returncode, starting.stdout) == (1, "")
+    assert starting.stderr.startswith("Error: The runtime is not ready: ")
+    assert (anonymous.returncode, anonymous.stdout) == (0, "n\n42\n")
+    assert slow.returncode == 3
+    assert slow.stderr.endswith("accepts the connection, but did not answer within 0.5 s.\n")
+    assert saturated.returncode == 1
+    assert saturated.stderr.count("\n") == 1
+    assert "[" in saturated.stderr

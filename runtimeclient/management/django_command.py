@@ -1,0 +1,59 @@
+"""The commands as management commands of Django, for `django.core.management.call_command` and `manage.py help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, ClassVar, NoReturn
+
+from django.core.management.base import BaseCommand, CommandError
+
+from runtimeclient.command import ClientCommand, Invocation, Parser, console_options
+from runtimeclient.console import Console, Streams
+from runtimeclient.errors import ClientError
+from runtimeclient.main import run
+from runtimeclient.screen import one_line
+
+
+class DjangoParser(Parser):
+    """The parser of a command, with Django's errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise CommandError(one_line(f"{message}. See {self.prog} --help."), returncode=2)
+
+
+class DjangoCommand(BaseCommand):
+    """
+    Base of the management commands: each names the command that it is.
+
+    Errors of `call_command` are CommandErrors with the exit status as `returncode`.
+    """
+
+    requires_system_checks = ()
+    command: ClassVar[ClientCommand]
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        """Make the parser of the command."""
+        parser = DjangoParser(prog=f"{os.path.basename(prog_name)} {subcommand}".strip())  # noqa: PTH119 (as Django)
+        self.command.fill(parser, os.path.basename(prog_name))  # noqa: PTH119
+        # What Django looks for and the commands do without.
+        parser.set_defaults(force_color=False, skip_checks=True)
+        return parser
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command of a command line and leave the process with its exit status."""
+        sys.exit(run(os.path.basename(argv[0]), argv[1:]))  # noqa: PTH119
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        """Run the command on the streams that Django was given."""
+        # Texts bring their own line breaks, and a piece of an answer may end anywhere.
+        self.stdout.ending = self.stderr.ending = ""
+        self.stderr.style_func = None
+        namespace = argparse.Namespace(**options)
+        console = Console(Streams(sys.stdin, self.stdout, self.stderr), os.environ, **console_options(namespace))
+        try:
+            self.command.run(Invocation(namespace, console, dict(os.environ), "manage.py"))
+        except ClientError as exc:
+            raise CommandError(one_line(str(exc)), returncode=exc.exit_status) from exc

@@ -1,0 +1,72 @@
+"""The manual page, written in roff (man(7)) from the parser that reads the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_ENVIRONMENT = (
+    ("RUNTIME_API_KEY", "the API key"),
+    ("RUNTIME_HTTP_ENDPOINT", "where the runtime is"),
+    ("LATCHKEY_PROFILE", "the profile to use"),
+    ("NO_COLOR", "no colours, whatever its value"),
+    ("PAGER", "shows what does not fit on the terminal; cat or nothing switches it off"),
+    ("SSL_CERT_FILE", "PEM file with the root certificates to trust"),
+)
+
+
+def manual_page(parser: argparse.ArgumentParser) -> str:
+    """Write the page of a program whose parser has one level of commands."""
+    return "\n".join(_page(parser)) + "\n"
+
+
+def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
+    name = parser.prog
+    # The internals of argparse have not changed since Python 3.2, and there is no other way to ask.
+    actions: list[Any] = parser._actions  # noqa: SLF001
+    commands = next(action for action in actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    yield f'.TH {_text(name.upper())} 1 "" "" "User Commands"'
+    yield ".SH NAME"
+    yield f"{_text(name)} \\- {_text((parser.description or '').partition(':')[0].lower())}"
+    yield from (".SH SYNOPSIS", f".B {_text(name)}", r".I COMMAND", r"[\fIOPTIONS\fR]")
+    yield from (".SH DESCRIPTION", _text(parser.description or ""))
+    for command in commands._choices_actions:  # noqa: SLF001
+        yield from _command(commands.choices[command.dest])
+    yield ".SH ENVIRONMENT"
+    for variable, meaning in _ENVIRONMENT:
+        yield from (".TP", f".B {variable}", _text(meaning))
+    yield from (".SH FILES", ".TP", r".I $XDG_CONFIG_HOME/latchkey/config.toml", "the profiles")
+    yield from (".TP", r".I $XDG_STATE_HOME/latchkey/history", "what was typed at the prompt")
+
+
+def _command(parser: Any) -> Iterator[str]:
+    yield f'.SH "{_text(parser.prog.upper())}"'
+    yield from (".PP", _text(parser.description))
+    for group in parser._action_groups:  # noqa: SLF001
+        shown = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]  # noqa: SLF001
+        if shown:
+            yield f'.SS "{_text(group.title)}"'
+            yield from _options(shown)
+    yield from _examples(parser.epilog)
+
+
+def _options(actions: Iterable[argparse.Action]) -> Iterator[str]:
+    formatter = argparse.HelpFormatter("")
+    for action in actions:
+        yield ".TP"
+        invocation = formatter._format_action_invocation(action)  # noqa: SLF001
+        yield re.sub(r"(?<![\w{,-])(-{1,2}[\w-]+)", r"\\fB\1\\fR", invocation).replace("-", r"\-")
+        yield _text(formatter._expand_help(action))  # noqa: SLF001
+
+
+def _examples(epilog: str) -> Iterator[str]:
+    """Set what stands under `examples:` as it is; the exit statuses have a section of their own in the help."""
+    yield from ('.SS "examples and exit status"', ".nf", *map(_text, epilog.splitlines()), ".fi")
+
+
+def _text(text: str) -> str:
+    """Escape a text: backslashes, hyphens that are meant as such, and a dot or quote at the start of a line."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-")
+    return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)

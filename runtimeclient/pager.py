@@ -1,0 +1,108 @@
+"""A pager (`less`, or what PAGER names) for what does not fit on the screen."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO
+
+from runtimeclient.credentials import KEY_VARIABLE
+from runtimeclient.output import TextStream
+from runtimeclient.screen import width
+
+# Leave when all fits after all, show colours, cut lines at the edge (arrow keys move), leave the text on the screen.
+_LESS_OPTIONS = "FRSX"
+
+
+def pager_command(environ: Mapping[str, str]) -> list[str] | None:
+    """Choose the pager; None when there is none, or PAGER says `cat` or nothing."""
+    try:
+        words = shlex.split(environ.get("PAGER", "less"))
+    except ValueError:
+        return None
+    if not words or words == ["cat"]:
+        return None
+    program = shutil.which(words[0], path=environ.get("PATH"))
+    return [program, *words[1:]] if program else None
+
+
+class PagedStream:
+    """
+    A text stream that holds what it gets while that fits on the screen, and starts the pager when it does not.
+
+    Close it at the end: what fits is then written to the terminal; else the user is waited for. Writing raises
+    BrokenPipeError once the user has left the pager.
+
+    Args:
+        stream: The terminal.
+        columns: Its width.
+        lines: Its height.
+        command: The pager and its arguments.
+        environ: The environment of the pager; the API key is taken out of it.
+    """
+
+    def __init__(
+        self, stream: TextStream, columns: int, lines: int, command: list[str], environ: Mapping[str, str]
+    ) -> None:
+        self._stream = stream
+        self._columns = max(columns, 1)
+        # The prompt comes back below the answer.
+        self._free_lines = lines - 2
+        self._command = command
+        self._environ = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
+        self._held: list[str] = []
+        self._pager: subprocess.Popen[str] | None = None
+
+    def write(self, text: str, /) -> None:
+        """Take *text*, which brings its own line breaks."""
+        if self._pager is not None:
+            self._pipe.write(text)
+            return
+        self._held.append(text)
+        self._free_lines -= sum(max(1, -(-width(line) // self._columns)) for line in text.splitlines())
+        if self._free_lines < 0:
+            self._start()
+
+    def flush(self) -> None:
+        """Pass on what was taken, once the pager runs."""
+        if self._pager is not None:
+            self._pipe.flush()
+
+    def close(self) -> None:
+        """Show what was held, or wait until the user has left the pager."""
+        if self._pager is None:
+            self._stream.write("".join(self._held))
+            self._stream.flush()
+            return
+        with suppress(BrokenPipeError):
+            self._pipe.close()
+        while True:
+            try:
+                self._pager.wait()
+            except KeyboardInterrupt:
+                continue  # Ctrl-C is the pager's while it runs; it goes to both.
+            break
+
+    @property
+    def _pipe(self) -> IO[str]:
+        assert self._pager is not None  # noqa: S101 (for the type checker)
+        assert self._pager.stdin is not None  # noqa: S101
+        return self._pager.stdin
+
+    def _start(self) -> None:
+        environ = {"LESS": _LESS_OPTIONS, "LESSHISTFILE": "-", "LESSCHARSET": "utf-8"} | self._environ
+        self._pager = subprocess.Popen(  # noqa: S603 (the user's own PAGER)
+            self._command,
+            stdin=subprocess.PIPE,
+            env=environ,
+            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+            # Python ignores SIGPIPE; a program behind the pager should not.
+            restore_signals=True,
+        )
+        self._pipe.write("".join(self._held))
+        self._held.clear()

@@ -1,0 +1,115 @@
+"""Change the configuration file and what keeps the keys. Only `login` and `logout` do."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from runtimeclient import keyrings
+from runtimeclient.errors import OutputError, UsageError
+from runtimeclient.profiles import Profile, config_directory, find_profile, read_config
+
+KeyPlace: TypeAlias = Literal["keyring", "file"]
+
+_KEY_FIELDS = ("api_key", "api_key_file", "api_key_variable", "api_key_keyring")
+
+
+class ProfileStore:
+    """
+    The profiles of a user, to be changed. What else stands in the file stays, comments too.
+
+    Every method raises UsageError when the file is not what it should be, OutputError when it cannot be written.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._directory = config_directory(environ)
+        self._config = self._directory / "config.toml"
+
+    def find(self, name: str) -> Profile | None:
+        """Give the profile of that name, if there is one."""
+        return find_profile(name, self._environ) if name in read_config(self._config) else None
+
+    def save(self, profile: Profile, key: str, place: KeyPlace) -> str:
+        """Keep a profile, and its key where *place* says. Returns where that is, in words."""
+        before = self.find(profile.name)
+        fields: dict[str, Any] = {"endpoint": profile.endpoint.url}
+        if profile.tls_root_certificate_file is not None:
+            fields["tls_root_certificate_file"] = str(profile.tls_root_certificate_file.absolute())
+        if place == "keyring":
+            keyrings.store_key(profile, key)
+            fields["api_key_keyring"] = True
+            where = "the keyring"
+        else:
+            file = self._key_file(profile.name)
+            self._write(file, key + "\n")
+            fields["api_key_file"] = str(file.relative_to(self._directory))
+            where = str(file)
+        self._change(profile.name, fields)
+        # An older key goes last: until here the profile worked with it.
+        self._remove_key(before, kept=(place, profile.keyring_user))
+        return where
+
+    def forget_key(self, profile: Profile) -> None:
+        """Take the key out of a profile, and out of the keyring or the file that `login` put it in."""
+        self._change(profile.name, {})
+        self._remove_key(profile, kept=None)
+
+    def _remove_key(self, profile: Profile | None, kept: tuple[KeyPlace, str] | None) -> None:
+        if profile is None:
+            return
+        if profile.api_key_keyring and kept != ("keyring", profile.keyring_user):
+            keyrings.remove_key(profile)
+        own = self._key_file(profile.name)
+        if profile.api_key_file == own and (kept is None or kept[0] != "file"):
+            own.unlink(missing_ok=True)
+
+    def _key_file(self, name: str) -> Path:
+        return self._directory / "keys" / name
+
+    def _change(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Set *fields* of a profile, and take those out that tell of a key and are not among them."""
+        try:
+            text = self._config.read_text()
+        except FileNotFoundError:
+            text = "# Profiles of latchkey: https and http endpoints, and where their API keys are.\n"
+        try:
+            document = tomlkit.parse(text)
+        except TOMLKitError as exc:
+            raise UsageError(f"{self._config} is not TOML.") from exc
+        if "profiles" not in document:
+            document.add("profiles", tomlkit.table(is_super_table=True))
+        profiles: Any = document["profiles"]
+        if name not in profiles:
+            profiles.add(name, tomlkit.table())
+        for field in _KEY_FIELDS:
+            if field not in fields:
+                profiles[name].pop(field, None)
+        profiles[name].update(fields)
+        self._write(self._config, tomlkit.dumps(document))
+
+    def _write(self, file: Path, text: str) -> None:
+        """Replace a file by one that nobody else can read."""
+        try:
+            # A link goes on leading to the file that it names.
+            target = file.resolve()
+            for directory in (self._directory, target.parent):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(text)
+            try:
+                part.replace(target)
+            except OSError:
+                with suppress(OSError):
+                    part.unlink()
+                raise
+        except OSError as exc:
+            raise OutputError(f"{file} cannot be written: {exc.strerror}.") from exc

@@ -1,0 +1,185 @@
+"""
+Named endpoints with their keys: the file `latchkey/config.toml` in the user's configuration directory.
+
+::
+
+    [profiles.production]
+    endpoint = "https://runtime.example:8090"
+    tls_root_certificate_file = "root.pem"
+    api_key_file = "production.key"
+
+The key of a profile is in one of `api_key_file`, `api_key_variable` (of the environment), `api_key_keyring = true` and
+`api_key`. It is sent to the endpoint of its profile and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from runtimeclient.endpoint import Endpoint, parse_endpoint
+from runtimeclient.errors import UsageError
+
+PROFILE_VARIABLE = "LATCHKEY_PROFILE"
+#: The profile that applies when none is named, if there is one of that name.
+DEFAULT_PROFILE = "default"
+#: What the entries of the keyring belong to.
+KEYRING_SERVICE = "latchkey"
+
+_LONGEST_CONFIG_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_KEY_SOURCES = ("api_key", "api_key_file", "api_key_variable", "api_key_keyring")
+#: What a profile may say, and of which type it is.
+FIELDS: Mapping[str, type] = {
+    "endpoint": str,
+    "tls_root_certificate_file": str,
+    "api_key": str,
+    "api_key_file": str,
+    "api_key_variable": str,
+    "api_key_keyring": bool,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Profile:
+    """
+    One named endpoint.
+
+    Attributes:
+        name: What it is called.
+        endpoint: Where it is.
+        tls_root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
+        api_key: The key itself, if it stands in the file.
+        api_key_file: A file that holds it.
+        api_key_variable: A variable of the environment that holds it.
+        api_key_keyring: It is in the keyring.
+        is_named: The user asked for this profile.
+    """
+
+    name: str
+    endpoint: Endpoint
+    tls_root_certificate_file: Path | None = None
+    api_key: str | None = None
+    api_key_file: Path | None = None
+    api_key_variable: str | None = None
+    api_key_keyring: bool = False
+    is_named: bool = True
+
+    def __repr__(self) -> str:
+        return f"Profile(name={self.name!r}, endpoint={self.endpoint.url!r})"
+
+    @property
+    def keyring_user(self) -> str:
+        """The name of its entry in the keyring: a key belongs to one endpoint, whatever the file says later."""
+        return f"{self.name}@{self.endpoint.origin}"
+
+
+def config_directory(environ: Mapping[str, str]) -> Path:
+    """Give the directory of the configuration (XDG Base Directory Specification: a relative path is ignored)."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base.startswith("/") else Path("~/.config").expanduser()) / "latchkey"
+
+
+def check_profile_name(name: str) -> str:
+    """Give back a name that can be one of a profile and of a file. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError("The name of a profile holds letters, digits, hyphens, underscores and dots, at most 64.")
+    return name
+
+
+def find_profile(named: str | None, environ: Mapping[str, str]) -> Profile | None:
+    """
+    Give the profile that was *named*, else the one of LATCHKEY_PROFILE, else `default` if there is one, else None.
+
+    Raises:
+        UsageError: There is none of that name, or the file cannot be used.
+    """
+    name = environ.get(PROFILE_VARIABLE) or None if named is None else named
+    directory = config_directory(environ)
+    profiles = read_config(directory / "config.toml")
+    if name is None:
+        table = profiles.get(DEFAULT_PROFILE)
+        return None if table is None else _profile(DEFAULT_PROFILE, table, directory, is_named=False)
+    check_profile_name(name)
+    if name not in profiles:
+        known = f": there is {', '.join(sorted(profiles))}" if profiles else f" in {directory / 'config.toml'}"
+        raise UsageError(f"There is no profile {name}{known}.")
+    return _profile(name, profiles[name], directory, is_named=True)
+
+
+def read_config(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    """
+    Read the profiles of a configuration file; none when there is no file.
+
+    Raises:
+        UsageError: It cannot be read, is not what it should be, or holds a key and others can read it.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LONGEST_CONFIG_BYTES + 1)
+            mode = os.fstat(stream.fileno()).st_mode
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise UsageError(f"{file} cannot be read: {exc.strerror}.") from exc
+    import tomllib  # noqa: PLC0415 (many users have no such file)
+
+    if len(content) > _LONGEST_CONFIG_BYTES:
+        raise UsageError(f"{file} is longer than {_LONGEST_CONFIG_BYTES} bytes.")
+    try:
+        config = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as exc:
+        # Not what the parser says of it: that may quote a key.
+        where = re.search(r"\(at line \d+, column \d+\)", str(exc))
+        raise UsageError(f"{file} is not TOML{' ' + where[0] if where else ''}.") from exc
+    _check_fields(config, {"profiles": dict}, str(file))
+    profiles: dict[str, Mapping[str, Any]] = config.get("profiles", {})
+    for name, profile in profiles.items():
+        if not isinstance(profile, dict):
+            raise UsageError(f"{file}: profiles.{name} must be a table.")
+        _check_fields(profile, FIELDS, f"{file}: profiles.{name}")
+        if "api_key" in profile and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UsageError(f"{file} holds a key and is open to others (mode {stat.S_IMODE(mode):04o}): chmod 600 it.")
+    return profiles
+
+
+def _check_fields(table: Mapping[str, Any], fields: Mapping[str, type], where: str) -> None:
+    for name, value in table.items():
+        if name not in fields:
+            nearest = get_close_matches(name, fields, 1)
+            hint = f": did you mean {nearest[0]}?" if nearest else "."
+            raise UsageError(f"{where}: unknown field {name}{hint}")
+        if not isinstance(value, fields[name]):
+            kind = {str: "a text", bool: "true or false", dict: "a table"}[fields[name]]
+            raise UsageError(f"{where}: {name} must be {kind}.")
+
+
+def _profile(name: str, table: Mapping[str, Any], directory: Path, *, is_named: bool) -> Profile:
+    if "endpoint" not in table:
+        raise UsageError(f"The profile {name} has no endpoint.")
+    if len(sources := [source for source in _KEY_SOURCES if table.get(source)]) > 1:
+        raise UsageError(f"The profile {name} has {' and '.join(sources)}: one of them is enough.")
+    try:
+        endpoint = parse_endpoint(table["endpoint"])
+    except UsageError as exc:
+        raise UsageError(f"The profile {name}: {exc}") from exc
+    return Profile(
+        name=name,
+        endpoint=endpoint,
+        tls_root_certificate_file=_path(table, "tls_root_certificate_file", directory),
+        api_key=table.get("api_key"),
+        api_key_file=_path(table, "api_key_file", directory),
+        api_key_variable=table.get("api_key_variable"),
+        api_key_keyring=table.get("api_key_keyring", False),
+        is_named=is_named,
+    )
+
+
+def _path(table: Mapping[str, Any], name: str, directory: Path) -> Path | None:
+    return directory / Path(table[name]).expanduser() if name in table else None

@@ -1,0 +1,38 @@
+"""Run a command of `latchkey` in this process, on streams that a test looks at."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtimeclient.console import Streams
+from runtimeclient.main import run_on
+
+
+class Screen(io.StringIO):
+    """What says that it is a terminal, of 80 columns: the system tells no size of it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Called:
+    status: int
+    out: str
+    err: str
+
+
+def call(
+    *arguments: str,
+    stdin: io.StringIO | None = None,
+    out: io.StringIO | None = None,
+    err: io.StringIO | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Called:
+    """Run `latchkey` with these arguments and nothing but this environment."""
+    out, err = out or io.StringIO(), err or io.StringIO()
+    settings = {"XDG_CONFIG_HOME": "/nonexistent", **(environ or {})}
+    status = run_on(Streams(stdin, out, err), settings, "latchkey", arguments)
+    return Called(status, out.getvalue(), err.getvalue())

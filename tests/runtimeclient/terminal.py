@@ -1,0 +1,142 @@
+"""A command at a terminal of its own: keys go in, and a screen shows what a person would see."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import pexpect
+import pyte
+from pexpect import fdpexpect
+
+from tests.runtimeclient.conftest import MANAGE, clean_environment
+
+PATIENCE_S = 60.0
+ENTER, TAB, UP = "\r", "\t", "\x1b[A"
+CTRL_A, CTRL_C, CTRL_D, CTRL_R = "\x01", "\x03", "\x04", "\x12"
+
+# The command controls the terminal, so that Ctrl-C reaches it as it does a user's.
+_TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def paste(text: str) -> str:
+    """What a terminal sends for a paste, which ends lines with a carriage return (bracketed paste of xterm)."""
+    return f"\x1b[200~{text.replace(chr(10), chr(13))}\x1b[201~"
+
+
+class Terminal:
+    """
+    Starts a client command at a terminal. Use it as a context manager.
+
+    Attributes:
+        output: All that the command wrote.
+        process: The command.
+    """
+
+    def __init__(self, *arguments: str, environ: Mapping[str, str], columns: int = 100, lines: int = 30) -> None:
+        self.output = ""
+        self._fd, theirs = os.openpty()
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.Stream(self._screen)
+        self._set_size(columns, lines)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _TAKE_TERMINAL, *MANAGE, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            # No terminal is there to answer where the cursor is.
+            env=clean_environment() | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | dict(environ),
+        )
+        os.close(theirs)
+        spawn: Any = fdpexpect.fdspawn  # pexpect has no types
+        self._keys = spawn(self._fd, encoding="utf-8", codec_errors="replace", maxread=1 << 16)
+        self._keys.delaybeforesend = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._fd)
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the screen, without the spaces at their ends."""
+        return [line.rstrip() for line in self._screen.display]
+
+    def cell(self, line: int, column: int) -> Any:
+        """Give a character of the screen with its colours, as pyte has it."""
+        return self._screen.buffer[line][column]
+
+    def send(self, keys: str) -> None:
+        """Press keys."""
+        self._keys.send(keys)
+
+    def until(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
+        """Wait until the screen is as it should be, and give its lines."""
+        end = time.monotonic() + PATIENCE_S
+        while not condition(self.lines):
+            assert time.monotonic() < end, "\n".join([f"waited for {what}; the screen:", *self.lines])
+            self._read(timeout_s=1)
+        return self.lines
+
+    def begins(self, text: str) -> list[str]:
+        """Wait until a line of the screen begins with *text*."""
+        return self.until(lambda lines: any(line.startswith(text) for line in lines), f"a line with {text!r}")
+
+    def soon(self, keys: str) -> str:
+        """Press keys, and give what is on the screen a moment later."""
+        self.send(keys)
+        self._read(timeout_s=0.2)
+        return "\n".join(self.lines)
+
+    def shows(self, text: str) -> list[str]:
+        """Wait until a line of the screen holds *text*."""
+        return self.until(lambda lines: any(text in line for line in lines), repr(text))
+
+    def prompts(self) -> list[str]:
+        """Wait until the last line that is not empty is an empty prompt."""
+        return self.until(lambda lines: [line for line in lines if line][-1:] == ["sql>"], "the prompt")
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the size of the window; the command is told."""
+        self._screen.resize(lines, columns)
+        self._set_size(columns, lines)
+
+    def leaves(self) -> int:
+        """Wait for the end of the command, and give its exit status."""
+        end = time.monotonic() + PATIENCE_S
+        while (status := self.process.poll()) is None:
+            assert time.monotonic() < end, "\n".join(["waited for its end; the screen:", *self.lines])
+            try:
+                self.output += self._keys.read_nonblocking(1 << 16, timeout=1)
+            except (pexpect.TIMEOUT, pexpect.EOF):
+                continue
+        return status
+
+    def _read(self, timeout_s: float) -> None:
+        try:
+            text = self._keys.read_nonblocking(1 << 16, timeout=timeout_s)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF as exc:
+            raise AssertionError("\n".join(["the command has ended; the screen:", *self.lines])) from exc
+        self.output += text
+        self._stream.feed(text)
+
+    def _set_size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

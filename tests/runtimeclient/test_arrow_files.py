@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runtimeclient.answers import ARROW
+from tests.runtimeclient.calling import Called, Screen, call
+from tests.runtimeclient.remote import Remote, Reply
+
+TABLE: Any = pa.table({"n": pa.array([1, 2, None]), "text": pa.array(["a", "é", None]).dictionary_encode()})
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def stream_of(table: Any, batch_rows: int | None = None, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, batch_rows)
+    return sink.getvalue()
+
+
+def ask(remote: Remote, file: Path, body: bytes, *arguments: str) -> Called:
+    remote.on_sql(Reply(body=body, content_type=ARROW))
+    return call("sql", "x", "--output", str(file), "--http-endpoint", remote.url, *arguments)
+
+
+def test_arrow_and_parquet_files_hold_the_answer(remote: Remote, tmp_path: Path) -> None:
+    arrow, parquet = tmp_path / "a.arrow", tmp_path / "a.parquet"
+
+    for file in (arrow, parquet):
+        assert ask(remote, file, stream_of(TABLE, 2)) == Called(0, "", "")
+
+    assert pa.ipc.open_file(arrow).read_all().equals(TABLE)
+    assert pq.read_table(parquet).to_pydict() == TABLE.to_pydict()
+    assert [request.headers["Accept"] for request in remote.requests if request.method == "POST"] == [ARROW, ARROW]
+
+
+def test_an_empty_answer_keeps_its_columns(remote: Remote, tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+
+    assert ask(remote, file, stream_of(TABLE.slice(0, 0))).status == 0
+    assert pq.read_table(file).column_names == ["n", "text"]
+
+
+def test_large_answers_are_written_in_groups_of_rows(remote: Remote, tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array(range(300_000), pa.int32())})
+    file = tmp_path / "a.parquet"
+
+    ask(remote, file, stream_of(table, 2048))
+
+    written = pq.ParquetFile(file).metadata
+    assert written.num_rows == 300_000
+    assert written.num_row_groups == 3
+
+
+def patched(body: bytes, offset: int, value: bytes) -> bytes:
+    return body[:offset] + value + body[offset + len(value) :]
+
+
+WHOLE = stream_of(TABLE)
+SCHEMA = stream_of(TABLE.slice(0, 0))[: -len(_END)]
+
+
+def _with_body_length(length: int) -> bytes:
+    """A message of the kind of a record batch whose body is said to be that long (Message.fbs)."""
+    # A table of four fields: version, header_type, header, bodyLength.
+    vtable = struct.pack("<6H", 12, 24, 4, 6, 8, 16)
+    header = struct.pack("<HH", 4, 4) + struct.pack("<i", 4)
+    table = struct.pack("<iHBxI4xq", len(vtable), 4, 3, 24, length)
+    content = struct.pack("<I", 4 + len(vtable)) + vtable + table + header
+    content += b"\0" * (-len(content) % 8)
+    return b"\xff\xff\xff\xff" + struct.pack("<i", len(content)) + content
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(WHOLE[:-20], "it is cut off", id="cut in a body"),
+        pytest.param(WHOLE[:300], "it is cut off", id="cut in the schema"),
+        pytest.param(WHOLE[:3], "it is cut off", id="cut in a head"),
+        pytest.param(WHOLE + b"x", "something follows its end", id="more"),
+        pytest.param(b"[{}]" * 100, "a message does not begin as it should", id="JSON"),
+        pytest.param(b"\xff\xff\xff\xff\xff\xff\xff\x7f", "a message does not begin", id="endless metadata"),
+        pytest.param(b"\xff\xff\xff\xff\x08\0\0\0" + b"\xff" * 8, "a message cannot be read", id="broken metadata"),
+        pytest.param(SCHEMA + _with_body_length(1 << 60), "longer than 256 MiB", id="endless body"),
+        pytest.param(SCHEMA + _with_body_length(-1), "longer than 256 MiB", id="negative body"),
+        pytest.param(stream_of(TABLE, compression="zstd"), "it is compressed", id="compressed"),
+        pytest.param(b"", "", id="nothing"),
+    ],
+)
+def test_a_stream_that_is_none_leaves_no_file(remote: Remote, tmp_path: Path, body: bytes, said: str) -> None:
+    done = ask(remote, tmp_path / "a.parquet", body)
+
+    assert done.status == 3
+    assert done.err.startswith("Error: The answer is not a valid Arrow stream: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_streams_never_pass_for_another_answer(remote: Remote, tmp_path: Path) -> None:
+    """Whatever byte of the frame is changed: an error, or a file that is one."""
+    file = tmp_path / "a.parquet"
+    for offset in range(0, len(WHOLE), 23):
+        done = ask(remote, file, patched(WHOLE, offset, b"\xff"))
+        assert done.status in {0, 1, 3}, done
+        if done.status == 0:
+            pq.read_table(file)
+            file.unlink()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_type_that_parquet_does_not_have_is_an_error(remote: Remote, tmp_path: Path) -> None:
+    table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+
+    done = ask(remote, tmp_path / "a.parquet", stream_of(table))
+
+    assert done.status == 1
+    assert done.err.startswith("Error: This answer cannot be written as parquet: ")
+
+
+def test_binary_goes_to_one_file_only(remote: Remote, tmp_path: Path) -> None:
+    script = tmp_path / "a.sql"
+    script.write_text("SELECT 1; SELECT 2;")
+    remote.on_sql(Reply(body=WHOLE, content_type=ARROW))
+    file = tmp_path / "a.arrow"
+
+    two = call("sql", "-f", str(script), "-o", str(file), "--http-endpoint", remote.url)
+    none = call("sql", "x", "--format", "parquet", out=Screen())
+
+    assert "holds the answer of one statement only" in two.err
+    assert not file.exists()
+    assert none == Called(2, "", "Error: The format parquet goes to a file: name one with --output.\n")

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from runtimeclient.charts import Chart, ChartRequest, Scale, make_chart
+from runtimeclient.errors import ChartError
+from runtimeclient.json_stream import JsonValue, Number
+from runtimeclient.style import Style
+from runtimeclient.text_charts import draw_text
+from tests.runtimeclient.calling import call
+from tests.runtimeclient.remote import Remote, Reply, with_schema
+
+THREE = with_schema('[{"carrier":"UA","n":40},{"carrier":"DL","n":10.5},{"carrier":null,"n":null}]', "carrier", "n")
+
+
+def n(*numbers: float) -> list[JsonValue]:
+    return [Number(number) for number in numbers]
+
+
+def drawn(chart: Chart, *, is_colored: bool = False, is_quiet: bool = False) -> list[str]:
+    style = Style(columns=60, is_colored=is_colored, is_quiet=is_quiet)
+    return "".join(draw_text(chart, style)).splitlines()
+
+
+DAYS: list[list[JsonValue]] = [["2013-01-01", *n(1, 5)], ["2013-01-02T12:00:00Z", *n(2, 4)]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "request_", "kind", "names", "scale"),
+    [
+        ([["a", *n(1, 2)]], ChartRequest(), "bar", ["a", "b", "c"], Scale.TEXT),
+        ([["a", *n(1, 2)]], ChartRequest(kind="line", x="b"), "line", ["b", "c"], Scale.NUMBER),
+        ([n(1, 2, 3)], ChartRequest(), "line", ["a", "b", "c"], Scale.NUMBER),
+        ([n(1, 2, 3)], ChartRequest(kind="scatter"), "scatter", ["a", "b"], Scale.NUMBER),
+        ([n(1, 2, 3)], ChartRequest(kind="bar", y=("a",)), "bar", ["b", "a"], Scale.NUMBER),
+        ([n(1, 2, 3)], ChartRequest(y=("a", "b")), "line", ["c", "a", "b"], Scale.NUMBER),
+        (DAYS, ChartRequest(kind="line"), "line", ["a", "b", "c"], Scale.TIME),
+        ([["x", *n(1, 2)]], ChartRequest(kind="scatter", y=("c",)), "scatter", ["b", "c"], Scale.NUMBER),
+        ([["x", "y", *n(2)]], ChartRequest(kind="line"), "line", ["a", "c"], Scale.TEXT),
+    ],
+)
+def test_columns_are_chosen(
+    rows: list[Sequence[JsonValue]], request_: ChartRequest, kind: str, names: list[str], scale: Scale
+) -> None:
+    chart = make_chart(("a", "b", "c"), rows, request_)
+
+    assert (chart.kind, chart.x_name, list(chart.series), chart.scale) == (kind, names[0], names[1:], scale)
+
+
+@pytest.mark.parametrize(
+    ("rows", "request_", "said"),
+    [
+        ([], ChartRequest(), "There is nothing to draw: the answer has no rows."),
+        ([["x", None]], ChartRequest(), "There is nothing to draw: every row lacks a value."),
+        ([["x", "y"]], ChartRequest(), "A chart needs a column of numbers for y"),
+        ([["x", "y"]], ChartRequest(y=("b",)), "The column b does not hold numbers: it cannot be y."),
+        ([["x", *n(1)]], ChartRequest(x="z"), "The answer has no column z: it has a, b."),
+        ([["x", *n(1)]], ChartRequest(x="b", y=("b",)), "The column b cannot be both x and y."),
+        ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x beside those for y."),
+        ([["x", *n(1)]], ChartRequest(kind="scatter", x="a"), "A scatter chart needs numbers or times along x"),
+        ([[Number("1"), Number("1e999")]], ChartRequest(), "A number of the answer is too large to draw."),
+        ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart takes up to 100 rows"),
+        ([n(1, 1)] * 20_001, ChartRequest(), "A chart takes up to 20,000 rows"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_a_sentence(
+    rows: list[Sequence[JsonValue]], request_: ChartRequest, said: str
+) -> None:
+    with pytest.raises(ChartError, match=f"^{said}"):
+        make_chart(("a", "b"), rows, request_)
+
+
+def test_too_many_columns_are_refused() -> None:
+    names = tuple("abcdefghij")
+
+    with pytest.raises(ChartError, match="up to 8 columns"):
+        make_chart(names, [n(*range(10))], ChartRequest(x="a", y=names[1:]))
+
+
+def test_rows_without_a_place_are_left_out_and_counted() -> None:
+    chart = make_chart(("x", "y"), [n(1, 2), [None, *n(3)], [*n(3), None], n(4, 5)], ChartRequest())
+
+    assert chart.xs == [1, 4]
+    assert drawn(chart)[-1] == "(2 rows, 2 without a value left out)"
+    assert drawn(chart, is_quiet=True)[-1].strip() == "x"
+
+
+def test_bars_are_as_long_as_their_values_and_keep_the_order() -> None:
+    rows: list[list[JsonValue]] = [["b\x1b", *n(40)], ["日本", *n(-20)], [None, *n(0.001)], ["x" * 50, None]]
+    chart = make_chart(("carrier", "y"), rows[:3], ChartRequest())
+
+    lines = drawn(chart)
+
+    assert lines[0] == "carrier │ y"
+    assert lines[1].startswith("  b\\x1b │")
+    assert lines[1].count("█") == pytest.approx(2 * lines[2].count("█"), abs=2)
+    assert lines[2].startswith("   日本 │█")
+    assert lines[3].strip().startswith("NULL │")
+    assert lines[3].rstrip().endswith("▏ 0.001")
+    assert lines[4] == "(3 rows)"
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_long_label_is_cut_and_a_missing_value_is_no_bar() -> None:
+    chart = make_chart(("a", "y", "z"), [["x" * 50, *n(1), None], ["y", *n(2_000_000, 1)]], ChartRequest())
+
+    lines = drawn(chart)
+
+    assert lines[0].endswith("│ ● y  x z")
+    assert lines[1].startswith("x" * 29 + "… │●")
+    assert lines[2].endswith("│")
+    assert "2,000,000" in lines[3]
+
+
+@pytest.mark.parametrize("kind", ["line", "scatter"])
+@pytest.mark.parametrize("is_colored", [False, True])
+def test_lines_and_points_have_readable_axes(kind: str, is_colored: bool) -> None:
+    chart = make_chart(
+        ("day", "delay\x07", "other"),
+        [*DAYS, ["2013-06-01", *n(0), None], ["2013-12-01", None, *n(5)]],
+        ChartRequest(kind="line" if kind == "line" else "scatter", y=("delay\x07", "other")),
+    )
+
+    lines = drawn(chart, is_colored=is_colored)
+
+    text = "\n".join(lines)
+    assert r"delay\x07" in lines[0]
+    assert "2013-01-01" in text
+    assert "2013-12-01" in text
+    assert lines[-2].strip() == "day"
+    assert ("\x1b[" in text) is is_colored
+    if not is_colored:
+        assert max(map(len, lines)) <= 60
+        assert "●" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "tick"),
+    [
+        (["2013-01-01T00:00:00", "2013-01-01T12:00:00"], "01-01 06:00"),
+        (["2013-01-01T00:00:00", "2013-01-01T00:01:00"], "00:00:30"),
+        (["2013-01-01", "2013-01-01"], "00:00:00"),
+        (["alpha", "beta"], "alpha"),
+    ],
+)
+def test_ticks_are_as_exact_as_they_have_to_be(values: list[str], tick: str) -> None:
+    rows = [[value, *n(place)] for place, value in enumerate(values)]
+    chart = make_chart(("t", "y"), rows, ChartRequest(kind="line"))
+
+    assert tick in "\n".join(drawn(chart))
+
+
+def test_sql_draws_an_answer(remote: Remote) -> None:
+    remote.on_sql(THREE)
+
+    done = call("sql", "x", "--chart", "bar", "--http-endpoint", remote.url)
+
+    assert (done.status, done.err) == (0, "")
+    assert done.out.splitlines()[0] == "carrier │ n"
+    assert done.out.splitlines()[-1] == "(2 rows, 1 without a value left out)"
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.svg", b"<svg"), ("a.PNG", b"\x89PNG\r\n\x1a\n"), ("a.html", b"<!DOCTYPE html>")]
+)
+@pytest.mark.parametrize("kind", ["bar", "line"])
+def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begin: bytes, kind: str) -> None:
+    remote.on_sql(with_schema('[{"</script><b>":"</script><b>","n":1,"m":2}]', "</script><b>", "n", "m"))
+    file = tmp_path / name
+
+    done = call("sql", "x", "--chart", kind, "--chart-file", str(file), "--http-endpoint", remote.url)
+
+    assert (done.status, done.out, done.err) == (0, "", "")
+    content = file.read_bytes()
+    assert content.lstrip().startswith(begin)
+    # What an answer holds is text, not a part of the page.
+    assert b"</script><b>" not in content
+    # Nothing is loaded from elsewhere when the page is opened.
+    assert b'src="http' not in content
+
+
+@pytest.mark.parametrize("x", ["1", '"2013-01-01T00:00:00"'])
+def test_a_chart_file_takes_numbers_and_times(remote: Remote, tmp_path: Path, x: str) -> None:
+    remote.on_sql(with_schema(f'[{{"x":{x},"n":1}}]', "x", "n"))
+
+    done = call("sql", "x", "--chart-file", str(tmp_path / "a.svg"), "--http-endpoint", remote.url)
+
+    assert done.status == 0
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_an_answer_that_is_cut_leaves_no_chart(remote: Remote, tmp_path: Path) -> None:
+    remote.on_sql(Reply(body=THREE.body[:-5], content_type=THREE.content_type))
+
+    done = call("sql", "x", "--chart-file", str(tmp_path / "a.svg"), "--http-endpoint", remote.url)
+
+    assert done.status == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--x", "a"), "--x and --y need --chart or --chart-file."),
+        (("--chart", "bar", "--format", "csv"), "A chart has no --format"),
+        (("--chart-file", "a.svg", "--output", "b"), "A chart goes to --chart-file or to --output, not to both."),
+        (("--chart-file", "a.gif"), "The name of a chart file ends in .svg, .png, .html."),
+    ],
+)
+def test_options_that_contradict_each_other(arguments: tuple[str, ...], said: str) -> None:
+    done = call("sql", "x", *arguments)
+
+    assert done.status == 2
+    assert done.err.startswith(f"Error: {said}")

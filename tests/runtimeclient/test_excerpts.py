@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from runtimeclient.excerpts import Place, find_place
+from runtimeclient.statements import Statement
+
+LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
+
+
+@pytest.mark.parametrize(
+    ("message", "statement", "told", "line", "column"),
+    [
+        pytest.param(
+            'Syntax error at or near "orders" (line 1, column 15).',
+            Statement("SELECT * FORM orders"),
+            'Syntax error at or near "orders".',
+            *(1, 15),
+            id="a position",
+        ),
+        pytest.param(
+            "No 'x'\n\nLINE 2:   'x'::INT\n               ^^^^^",
+            Statement("SELECT 1,\n  'x'::INT", 5, "a.sql"),
+            "No 'x'",
+            *(6, 8),
+            id="a caret, in a script",
+        ),
+        pytest.param(
+            "No 'x'\n\nLINE 1: SELECT 'é日本', 'x'::INT\n                           ^^^^^",
+            Statement("SELECT 'é日本', 'x'::INT"),
+            "No 'x'",
+            *(1, 18),
+            id="a caret below wide characters",
+        ),
+        pytest.param(
+            f"No 'x'\n\nLINE 1: ...{'a' * 51}', 'x'::INT, '{'b' * 51}...\n{' ' * 68}^^^^^",
+            Statement(LONG),
+            "No 'x'",
+            *(1, LONG.index("::") + 1),
+            id="a line that was cut",
+        ),
+        pytest.param("Bad (line 1, column 99)", Statement("SELECT"), "Bad", *(1, 7), id="beyond the end"),
+    ],
+)
+def test_a_message_names_a_place(message: str, statement: Statement, told: str, line: int, column: int) -> None:
+    text, place = find_place(message, statement)
+
+    assert place is not None
+    assert (text, place.line, place.column, place.source) == (told, line, column, statement.source)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No such table.",
+        "Bad (line 7, column 1).",
+        "Bad (line 0, column 1).",
+        "Bad\n\nLINE 7: SELECT\n        ^",
+        "Bad\n\nLINE 1: something else\n        ^",
+        "LINE 1: SELECT in the middle\n of a message",
+    ],
+)
+def test_a_message_without_a_place_of_the_statement_stays(message: str) -> None:
+    assert find_place(message, Statement("SELECT")) == (message, None)
+
+
+def test_a_place_is_drawn_below_the_line() -> None:
+    assert Place(12, 18, "SELECT id FORM '日本' orders").drawing() == (
+        "12 | SELECT id FORM '日本' orders\n                       ^"
+    )
+
+
+def test_x12_a_drawing_is_escaped_and_the_caret_still_fits() -> None:
+    assert Place(1, 3, "\x1b\tx\x1b[2J").drawing() == "1 | \\x1b\\tx\\x1b[2J\n" + " " * 10 + "^"
+
+
+def test_a_long_line_is_drawn_around_the_place() -> None:
+    line, caret = Place(1, 5001, "a" * 5000 + "!" + "b" * 5000).drawing().split("\n")
+
+    assert len(line) < 220
+    assert line[len(caret) - 1] == "!"
+    assert line.startswith("1 | ...a")
+    assert line.endswith("b...")

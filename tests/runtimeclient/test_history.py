@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from runtimeclient.errors import OutputError
+from runtimeclient.history import FileHistory, history_path
+
+KEY = "correct-horse"
+
+
+def history(path: Path) -> FileHistory:
+    return FileHistory(path, lambda text: KEY in text)
+
+
+def kept(path: Path) -> list[str]:
+    """What the next prompt finds, oldest first."""
+    return list(history(path).load_history_strings())[::-1]
+
+
+def test_what_was_typed_is_there_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "history"
+    texts = ["SELECT 1;", "SELECT\n 'ü\udc80';", ".tables"]
+    for text in texts:
+        history(path).store_string(text)
+
+    assert kept(path) == texts
+
+
+@pytest.mark.parametrize(
+    "text", [f"SELECT '{KEY}'", "-- X-API-Key: abc", "--api-key abc", "SELECT 'api_key'", "Authorization: Bearer abc"]
+)
+def test_x05_what_is_about_keys_is_not_kept(tmp_path: Path, text: str) -> None:
+    made = history(tmp_path / "history")
+
+    made.store_string(text)
+
+    assert (tmp_path / "history").read_bytes() == b""
+
+
+def test_x05_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "latchkey" / "history"
+    path.parent.mkdir()
+    path.write_text("")
+    path.chmod(0o644)
+
+    history(path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_long_history_loses_its_older_half(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text("".join(f"{json.dumps(str(number) + ' ' + 'x' * 100)}\n" for number in range(12_000)))
+
+    texts = kept(path)
+
+    assert len(texts) == 6000
+    assert texts[-1].startswith("11999 ")
+    assert kept(path) == texts
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_lines_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_bytes(b'\xff\n12\n{"a":1}\n"SELECT 1"\n"SEL')
+
+    assert kept(path) == ["SELECT 1"]
+
+
+def test_a_link_or_a_pipe_is_not_written(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.touch()
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+
+    for path in (link, pipe):
+        with pytest.raises(OutputError, match="is not kept"):
+            history(path)
+
+
+def test_a_history_that_has_gone_is_forgotten(tmp_path: Path) -> None:
+    made = history(tmp_path / "history")
+    (tmp_path / "history").unlink()
+
+    made.store_string("SELECT 1")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("home", "place"),
+    [("/var/state", "/var/state/latchkey/history"), ("state", "~/.local/state/latchkey/history")],
+)
+def test_the_place_of_the_history(home: str, place: str) -> None:
+    assert history_path({"XDG_STATE_HOME": home}) == Path(place).expanduser()

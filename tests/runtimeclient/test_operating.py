@@ -1,0 +1,177 @@
+"""`status --wait`, `refresh` of several datasets, `queries` and `cancel`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests.runtimeclient.calling import Called, Screen, call
+from tests.runtimeclient.remote import Remote, Reply, Request, problem
+
+READY = Reply(body=b"ready", content_type="text/plain")
+NOT_READY = Reply(503, b"not ready", "text/plain")
+RUN: dict[str, Any] = {"id": "7", "rows": None, "duration_ms": None, "error": None}
+DATASET = {"from": "file:a", "acceleration_enabled": True, "status": "Ready"}
+
+
+def in_turn(*replies: Reply) -> Any:
+    """Give one reply after the other, and the last one from then on."""
+    following: Iterator[Reply] = chain(replies, repeat(replies[-1]))
+    return lambda _: next(following)
+
+
+def components(status: str) -> Reply:
+    return Reply(body=json.dumps([{"name": "http", "endpoint": "x", "status": status}]).encode())
+
+
+def test_status_waits_until_the_runtime_is_ready(remote: Remote) -> None:
+    busy = problem(503, "busy", "Busy.")
+    remote.on("GET", "/v1/ready", in_turn(NOT_READY, READY))
+    remote.on("GET", "/v1/status", in_turn(busy, components("Initializing"), components("Ready")))
+
+    done = call("status", "--wait", "--http-endpoint", remote.url)
+
+    assert (done.status, done.err) == (0, "")
+    assert "Ready" in done.out
+
+
+def test_status_says_what_was_in_the_way_when_the_time_is_over(remote: Remote) -> None:
+    remote.on("GET", "/v1/ready", NOT_READY)
+
+    done = call("status", "--wait", "0.01", "--http-endpoint", remote.url)
+
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("Error: The runtime is not ready: ")
+    assert call("status", "--wait", "0.01", "--http-endpoint", "http://127.0.0.1:1").status == 3
+    assert call("status", "--wait", "0", "--http-endpoint", remote.url).status == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "status"),
+    [
+        ("/v1/ready", Reply(body=b"<html>", content_type="text/html", status=404), 3),
+        ("/v1/status", problem(401, "unauthorized", "No."), 4),
+        ("/v1/status", problem(400, "bad", "No."), 1),
+    ],
+)
+def test_waiting_ends_where_it_would_not_help(remote: Remote, path: str, reply: Reply, status: int) -> None:
+    remote.on("GET", "/v1/ready", READY)
+    remote.on("GET", path, reply)
+
+    assert call("status", "--wait", "--http-endpoint", remote.url).status == status
+
+
+def test_refresh_of_several_tells_each_and_counts_failures(remote: Remote) -> None:
+    remote.on_refreshes("a", RUN | {"status": "succeeded", "rows": 2, "duration_ms": 1500})
+    remote.on_refreshes("b", RUN | {"status": "failed", "error": "No file."})
+    remote.on("POST", "/v1/datasets/c/acceleration/refresh", problem(404, "dataset_not_found", "There is no c."))
+
+    done = call("refresh", "a", "b", "c", "a", "--wait", "--http-endpoint", remote.url)
+
+    assert done == Called(
+        1,
+        "Dataset refresh triggered for a.\nDataset refresh triggered for b.\na: Loaded 2 rows in 1.5 s.\n",
+        "Error: There is no c. [dataset_not_found]\n"
+        "Error: The refresh of b failed: No file.\n"
+        "Error: 2 of 3 refreshes failed.\n",
+    )
+
+
+def test_refresh_of_all_asks_for_those_that_are_accelerated(remote: Remote) -> None:
+    datasets = [DATASET | {"name": "a"}, DATASET | {"name": "b", "acceleration_enabled": False}]
+    remote.on("GET", "/v1/datasets", Reply(body=json.dumps(datasets).encode()))
+    remote.on_refreshes("a", RUN | {"status": "succeeded", "rows": None})
+
+    done = call("refresh", "--all", "--wait", "--quiet", "--http-endpoint", remote.url)
+
+    assert done == Called(0, "a: Loaded an unknown number of rows.\n", "")
+
+
+def test_refresh_needs_something_to_refresh(remote: Remote) -> None:
+    remote.on("GET", "/v1/datasets", Reply(body=b"[]"))
+
+    for arguments in ((), ("--all", "a")):
+        assert "Name the datasets to refresh, or say --all." in call("refresh", *arguments).err
+    assert "nothing to refresh" in call("refresh", "--all", "--http-endpoint", remote.url).err
+
+
+def test_refresh_shows_how_far_it_is_on_a_terminal(remote: Remote) -> None:
+    screen = Screen()
+    path = "/v1/datasets/a/acceleration/refresh"
+    remote.on("POST", path, Reply(201, b'{"message":"Triggered.","refresh":{"id":"7","status":"queued"}}'))
+
+    def look(_: Request) -> Reply:
+        """Go on until the line has been seen."""
+        status = "succeeded" if "a: running for " in screen.getvalue() else "running"
+        return Reply(body=json.dumps([RUN | {"status": status, "rows": 1}]).encode())
+
+    remote.on("GET", path, look)
+
+    assert call("refresh", "a", "--wait", "--http-endpoint", remote.url, err=screen).status == 0
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
+def test_queries_are_listed_with_their_age_and_beginning(remote: Remote) -> None:
+    query = {"id": "9f", "started": "2013-01-01T00:00:00Z", "state": "running", "sql": "SELECT\n " + "x" * 100}
+    remote.on("GET", "/v1/sql/active", Reply(body=json.dumps([query]).encode()))
+
+    table = call("queries", "--http-endpoint", remote.url).out.splitlines()
+
+    assert table[0].split() == ["id", "|", "state", "|", "for", "|", "sql"]
+    assert table[2].endswith("| SELECT " + "x" * 70 + "...")
+    assert json.loads(call("queries", "--format", "json", "--http-endpoint", remote.url).out) == [query]
+
+
+def test_queries_of_spice_are_listed_too(remote: Remote) -> None:
+    query = {"query_id": "9f", "started_at_ms": 1356998400500, "sql_preview": "SELECT 1"}
+    remote.on("GET", "/v1/sql/active", Reply(body=json.dumps({"queries": [query]}).encode()))
+
+    done = call("queries", "--format", "csv", "--http-endpoint", remote.url)
+
+    assert done.out == "id,started,state,sql\n9f,2013-01-01T00:00:00.500Z,running,SELECT 1\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"message":"Query is being cancelled."}', "Query is being cancelled."),
+        (b"{}", "Query a/b is being cancelled."),
+    ],
+)
+def test_cancel_names_the_query(remote: Remote, body: bytes, said: str) -> None:
+    remote.on("POST", "/v1/sql/a%2Fb/cancel", Reply(body=body))
+
+    assert call("cancel", "a/b", "--http-endpoint", remote.url) == Called(0, f"{said}\n", "")
+    assert call("cancel", "", "--http-endpoint", remote.url).status == 2
+
+
+def test_datasets_as_json_have_every_field(remote: Remote) -> None:
+    dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": None, "snapshot": None, "error": None}
+    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
+
+    assert json.loads(call("datasets", "--format", "json", "--http-endpoint", remote.url).out) == [dataset]
+
+
+def test_the_table_of_datasets_tells_how_old_they_are(remote: Remote) -> None:
+    dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": "2013-01-01T00:00:00Z", "error": "No \x07."}
+    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset, DATASET | {"name": "b"}]).encode()))
+
+    lines = call("datasets", "--http-endpoint", remote.url).out.splitlines()
+
+    assert lines[0].split(" | ")[3].strip() == "age"
+    assert " d" in lines[2].split(" | ")[3]
+    assert r"No \x07." in lines[2]
+    assert lines[3].split(" | ")[3].strip() == "NULL"
+
+
+@pytest.mark.parametrize("command", ["queries", "cancel", "login", "logout"])
+def test_every_command_is_one_of_django_too(command: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command(command, "--nothing")
+
+    assert refused.value.returncode == 2

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import keyring
+import pytest
+from keyring.backend import KeyringBackend
+from keyring.backends import fail
+
+from tests.runtimeclient.calling import Called, Screen, call
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, refuse_other_keys
+
+STATUS = Reply(body=b'[{"name":"http","endpoint":"x","status":"Ready"}]')
+
+
+class Ring(KeyringBackend):
+    """A keyring in memory."""
+
+    priority = 5
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: dict[tuple[str, str], str] = {}
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.kept.get((service, username))
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.kept[service, username] = password
+
+    def delete_password(self, service: str, username: str) -> None:
+        del self.kept[service, username]
+
+
+@pytest.fixture
+def ring() -> Ring:
+    ring = Ring()
+    keyring.set_keyring(ring)
+    return ring
+
+
+@pytest.fixture(autouse=True)
+def _no_keyring_of_this_machine() -> None:
+    keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def runtime(remote: Remote) -> Remote:
+    remote.on("GET", "/v1/status", refuse_other_keys(STATUS))
+    return remote
+
+
+def write(home: Path, text: str, mode: int = 0o600) -> None:
+    (home / "latchkey").mkdir(exist_ok=True)
+    (home / "latchkey" / "config.toml").write_text(text)
+    (home / "latchkey" / "config.toml").chmod(mode)
+
+
+def call_at(home: Path, *arguments: str, **environ: str) -> Called:
+    return call(*arguments, environ={"XDG_CONFIG_HOME": str(home), **environ})
+
+
+def sent_keys(remote: Remote) -> list[str | None]:
+    return [request.headers.get("X-API-Key") for request in remote.requests if request.path == "/v1/status"]
+
+
+@pytest.mark.parametrize("source", ["api_key", "api_key_file", "api_key_variable", "api_key_keyring"])
+def test_a_profile_says_where_the_key_is(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
+    (tmp_path / "the.key").write_text(API_KEY)
+    (tmp_path / "the.key").chmod(0o600)
+    ring.kept["latchkey", f"test@{runtime.url}"] = API_KEY
+    value = {"api_key": f'"{API_KEY}"', "api_key_file": '"../the.key"', "api_key_variable": '"MY_KEY"'}
+    write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\n{source} = {value.get(source, "true")}\n')
+
+    done = call_at(tmp_path, "status", LATCHKEY_PROFILE="test", MY_KEY=API_KEY)
+
+    assert (done.status, done.err) == (0, "")
+
+
+def test_the_default_profile_applies_when_none_is_named(runtime: Remote, tmp_path: Path) -> None:
+    write(tmp_path, f'[profiles.default]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n')
+
+    assert call_at(tmp_path, "status").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "key"),
+    [
+        ((), {}, API_KEY),
+        ((), {"RUNTIME_API_KEY": "of-environment"}, "of-environment"),
+        (("--api-key-file", "file"), {"RUNTIME_API_KEY": "of-environment"}, "of-file"),
+        (("--api-key-file", "file", "--api-key", "flag"), {"RUNTIME_API_KEY": "of-environment"}, "flag"),
+    ],
+)
+def test_x02_flag_before_file_before_environment_before_profile(
+    runtime: Remote, tmp_path: Path, arguments: tuple[str, ...], environ: dict[str, str], key: str
+) -> None:
+    (tmp_path / "file").write_text("of-file")
+    write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n')
+
+    placed = [str(tmp_path / argument) if argument == "file" else argument for argument in arguments]
+    call_at(tmp_path, "status", "--profile", "test", *placed, **environ)
+
+    assert sent_keys(runtime) == [key]
+
+
+def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_path: Path) -> None:
+    write(tmp_path, f'[profiles.default]\nendpoint = "https://runtime.example"\napi_key = "{API_KEY}"\n')
+
+    named = call_at(tmp_path, "status", "--profile", "default", "--http-endpoint", runtime.url)
+    unnamed = call_at(tmp_path, "status", RUNTIME_HTTP_ENDPOINT=runtime.url)
+
+    assert named.status == 2
+    assert "its key is not sent there" in named.err
+    assert unnamed.status == 4
+    assert sent_keys(runtime) == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[profiles.test\n", r"is not TOML (at line 1, column 15)."),
+        (f'[profiles.test]\nendpoint = "http://a"\napi_key = "{API_KEY}\n', "is not TOML"),
+        ("profile = 1\n", "unknown field profile: did you mean"),
+        ("profiles = 1\n", "profiles must be a table."),
+        ("[profiles]\ntest = 1\n", "profiles.test must be a table."),
+        ("[profiles.test]\nendpont = 'http://a'\n", "unknown field endpont: did you mean endpoint?"),
+        ("[profiles.test]\nxyz = 'http://a'\n", "unknown field xyz."),
+        ("[profiles.test]\nendpoint = 1\n", "endpoint must be a text."),
+        ("[profiles.test]\napi_key_keyring = 'x'\n", "api_key_keyring must be true or false."),
+        ("[profiles.test]\n", "has no endpoint."),
+        ("[profiles.test]\nendpoint = 'ftp://a'\n", "The profile test: "),
+        (
+            "[profiles.test]\nendpoint = 'http://a'\napi_key_file = 'a'\napi_key_variable = 'B'\n",
+            "api_key_file and api_key_variable: one of them is enough.",
+        ),
+        ("[profiles.other]\nendpoint = 'http://a'\n", "There is no profile test: there is other."),
+        ("", "There is no profile test in "),
+        ("#" * (1 << 20) + "\n", "is longer than 1048576 bytes."),
+        (
+            "[profiles.test]\nendpoint = 'http://a'\napi_key_variable = 'B'\n",
+            "should be in the variable B, which is not set.",
+        ),
+        (
+            "[profiles.test]\nendpoint = 'http://a'\napi_key_keyring = true\n",
+            "The keyring cannot be used (NoKeyringError).",
+        ),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
+    write(tmp_path, text)
+
+    done = call_at(tmp_path, "status", "--profile", "test")
+
+    assert done.status == 2
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert API_KEY not in done.err
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_x05_a_file_with_a_key_that_others_can_use_is_refused(runtime: Remote, tmp_path: Path, mode: int) -> None:
+    write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n', mode)
+
+    done = call_at(tmp_path, "status", "--profile", "test")
+
+    assert done.status == 2
+    assert f"holds a key and is open to others (mode {mode:04o}): chmod 600 it." in done.err
+    assert runtime.requests == []
+
+
+def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "latchkey" / "config.toml").mkdir(parents=True)
+
+    assert "config.toml cannot be read: Is a directory." in call_at(tmp_path, "status").err
+    assert call("status", "--profile", "../x").status == 2
+    assert call("logout", "--profile", "absent").err == "Error: There is no profile absent.\n"
+
+
+@pytest.mark.parametrize("place", ["keyring", "file"])
+def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
+    runtime: Remote, tmp_path: Path, ring: Ring, place: str
+) -> None:
+    config = tmp_path / "latchkey" / "config.toml"
+    write(tmp_path, "# mine\n[profiles.other]\nendpoint = 'http://a' # stays\n")
+
+    login = ("login", "--profile", "test", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", place)
+    done = call_at(tmp_path, *login)
+
+    where = "the keyring" if place == "keyring" else str(tmp_path / "latchkey" / "keys" / "test")
+    assert done == Called(0, f"The key of {runtime.url} is in {where}; its profile is test.\n", "")
+    assert config.read_text().startswith("# mine\n[profiles.other]\nendpoint = 'http://a' # stays\n")
+    assert API_KEY not in config.read_text()
+    assert all(
+        stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600)
+        for file in (tmp_path / "latchkey").rglob("*")
+    )
+    assert call_at(tmp_path, "status", "--profile", "test").status == 0
+
+    assert call_at(tmp_path, "logout", "--profile", "test") == Called(0, "The profile test has no key any more.\n", "")
+    assert call_at(tmp_path, "status", "--profile", "test").status == 4
+    assert ring.kept == {}
+    assert not (tmp_path / "latchkey" / "keys" / "test").exists()
+    assert "# stays" in config.read_text()
+
+
+def test_a_second_login_moves_the_key(runtime: Remote, tmp_path: Path, ring: Ring) -> None:
+    login = ("login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
+
+    call_at(tmp_path, *login, "--store", "file")
+    # Without a place: the keyring, since there is one; without an endpoint: that of the profile.
+    done = call_at(tmp_path, "login", "--api-key", API_KEY)
+
+    assert "is in the keyring; its profile is default." in done.out
+    assert list(ring.kept.values()) == [API_KEY]
+    assert list((tmp_path / "latchkey" / "keys").iterdir()) == []
+    call_at(tmp_path, *login, "--store", "file")
+    assert ring.kept == {}
+
+
+def test_login_goes_to_a_file_where_there_is_no_keyring(runtime: Remote, tmp_path: Path) -> None:
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
+
+    assert f"is in {tmp_path / 'latchkey' / 'keys' / 'default'};" in done.out
+
+
+def test_login_keeps_no_key_that_was_refused(runtime: Remote, tmp_path: Path) -> None:
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", "wrong")
+
+    assert done.status == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_login_warns_of_a_key_that_nobody_checked(remote: Remote, tmp_path: Path) -> None:
+    remote.on("GET", "/v1/status", STATUS)
+    (tmp_path / "key").write_text(API_KEY)
+    (tmp_path / "key").chmod(0o644)
+
+    done = call_at(
+        tmp_path, "login", "--http-endpoint", remote.url, "--api-key-file", str(tmp_path / "key"), "--store", "file"
+    )
+
+    assert done.status == 0
+    assert "can be read by others" in done.err
+    assert "asks for no key at the moment: this one was not checked." in done.err
+
+
+def test_login_never_takes_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, RUNTIME_API_KEY=API_KEY)
+
+    assert done.status == 2
+    assert "There is no terminal to ask for the key" in done.err
+
+
+def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getpass", lambda _: API_KEY)
+
+    done = call(
+        "login",
+        "--http-endpoint",
+        runtime.url,
+        "--store",
+        "file",
+        stdin=Screen(),
+        environ={"XDG_CONFIG_HOME": str(tmp_path)},
+    )
+
+    assert done.status == 0
+    assert (tmp_path / "latchkey" / "keys" / "default").read_text() == f"{API_KEY}\n"
+
+
+def test_logout_says_what_it_leaves(tmp_path: Path) -> None:
+    write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\napi_key_variable = 'MY_KEY'\n")
+
+    assert call_at(tmp_path, "logout", LATCHKEY_PROFILE="a").out.splitlines()[1] == "What held it stays: MY_KEY."
+
+
+def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
+    done = call("login", "--http-endpoint", runtime.url, "--api-key", API_KEY, environ={"XDG_CONFIG_HOME": os.devnull})
+
+    assert done.status in {1, 2}
+    assert "Not a directory" in done.err
+
+
+def test_profiles_that_cannot_be_replaced_are_left_as_they_were(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\n")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
+
+    assert done.status == 1
+    assert done.err.endswith("cannot be written: No space left on device.\n")
+    assert (tmp_path / "latchkey" / "config.toml").read_text() == "[profiles.a]\nendpoint = 'http://a'\n"
+    assert not list((tmp_path / "latchkey").rglob("*.part"))

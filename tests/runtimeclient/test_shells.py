@@ -1,0 +1,98 @@
+"""What `latchkey` prints for shells and for `man`, and what it imports."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtimeclient import COMMANDS
+from tests.runtimeclient.calling import call
+from tests.runtimeclient.conftest import ROOT, clean_environment
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_learn_every_command_and_option(shell: str) -> None:
+    done = call("completion", shell)
+
+    assert (done.status, done.err) == (0, "")
+    assert all(name in done.out for name in COMMANDS)
+    assert all(option in done.out for option in ("max-rows", "api-key-file", "continue-on-error", "chart-file"))
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    script = tmp_path / "latchkey.bash"
+    script.write_text(call("completion", "bash").out)
+    (tmp_path / "config.toml").touch()
+    shell = shutil.which("bash")
+    assert shell is not None
+
+    # What Tab after `latchkey sql --output conf` asks for, and after `latchkey ref`.
+    keys = (
+        f". {script}; complete -p latchkey; COMP_WORDS=(latchkey sql --output conf); COMP_CWORD=3; COMP_TYPE=9;"
+        ' _shtab_latchkey; echo "${COMPREPLY[@]}"; COMP_WORDS=(latchkey ref); COMP_CWORD=1; _shtab_latchkey;'
+        ' echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        [shell, "--noprofile", "--norc", "-c", keys],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines()[1:] == ["config.toml", "refresh"]
+
+
+def test_the_manual_describes_every_command_and_option() -> None:
+    page = call("manual").out
+
+    assert page.startswith('.TH LATCHKEY 1 "" "" "User Commands"\n')
+    assert all(f'.SH "LATCHKEY {name.upper()}"' in page for name in COMMANDS)
+    assert r"\fB\-\-max\-rows\fR" in page
+    assert "LATCHKEY_PROFILE" in page
+    # A line that begins with a dot is a request of roff: each is one that the page means.
+    requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
+    assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".I", ".nf", ".fi"}
+
+
+#: Packages, beside the standard library, that `sql "SELECT 1"` imports. Each costs every start.
+PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "rich", "runtimeclient", "sniffio"}
+#: What httpx takes along where it is installed; the package latchkey does not bring them.
+OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "socksio", "typing_extensions", "zstandard"}
+
+
+def test_sql_imports_nothing_that_it_does_not_need() -> None:
+    program = (
+        "import sys; before = set(sys.modules); from runtimeclient.main import run;"
+        "assert run('latchkey', ['sql', 'SELECT 1', '--http-endpoint', 'http://127.0.0.1:1']) == 3;"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    imported = set(done.stdout.split())
+    assert imported <= PACKAGES | OF_HTTPX
+    assert "runtimeclient" in imported
+
+
+def test_help_imports_nothing_that_only_some_commands_need() -> None:
+    program = (
+        "import sys; from runtimeclient.main import run; run('latchkey', ['sql', '--help']);"
+        "assert not {'pyarrow', 'prompt_toolkit', 'plotext', 'altair', 'tomlkit', 'shtab', 'django'} & set(sys.modules)"
+    )
+
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=clean_environment(), timeout=60, check=True, capture_output=True
+    )

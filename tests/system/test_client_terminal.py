@@ -1,0 +1,96 @@
+"""The prompt of `sql` at a terminal, with a runtime behind it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal, paste
+from tests.system.harness import K1, Server, wait_for
+
+
+@pytest.fixture
+def environ(serve: Server, tmp_path: Path) -> dict[str, str]:
+    # What does not fit goes to the terminal at once: nobody is there to leave a pager.
+    return {
+        "RUNTIME_HTTP_ENDPOINT": serve.url,
+        "RUNTIME_API_KEY": K1,
+        "XDG_STATE_HOME": str(tmp_path),
+        "PAGER": "cat",
+    }
+
+
+def test_a_session(environ: dict[str, str], tmp_path: Path) -> None:
+    with Terminal("sql", environ=environ) as terminal:
+        terminal.prompts()
+        terminal.send("SELECT count(*) AS n, '")
+        terminal.send(f"{K1}' AS key{ENTER}FROM ord")
+        # The names come in the background: until they are there, the key does nothing.
+        wait_for(lambda: "FROM orders" in terminal.soon(TAB), "the name to be completed")
+        terminal.send(f"{ENTER}WHERE id < 10;")
+        terminal.until(lambda lines: [line[:5] for line in lines if line][-2:] == ["  -> "] * 2, "three lines")
+        terminal.send(ENTER)
+        assert any(line.startswith(f" 10 | {K1}") for line in terminal.shows("(1 row)"))
+
+        terminal.prompts()
+        terminal.send(rf".schema orders{ENTER}\x{ENTER}SELECT 1 AS one, NULL AS two;{ENTER}")
+        lines = terminal.shows("two | NULL")
+        assert any(line.startswith(" placed_at") for line in lines)
+        assert any(line.startswith("-[ row 1 ]") for line in lines)
+
+        terminal.prompts()
+        terminal.send(CTRL_D)
+        assert terminal.leaves() == 0
+    history = (tmp_path / "latchkey" / "history").read_text()
+    assert [json.loads(line) for line in history.splitlines()] == [
+        ".schema orders",
+        r"\x",
+        "SELECT 1 AS one, NULL AS two;",
+    ]
+
+
+def test_ctrl_c_stops_the_statement_in_the_runtime(serve: Server, environ: dict[str, str]) -> None:
+    statement = "SELECT count(*) FROM range(1000000000000)"
+
+    def running() -> list[Any]:
+        active: list[dict[str, Any]] = serve.get("/v1/sql/active", headers={"X-API-Key": K1}).json()
+        return [query for query in active if query["sql"] == statement]
+
+    with Terminal("sql", "--no-history", environ=environ) as terminal:
+        terminal.prompts()
+        terminal.send(f"{statement};{ENTER}")
+        wait_for(running, "the statement to run")
+        terminal.send(CTRL_C)
+        terminal.shows("Cancelled.")
+        terminal.prompts()
+        wait_for(lambda: not running(), "the statement to be gone")
+
+
+def test_large_answers_sizes_and_pastes(environ: dict[str, str]) -> None:
+    wide = f"SELECT {', '.join(f'{number} AS c{number}' for number in range(300))};"
+    long = "\n".join(["SELECT 0", *(f"     + {number}" for number in range(1, 199)), "AS total;"])
+
+    with Terminal("sql", "--no-history", environ=environ) as terminal:
+        terminal.prompts()
+        terminal.send(paste(wide) + ENTER)
+        assert "c299 | 299" in terminal.shows("(1 row)")
+
+        terminal.prompts()
+        terminal.send(f"SELECT i FROM range(1000000) t(i);{ENTER}")
+        assert " 999" in terminal.shows("(the first 1000 rows; there are more: --max-rows 0 shows all)")
+
+        for columns, begin in ((60, "-[ row 1 ]"), (120, f" {'a' * 50} | ")):
+            terminal.resize(columns, 20)
+            terminal.send(f"SELECT 1 AS {'a' * 50}, 2 AS {'b' * 50};{ENTER}")
+            terminal.begins(begin)
+            terminal.prompts()
+
+        terminal.send(paste(long) + ENTER)
+        terminal.shows(f" {sum(range(199))}")
+        terminal.prompts()
+        # A terminal without bracketed paste sends lines as they are typed; each statement runs, and none is lost.
+        terminal.send("".join(f"SELECT{ENTER}{number}{ENTER}AS pasted;{ENTER}" for number in range(20)))
+        terminal.until(lambda lines: any(line.strip() == "19" for line in lines), "the last of them")
