@@ -152,6 +152,7 @@ def test_cancel_names_the_query(remote: Remote, body: bytes, said: str) -> None:
 
 def test_datasets_as_json_have_every_field(remote: Remote) -> None:
     dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": None, "snapshot": None, "error": None}
+    dataset |= {"checked_at": "2013-01-01T00:00:00Z", "next_refresh_at": None, "age_s": 5, "bytes": 1}
     remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
 
     assert json.loads(call("datasets", "--format", "json", "--http-endpoint", remote.url).out) == [dataset]
@@ -159,14 +160,16 @@ def test_datasets_as_json_have_every_field(remote: Remote) -> None:
 
 def test_the_table_of_datasets_tells_how_old_they_are(remote: Remote) -> None:
     dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": "2013-01-01T00:00:00Z", "error": "No \x07."}
-    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset, DATASET | {"name": "b"}]).encode()))
+    known = dataset | {"age_s": 90, "bytes": 12_345}
+    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset, DATASET | {"name": "b"}, known]).encode()))
 
     lines = call("datasets", "--http-endpoint", remote.url).out.splitlines()
 
-    assert lines[0].split(" | ")[3].strip() == "age"
-    assert " d" in lines[2].split(" | ")[3]
+    assert [cell.strip() for cell in lines[0].split(" | ")[3:5]] == ["size", "age"]
+    assert " d" in lines[2].split(" | ")[4]
     assert r"No \x07." in lines[2]
-    assert lines[3].split(" | ")[3].strip() == "NULL"
+    assert [cell.strip() for cell in lines[3].split(" | ")[3:5]] == ["NULL", "NULL"]
+    assert [cell.strip() for cell in lines[4].split(" | ")[3:5]] == ["12.3 kB", "1 min 30 s"]
 
 
 @pytest.mark.parametrize("command", ["queries", "cancel", "login", "logout"])
