@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 _LINES_BEFORE_PROJECTED = 2
 
 #: What a reader joins batches to, besides `BATCH_BYTES`. The first batch is not held back.
-BATCH_ROWS = 60_000
+BATCH_ROWS = 20_000
 
 #: How long queries share a cursor, in seconds, and how many cursors wait for the next query.
 _SHARED_S = 1.0

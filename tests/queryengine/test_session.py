@@ -272,6 +272,7 @@ def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) 
 
 def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queryengine.session._MOST_BOUND", 2)
+    monkeypatch.setattr("queryengine.session._SHARED_S", 3600.0)
     session = open_session()
     for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
         assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
