@@ -42,6 +42,7 @@ class Publication:
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
         self._state_dir = state_dir
         self._lock = threading.Lock()  # of who replaces the manifest
+        self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._manifest = self._recover(datasets)
@@ -55,12 +56,12 @@ class Publication:
 
     def built_bytes(self, dataset: DatasetConfig) -> int | None:
         """Return how much is written of a snapshot that is being built, None when no file is begun."""
-        published = {snapshot.file for snapshot in self._manifest.snapshots}
+        complete = {snapshot.file for snapshot in (*self._manifest.snapshots, *self._superseded)}
         # The files of one dataset begin alike.
         pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
         sizes = []
         for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
-            if path.name not in published:
+            if path.name not in complete:
                 with suppress(OSError):  # It may go at any moment.
                     sizes.append(path.stat().st_size)
         return max(sizes, default=None)
@@ -69,7 +70,8 @@ class Publication:
         """
         Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
 
-        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends.
+        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. When
+        the disk does not confirm the publication, a warning says so and the file stays until it confirms a later one.
 
         Raises:
             SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
@@ -79,13 +81,21 @@ class Publication:
             others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
             manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
             try:
-                write_manifest(self._state_dir, manifest)
+                is_durable = write_manifest(self._state_dir, manifest)
             except OSError as exc:
                 self.discard(snapshot)
                 raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+            if superseded is not None:
+                self._superseded.append(superseded)
             self._manifest = manifest
-        if superseded is not None:
-            self.discard(superseded)
+            if not is_durable:
+                logger.warning(
+                    "The disk does not confirm the new data of %s: a loss of power may undo it", snapshot.dataset
+                )
+                return
+            gone, self._superseded = self._superseded, []
+        for old in gone:
+            self.discard(old)
 
     def discard(self, snapshot: Snapshot) -> None:
         """Delete the file of a snapshot that is not, or no longer, published."""

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,6 +73,39 @@ def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path
 
     assert publication.snapshot("d") is None
     assert files_below(tmp_path) == []
+
+
+def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_may_fall_back_to_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    state_dir = tmp_path / "state"
+    (old,) = publish(tmp_path, [dataset])
+    before = manifest_path(state_dir).read_bytes()
+    publication = Publication(state_dir, [dataset])
+    made = builder(tmp_path)
+    unconfirmed, confirmed = made.build(dataset, None, deadline()), made.build(dataset, None, deadline())
+    sync = os.fsync
+
+    def fail_for_directories(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_directories)
+        publication.publish(unconfirmed)
+
+    assert publication.snapshot("d") == unconfirmed
+    assert read_manifest(state_dir).snapshots == (unconfirmed,)
+    assert "a loss of power may undo it" in caplog.text
+    shutil.copytree(state_dir, tmp_path / "after")
+    manifest_path(tmp_path / "after").write_bytes(before)
+    assert Publication(tmp_path / "after", [dataset]).snapshot("d") == old
+
+    publication.publish(confirmed)
+
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
 
 
 def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
