@@ -15,6 +15,7 @@ from typing import Any, get_args
 from datasets.control import RefreshRun, RefreshStatus
 from datasets.deadline import INTERRUPTED
 from datasets.snapshots import utc_now
+from datasets.wallclock import seconds_since
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class History:
             if document["format_version"] != FORMAT_VERSION:
                 logger.warning("The list of past refreshes is of another release: it starts anew")
                 return {}
-            return {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
+            return {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -117,4 +118,12 @@ def run_of(item: dict[str, Any]) -> RefreshRun:
     run = RefreshRun(**item)
     if run.status not in _STATUSES or not isinstance(run.id, str):
         raise ValueError("not a run")
+    return run
+
+
+def _kept(item: dict[str, Any]) -> RefreshRun:
+    """Make a run as `run_of` does, and see that its end, of which the age of data is worked out, is a time."""
+    run = run_of(item)
+    if run.finished_at is not None:
+        seconds_since(run.finished_at)
     return run
