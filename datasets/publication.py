@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from datasets.errors import SnapshotError, StateDirectoryError
@@ -96,6 +97,28 @@ class Publication:
             gone, self._superseded = self._superseded, []
         for old in gone:
             self.discard(old)
+
+    def restore(self) -> None:
+        """
+        Write the manifest again when the one on the disk is damaged or gone: who opens it would find no data.
+
+        Raises:
+            SnapshotError: It cannot be written.
+        """
+        with self._lock:
+            try:
+                if read_manifest(self._state_dir) == self._manifest:
+                    return
+                reason = "The manifest of published data is not the one that was written."
+            except ManifestError as exc:
+                reason = str(exc)
+            logger.warning("%s It is written again.", reason)
+            manifest = replace(self._manifest, generation=self._manifest.generation + 1)
+            try:
+                write_manifest(self._state_dir, manifest)
+            except OSError as exc:
+                raise SnapshotError(f"The manifest of published data cannot be written: {exc.strerror}.") from exc
+            self._manifest = manifest
 
     def discard(self, snapshot: Snapshot) -> None:
         """Delete the file of a snapshot that is not, or no longer, published."""

@@ -14,7 +14,7 @@ import pytest
 
 from datasets.errors import SnapshotError, StateDirectoryError
 from datasets.publication import Publication
-from queryengine.catalog import Snapshot, manifest_path, read_manifest, snapshot_path
+from queryengine.catalog import Manifest, Snapshot, manifest_path, read_manifest, snapshot_path, write_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasets.sources.test_files import put
 from tests.datasets.support import builder, deadline, declare, files_below, rows
@@ -178,6 +178,34 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     assert read_manifest(tmp_path / "state").generation > 1_000_000
     assert files_below(tmp_path) == ["manifest.json"]
     assert "Everything is loaded from the sources again." in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["gone", "junk", "older"])
+def test_r18_a_manifest_that_is_damaged_later_is_written_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    whole = manifest_path(tmp_path / "state").stat()
+    publication.restore()
+    assert manifest_path(tmp_path / "state").stat().st_ino == whole.st_ino
+    if damage == "gone":
+        manifest_path(tmp_path / "state").unlink()
+    elif damage == "junk":
+        manifest_path(tmp_path / "state").write_text("{")
+    else:
+        write_manifest(tmp_path / "state", Manifest(generation=1))
+
+    publication.restore()
+
+    assert read_manifest(tmp_path / "state") == Manifest(generation=2, snapshots=(snapshot,))
+    assert caplog.messages[-1].endswith("It is written again.")
+
+    manifest_path(tmp_path / "state").unlink()
+    manifest_path(tmp_path / "state").mkdir()
+    with pytest.raises(SnapshotError, match=r"^The manifest of published data cannot be written: Is a directory\.$"):
+        publication.restore()
 
 
 def test_a_dataset_that_is_no_longer_declared_disappears(tmp_path: Path) -> None:
