@@ -189,6 +189,7 @@ def test_refresh_asks_and_leaves(remote: Remote, run: Run) -> None:
         ({"rows": 336_776, "duration_ms": 1234}, "Loaded 336776 rows in 1.234 s."),
         ({"rows": 1, "duration_ms": 1}, "Loaded 1 row in 0.001 s."),
         ({}, "Loaded an unknown number of rows."),
+        ({"rows": 2, "duration_ms": 1, "unchanged": True}, "Nothing new: 2 rows as before."),
     ],
 )
 def test_refresh_waits_for_its_run(remote: Remote, fields: dict[str, int], line: str) -> None:
@@ -209,19 +210,20 @@ def test_refresh_exits_1_when_its_run_failed(remote: Remote, run: Run) -> None:
     assert one_line(done.stderr) == "Error: The refresh of flights failed: The source is gone."
 
 
-def test_refresh_shows_on_a_terminal_that_it_goes_on(remote: Remote) -> None:
+def test_refresh_shows_on_a_terminal_how_far_it_is(remote: Remote) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    remote.on_refreshes("a", {"id": "7", "status": "\x1brunning"}, {"id": "7", "status": "succeeded", "rows": 2})
+    under_way = {"id": "7", "status": "\x1brunning", "phase": "loading", "bytes": 12_340_000}
+    remote.on_refreshes("a", under_way, {"id": "7", "status": "succeeded", "rows": 2, "bytes": 1})
     out, err = io.StringIO(), Terminal()
 
     with pytest.raises(CommandError, match="running"):
         call_command("refresh", "a", wait=True, http_endpoint=remote.url, stdout=out, stderr=err)
     call_command("refresh", "a", wait=True, http_endpoint=remote.url, stdout=out, stderr=err)
 
-    assert err.getvalue() == "\r\\x1brunning for 0 s\r\x1b[K\rsucceeded for 0 s\r\x1b[K"
+    assert err.getvalue() == ("\r\\x1brunning for 0 s: loading, 12.3 MB\x1b[K\r\x1b[K\rsucceeded for 0 s\x1b[K\r\x1b[K")
     assert out.getvalue().endswith("Loaded 2 rows.\n")
 
 

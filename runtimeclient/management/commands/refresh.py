@@ -47,18 +47,21 @@ class Command(ClientCommand):
             return
         run = self._wait(client, name, request.id)
         seconds = "" if run.duration_ms is None else f" in {run.duration_ms / 1000:.3f} s"
-        rows = "an unknown number of" if run.rows is None else run.rows
-        output.write(f"Loaded {rows} row{'' if run.rows == 1 else 's'}{seconds}.\n")
+        rows = f"{'an unknown number of' if run.rows is None else run.rows} row{'' if run.rows == 1 else 's'}"
+        output.write(f"Nothing new: {rows} as before.\n" if run.unchanged else f"Loaded {rows}{seconds}.\n")
         output.flush()
 
     def _wait(self, client: RuntimeClient, name: str, refresh_id: str) -> RefreshRun:
-        """Wait for a run, and show on a terminal that it goes on."""
+        """Wait for a run, and show on a terminal how far it is."""
         if not self.stderr.isatty():
             return client.wait_for_refresh(name, refresh_id)
         start = time.monotonic()
 
         def show(run: RefreshRun) -> None:
-            self.stderr.write(f"\r{visible(run.status)} for {time.monotonic() - start:.0f} s", ending="")
+            size = "" if run.bytes is None else f", {run.bytes / 1e6:.1f} MB"
+            how_far = "" if run.phase is None else f": {run.phase}{size}"
+            text = f"{run.status} for {time.monotonic() - start:.0f} s{how_far}"
+            self.stderr.write(f"\r{visible(text)}\x1b[K", ending="")
             self.stderr.flush()
 
         try:
