@@ -39,6 +39,7 @@ class History:
     def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
+        self._is_saved = True
         found = self._read()
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
@@ -100,9 +101,12 @@ class History:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
+            self._is_saved = True
         except OSError as exc:
             # The list in memory is right; a full disk must not stop the refresh that may be about to free it.
-            logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+            if self._is_saved:
+                logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+            self._is_saved = False
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 

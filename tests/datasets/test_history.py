@@ -103,11 +103,19 @@ def test_a_list_that_cannot_be_saved_is_no_reason_to_fail(tmp_path: Path, caplog
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
 
+    history.put("a", run(1))
     history.put("a", done(1))
 
     assert history.runs("a") == (done(1),)
-    assert "cannot be saved: Is a directory" in caplog.text
+    assert caplog.messages == ["The list of refreshes cannot be saved: Is a directory"]
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
+
+    (tmp_path / HISTORY_NAME).rmdir()
+    history.put("a", done(2))
+    (tmp_path / HISTORY_NAME).unlink()
+    (tmp_path / HISTORY_NAME).mkdir()
+    history.put("a", done(3))
+    assert len(caplog.messages) == 2
 
 
 def test_a_run_survives_json() -> None:
