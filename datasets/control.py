@@ -47,7 +47,7 @@ class RefreshRun:
     """
     One refresh of one dataset, asked for or scheduled. Times are ISO 8601 in UTC.
 
-    One that found its source `unchanged` loaded nothing: `rows` are those that were served already.
+    One that found its source `unchanged`, or nothing newer in it, loaded nothing: `rows` are those served already.
 
     While it runs, `duration_ms` is the time so far and `bytes` the size of the snapshot as far as it is written;
     `phase` is "opening" until the source is open and has said whether it changed, "loading" while rows are written, and

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from datasets.control import RefreshRun, RefreshStatus
 from datasets.deadline import INTERRUPTED
 from datasets.snapshots import utc_now
+from datasets.wallclock import seconds_since
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class History:
     def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
+        self._is_saved = True
         found = self._read()
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
@@ -79,7 +81,7 @@ class History:
             if document["format_version"] != FORMAT_VERSION:
                 logger.warning("The list of past refreshes is of another release: it starts anew")
                 return {}
-            return {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
+            return {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -99,9 +101,12 @@ class History:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
+            self._is_saved = True
         except OSError as exc:
             # The list in memory is right; a full disk must not stop the refresh that may be about to free it.
-            logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+            if self._is_saved:
+                logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+            self._is_saved = False
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
@@ -117,4 +122,12 @@ def run_of(item: dict[str, Any]) -> RefreshRun:
     run = RefreshRun(**item)
     if run.status not in _STATUSES or not isinstance(run.id, str):
         raise ValueError("not a run")
+    return run
+
+
+def _kept(item: dict[str, Any]) -> RefreshRun:
+    """Make a run as `run_of` does, and see that its end, of which the age of data is worked out, is a time."""
+    run = run_of(item)
+    if run.finished_at is not None:
+        seconds_since(run.finished_at)
     return run

@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from typing import Any
+from urllib.parse import quote
 
 from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
@@ -24,6 +25,7 @@ from datasets.sources.registry import import_source
 from queryengine import process_limits
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf import handover
+from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import MIB
 from runtimeconf.parent_death import die_with_parent
 
@@ -93,6 +95,7 @@ def main(descriptor: int, parent: int) -> None:
                 memory.limit(allowance + SPARE_BYTES)
                 answer = _loaded(request)
                 answer["log"] = said.take()
+                _hide_secrets(answer, request["order"]["dataset"])
                 process_limits.give_memory_back()
                 answer["worn_out"] = answer.get("error") == "fault" or memory.use().resident > base + _WORN_BYTES
                 connection.sendall(encode_json(Kind.END, answer))
@@ -112,6 +115,22 @@ def _loaded(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": SnapshotError.code, "message": TOO_LARGE}
     except Exception:  # noqa: BLE001 (it is the parent that logs)
         return {"error": "fault", "message": traceback.format_exc()}
+
+
+def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:
+    """Take the secrets of *dataset* out of what *answer* says: some of it are words of libraries, for the log."""
+    names = {param.name for param in CONNECTORS[dataset["connector"]].params if param.is_secret}
+    secrets = [value for name, value in dataset["params"].items() if name in names]
+
+    def hidden(text: str) -> str:
+        for secret in secrets:
+            for form in (secret, quote(secret, safe="")):
+                text = text.replace(form, "<secret>")
+        return text
+
+    answer["log"] = [(level, hidden(text)) for level, text in answer["log"]]
+    if "message" in answer:
+        answer["message"] = hidden(answer["message"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from datasets.errors import SnapshotError, StateDirectoryError
@@ -42,6 +43,7 @@ class Publication:
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
         self._state_dir = state_dir
         self._lock = threading.Lock()  # of who replaces the manifest
+        self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._manifest = self._recover(datasets)
@@ -55,12 +57,12 @@ class Publication:
 
     def built_bytes(self, dataset: DatasetConfig) -> int | None:
         """Return how much is written of a snapshot that is being built, None when no file is begun."""
-        published = {snapshot.file for snapshot in self._manifest.snapshots}
+        complete = {snapshot.file for snapshot in (*self._manifest.snapshots, *self._superseded)}
         # The files of one dataset begin alike.
         pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
         sizes = []
         for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
-            if path.name not in published:
+            if path.name not in complete:
                 with suppress(OSError):  # It may go at any moment.
                     sizes.append(path.stat().st_size)
         return max(sizes, default=None)
@@ -69,7 +71,8 @@ class Publication:
         """
         Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
 
-        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends.
+        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. When
+        the disk does not confirm the publication, a warning says so and the file stays until it confirms a later one.
 
         Raises:
             SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
@@ -79,13 +82,43 @@ class Publication:
             others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
             manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
             try:
-                write_manifest(self._state_dir, manifest)
+                is_durable = write_manifest(self._state_dir, manifest)
             except OSError as exc:
                 self.discard(snapshot)
                 raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+            if superseded is not None:
+                self._superseded.append(superseded)
             self._manifest = manifest
-        if superseded is not None:
-            self.discard(superseded)
+            if not is_durable:
+                logger.warning(
+                    "The disk does not confirm the new data of %s: a loss of power may undo it", snapshot.dataset
+                )
+                return
+            gone, self._superseded = self._superseded, []
+        for old in gone:
+            self.discard(old)
+
+    def restore(self) -> None:
+        """
+        Write the manifest again when the one on the disk is damaged or gone: who opens it would find no data.
+
+        Raises:
+            SnapshotError: It cannot be written.
+        """
+        with self._lock:
+            try:
+                if read_manifest(self._state_dir) == self._manifest:
+                    return
+                reason = "The manifest of published data is not the one that was written."
+            except ManifestError as exc:
+                reason = str(exc)
+            logger.warning("%s It is written again.", reason)
+            manifest = replace(self._manifest, generation=self._manifest.generation + 1)
+            try:
+                write_manifest(self._state_dir, manifest)
+            except OSError as exc:
+                raise SnapshotError(f"The manifest of published data cannot be written: {exc.strerror}.") from exc
+            self._manifest = manifest
 
     def discard(self, snapshot: Snapshot) -> None:
         """Delete the file of a snapshot that is not, or no longer, published."""

@@ -348,6 +348,7 @@ class Refresher:
         try:
             snapshot = builder.build(dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips)
             if snapshot is None:
+                self._publication.restore()
                 return _outcome(served, unchanged=True)
             turn.entry.is_publishing = True
             if served is not None and dataset.on_schema_change == "fail":

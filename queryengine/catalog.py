@@ -111,9 +111,12 @@ def read_manifest(state_dir: Path) -> Manifest:
     return _decode(text)
 
 
-def write_manifest(state_dir: Path, manifest: Manifest) -> None:
+def write_manifest(state_dir: Path, manifest: Manifest) -> bool:
     """
-    Publish *manifest*: once this returns, every reader sees it, and it survives a loss of power.
+    Publish *manifest*: once this returns, every reader sees it.
+
+    Returns:
+        Whether it survives a loss of power for sure. When the disk does not confirm it, the one before may come back.
 
     Raises:
         OSError: It could not be written, or is too large to be read again; what was published before still is.
@@ -134,7 +137,11 @@ def write_manifest(state_dir: Path, manifest: Manifest) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    sync_directory(state_dir)
+    try:
+        sync_directory(state_dir)
+    except OSError:
+        return False
+    return True
 
 
 def sync_directory(directory: Path) -> None:

@@ -90,7 +90,8 @@ class RefreshRun:
     """
     One refresh of a dataset. `status` is queued, running, succeeded or failed; times are ISO 8601 in UTC.
 
-    One that is `unchanged` loaded nothing, for the source is as it was.
+    One that is `unchanged` loaded nothing, for the source is as it was, or has nothing newer. While it runs, `phase` is
+    opening, loading or publishing, and `bytes` the size of what is written so far.
     """
 
     id: str
@@ -102,6 +103,8 @@ class RefreshRun:
     duration_ms: int | None
     error: str | None
     unchanged: bool = False
+    phase: str | None = None
+    bytes: int | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -121,6 +124,8 @@ class RefreshRun:
             duration_ms=_optional(item, "duration_ms", int),
             error=_optional(item, "error", str),
             unchanged=bool(_optional(item, "unchanged", int)),
+            phase=_optional(item, "phase", str),
+            bytes=_optional(item, "bytes", int),
         )
 
 

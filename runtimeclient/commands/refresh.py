@@ -8,7 +8,7 @@ from runtimeclient.client import RuntimeClient
 from runtimeclient.command import ClientCommand, Invocation
 from runtimeclient.errors import ClientError, RefreshFailedError, RequestRefusedError, UsageError
 from runtimeclient.output import Output
-from runtimeclient.quantities import duration, plural
+from runtimeclient.quantities import duration, plural, size
 from runtimeclient.resources import RefreshRun, RequestedRefresh
 from runtimeclient.screen import visible
 
@@ -83,24 +83,26 @@ class _Refreshing:
 
     def wait(self, name: str, request: RequestedRefresh) -> None:
         """Wait for the end of a refresh, and tell it."""
-        status = request.status
         prefix = "" if self._is_single else f"{visible(name)}: "
+        seen: RefreshRun | None = None
 
         def look(run: RefreshRun) -> None:
-            nonlocal status
-            status = run.status
+            nonlocal seen
+            seen = run
+
+        def told(elapsed_s: float) -> str:
+            status = request.status if seen is None else seen.status
+            return f"{visible(name)}: {visible(status)} for {duration(elapsed_s)}{_how_far(seen)}"
 
         try:
-            with self._invocation.console.progress(
-                lambda elapsed_s: f"{visible(name)}: {visible(status)} for {duration(elapsed_s)}"
-            ):
+            with self._invocation.console.progress(told):
                 run = self._client.wait_for_refresh(name, request.id, look)
         except RefreshFailedError as exc:
             self._fail(exc)
             return
         took = "" if run.duration_ms is None else f" in {duration(run.duration_ms / 1000)}"
         rows = "an unknown number of rows" if run.rows is None else plural(run.rows, "row")
-        self._show(f"{prefix}Loaded {rows}{took}.")
+        self._show(f"{prefix}Nothing new: {rows} as before." if run.unchanged else f"{prefix}Loaded {rows}{took}.")
 
     def _fail(self, exc: ClientError) -> None:
         if self._is_single:
@@ -111,6 +113,13 @@ class _Refreshing:
     def _show(self, line: str) -> None:
         self._output.write(line + "\n")
         self._output.flush()
+
+
+def _how_far(run: RefreshRun | None) -> str:
+    """Tell what a run does and how large its snapshot is by now, where the runtime says so."""
+    if run is None or run.phase is None:
+        return ""
+    return f": {visible(run.phase)}" + ("" if run.bytes is None else f", {size(run.bytes)}")
 
 
 def _accelerated(client: RuntimeClient) -> list[str]:

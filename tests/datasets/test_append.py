@@ -53,7 +53,11 @@ class Source:
         if self.honours:
             if load.wanted.columns is not None:
                 chosen = [name for name in names if name.lower() in load.wanted.columns]
-            where += [f'"{bound.column}" {bound.operator} $b{index}' for index, bound in enumerate(load.wanted.bounds)]
+            # What the engine compares with no other type.
+            cast = "::TIMESTAMPTZ" if "TIMESTAMPTZ_NS" in str(self.connection.table("s").types) else ""
+            where += [
+                f'"{bound.column}"{cast} {bound.operator} $b{index}' for index, bound in enumerate(load.wanted.bounds)
+            ]
         values = {f"b{index}": bound.value for index, bound in enumerate(load.wanted.bounds)} if where[1:] else {}
         columns = ", ".join(f'"{name}"' for name in chosen)
         sql = f"SELECT {columns} FROM s WHERE {' AND '.join(where)}"
@@ -160,6 +164,11 @@ def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path:
         ("TIMESTAMP_MS", "2024-01-01 00:00:01.001", datetime.fromisoformat("2024-01-01T00:00:01.001")),
         ("TIMESTAMP_NS", "2024-01-01 00:00:01.000001999", datetime.fromisoformat("2024-01-01T00:00:01.000001")),
         ("TIMESTAMPTZ", "2024-01-01 02:00:01+02", datetime.fromisoformat("2024-01-01T00:00:01+00:00")),
+        (
+            "TIMESTAMPTZ_NS",
+            "2024-01-01 02:00:01.000001999+02",
+            datetime.fromisoformat("2024-01-01T00:00:01.000001+00:00"),
+        ),
         ("DATE", "12024-01-01", None),
         ("TIMESTAMP", "0044-03-15 (BC) 00:00:00", None),
     ],
@@ -173,7 +182,8 @@ def test_the_greatest_time_is_exact_in_every_type(
     old = loaded(made, dataset, None, deadline())
     steps = {"DATE": "1", "DECIMAL(38,10)": "0.0000000001"}
     step = "INTERVAL 1 SECOND" if "TIME" in kind else steps.get(kind, "1")
-    newer = f"nextafter('{served}'::{kind}, 'inf'::{kind})" if kind in {"FLOAT", "DOUBLE"} else f"T + {step}"
+    time = "T::TIMESTAMPTZ" if kind == "TIMESTAMPTZ_NS" else "T"
+    newer = f"nextafter('{served}'::{kind}, 'inf'::{kind})" if kind in {"FLOAT", "DOUBLE"} else f"{time} + {step}"
     source.execute(f"INSERT INTO s SELECT ({newer})::{kind}, 2 FROM s")
     source.execute(f"INSERT INTO s VALUES (NULL, 3), ('{served}'::{kind}, 4)")
     if kind in {"FLOAT", "DOUBLE"}:

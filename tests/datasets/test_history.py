@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ def run(number: int, **more: str) -> RefreshRun:
 
 
 def done(number: int) -> RefreshRun:
-    return replace(run(number), status="succeeded", started_at="s", finished_at="f", rows=1, duration_ms=2)
+    ended = "2026-01-01T00:00:01.000Z"
+    return replace(run(number), status="succeeded", started_at="s", finished_at=ended, rows=1, duration_ms=2)
 
 
 def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
@@ -78,6 +79,12 @@ def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> No
         '{"format_version": 1, "datasets": {"a": [{"id": "x"}]}}',
         '{"format_version": 1, "datasets": {"a": [{"id": "x", "status": "odd", "requested_at": ""}]}}',
         '{"format_version": 1, "datasets": {"a": [{"id": 1, "status": "queued", "requested_at": ""}]}}',
+        json.dumps(
+            {"format_version": 1, "datasets": {"a": [asdict(replace(done(1), finished_at="2026-01-0?T00:00Z"))]}}
+        ),
+        json.dumps(
+            {"format_version": 1, "datasets": {"a": [asdict(replace(done(1), finished_at="2026-01-01T00:00"))]}}
+        ),
     ],
 )
 def test_a_list_that_cannot_be_read_is_given_up_with_a_warning(
@@ -96,11 +103,19 @@ def test_a_list_that_cannot_be_saved_is_no_reason_to_fail(tmp_path: Path, caplog
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
 
+    history.put("a", run(1))
     history.put("a", done(1))
 
     assert history.runs("a") == (done(1),)
-    assert "cannot be saved: Is a directory" in caplog.text
+    assert caplog.messages == ["The list of refreshes cannot be saved: Is a directory"]
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
+
+    (tmp_path / HISTORY_NAME).rmdir()
+    history.put("a", done(2))
+    (tmp_path / HISTORY_NAME).unlink()
+    (tmp_path / HISTORY_NAME).mkdir()
+    history.put("a", done(3))
+    assert len(caplog.messages) == 2
 
 
 def test_a_run_survives_json() -> None:

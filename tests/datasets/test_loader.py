@@ -137,6 +137,17 @@ def test_what_nobody_foresaw_is_for_the_log_and_costs_the_process(process: Loade
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
+def test_s27_what_nobody_foresaw_is_logged_without_secrets(process: LoaderProcess, tmp_path: Path) -> None:
+    # An error of the interpreter that repeats a value, which is a secret too here.
+    params = {"client_timeout": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
+    dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="//127.0.0.1:9/a.csv", params=params)
+
+    with pytest.raises(LoaderFaultError) as caught:
+        loaded(process, dataset, None, deadline())
+
+    assert str(caught.value).endswith("ValueError: could not convert string to float: '<secret>'\n")
+
+
 def test_the_process_is_confined_and_serves_one_load_after_the_other(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
     child = the_child()

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from datasets.errors import SnapshotError, StateDirectoryError
 from datasets.publication import Publication
-from queryengine.catalog import Snapshot, manifest_path, read_manifest, snapshot_path
+from queryengine.catalog import Manifest, Snapshot, manifest_path, read_manifest, snapshot_path, write_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasets.sources.test_files import put
 from tests.datasets.support import builder, deadline, declare, files_below, rows
@@ -70,6 +73,39 @@ def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path
 
     assert publication.snapshot("d") is None
     assert files_below(tmp_path) == []
+
+
+def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_may_fall_back_to_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    state_dir = tmp_path / "state"
+    (old,) = publish(tmp_path, [dataset])
+    before = manifest_path(state_dir).read_bytes()
+    publication = Publication(state_dir, [dataset])
+    made = builder(tmp_path)
+    unconfirmed, confirmed = made.build(dataset, None, deadline()), made.build(dataset, None, deadline())
+    sync = os.fsync
+
+    def fail_for_directories(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_directories)
+        publication.publish(unconfirmed)
+
+    assert publication.snapshot("d") == unconfirmed
+    assert read_manifest(state_dir).snapshots == (unconfirmed,)
+    assert "a loss of power may undo it" in caplog.text
+    shutil.copytree(state_dir, tmp_path / "after")
+    manifest_path(tmp_path / "after").write_bytes(before)
+    assert Publication(tmp_path / "after", [dataset]).snapshot("d") == old
+
+    publication.publish(confirmed)
+
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
 
 
 def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
@@ -142,6 +178,34 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     assert read_manifest(tmp_path / "state").generation > 1_000_000
     assert files_below(tmp_path) == ["manifest.json"]
     assert "Everything is loaded from the sources again." in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["gone", "junk", "older"])
+def test_r18_a_manifest_that_is_damaged_later_is_written_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    whole = manifest_path(tmp_path / "state").stat()
+    publication.restore()
+    assert manifest_path(tmp_path / "state").stat().st_ino == whole.st_ino
+    if damage == "gone":
+        manifest_path(tmp_path / "state").unlink()
+    elif damage == "junk":
+        manifest_path(tmp_path / "state").write_text("{")
+    else:
+        write_manifest(tmp_path / "state", Manifest(generation=1))
+
+    publication.restore()
+
+    assert read_manifest(tmp_path / "state") == Manifest(generation=2, snapshots=(snapshot,))
+    assert caplog.messages[-1].endswith("It is written again.")
+
+    manifest_path(tmp_path / "state").unlink()
+    manifest_path(tmp_path / "state").mkdir()
+    with pytest.raises(SnapshotError, match=r"^The manifest of published data cannot be written: Is a directory\.$"):
+        publication.restore()
 
 
 def test_a_dataset_that_is_no_longer_declared_disappears(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from datasets.deadline import Deadline
 from datasets.errors import AccelerationDisabledError, UnknownDatasetError
 from datasets.refresher import Refresher
 from datasets.snapshots import SnapshotBuilder
-from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
+from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, manifest_path, read_manifest, snapshot_path
 from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate import Gate
 from runtimeconf.model import AccelerationConfig, DatasetConfig
@@ -649,10 +649,12 @@ def test_the_clock_leaves_an_unchanged_source_unread_and_a_caller_has_it_read(
     settled(refresher)
     first = state(refresher)
     caplog.set_level(logging.INFO)
+    manifest_path(tmp_path / "state").unlink()
 
     tick(refresher, clock, 10)
     wait_for(lambda: len(refresher.history("d")) == 2, "the refresh of the clock")
     checked = settled(refresher)
+    (kept,) = read_manifest(tmp_path / "state").snapshots
     second = state(refresher)
     asked = finished(refresher, refresher.request_refresh("d"))
     third = state(refresher)
@@ -660,6 +662,7 @@ def test_the_clock_leaves_an_unchanged_source_unread_and_a_caller_has_it_read(
     assert (checked.status, checked.rows, checked.unchanged) == ("succeeded", 1, True)
     assert "Dataset d is unchanged" in caplog.text
     assert (second.snapshot, second.refreshed_at) == (first.snapshot, first.refreshed_at)
+    assert Path(kept.file).stem == first.snapshot
     assert second.checked_at == checked.finished_at
     assert (asked.status, asked.unchanged) == ("succeeded", False)
     assert third.snapshot != first.snapshot

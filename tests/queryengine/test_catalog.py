@@ -36,7 +36,7 @@ def rewrite(state_dir: Path, **changes: Any) -> None:
 def test_reads_what_was_written(tmp_path: Path) -> None:
     manifest = Manifest(generation=7, snapshots=(FLIGHTS,))
 
-    catalog.write_manifest(tmp_path, manifest)
+    assert catalog.write_manifest(tmp_path, manifest)
 
     assert catalog.read_manifest(tmp_path) == manifest
     assert [entry.name for entry in tmp_path.iterdir()] == [catalog.MANIFEST_NAME]

@@ -190,6 +190,7 @@ def test_refresh_asks_and_leaves(remote: Remote, run: Run) -> None:
         ({"rows": 336_776, "duration_ms": 1234}, "Loaded 336,776 rows in 1.2 s."),
         ({"rows": 1, "duration_ms": 1}, "Loaded 1 row in 1 ms."),
         ({}, "Loaded an unknown number of rows."),
+        ({"rows": 2, "duration_ms": 1, "unchanged": True}, "Nothing new: 2 rows as before."),
     ],
 )
 def test_refresh_waits_for_its_run(remote: Remote, fields: dict[str, int], line: str) -> None:

@@ -107,12 +107,14 @@ def test_refresh_shows_how_far_it_is_on_a_terminal(remote: Remote) -> None:
 
     def look(_: Request) -> Reply:
         """Go on until the line has been seen."""
-        status = "succeeded" if "a: running for " in screen.getvalue() else "running"
-        return Reply(body=json.dumps([RUN | {"status": status, "rows": 1}]).encode())
+        status = "succeeded" if ": \\x1bloading, 12.3 MB" in screen.getvalue() else "running"
+        under_way = {"status": status, "rows": 1, "phase": "\x1bloading", "bytes": 12_340_000}
+        return Reply(body=json.dumps([RUN | under_way]).encode())
 
     remote.on("GET", path, look)
 
     assert call("refresh", "a", "--wait", "--http-endpoint", remote.url, err=screen).status == 0
+    assert "a: running for " in screen.getvalue()
     assert screen.getvalue().endswith("\r\x1b[K")
 
 
