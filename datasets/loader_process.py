@@ -43,10 +43,9 @@ _WORN_BYTES = 64 * MIB
 _RECEIVE_BYTES = 64 * 1024
 
 #: What libraries of sources take from the environment when they are first used. The allocator that pyarrow brings
-#: reserves a gibibyte; Rust starts a thread with a stack for each CPU; and no cloud's machine is asked for credentials.
+#: reserves a gibibyte; Rust starts a thread with a stack for each CPU.
 _FOR_LIBRARIES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "AWS_EC2_METADATA_DISABLED": "true",
     "TOKIO_WORKER_THREADS": "1",
 }
 

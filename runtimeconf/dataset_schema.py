@@ -123,7 +123,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
         where.fault(line_of(node, "from"), f"must be {name}: and {connector.expected}{hint}")
         return None
     for package in connector.packages:
-        if not package.is_installed:
+        if location.startswith(package.only_for) and not package.is_installed:
             message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
             where.fault(line_of(node, "from"), message)
     _check_params(connector, params, node, place)
