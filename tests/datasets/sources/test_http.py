@@ -386,6 +386,8 @@ def test_a_changed_file_is_told_from_an_unchanged_one(
         {},
         {"Last-Modified": NOW},
         {"Last-Modified": "soon"},
+        {"Last-Modified": f"Fri, {'9' * 20} Nov 2026 12:00:00 GMT"},
+        {"Last-Modified": f"Fri, 20 Nov 2026 12:00:00 +{'9' * 20}"},
         {"Last-Modified": "Fri, 20 Nov 2026 12:00:00 -0000"},
         {"ETag": '"' + "x" * 1000 + '"'},
     ],
