@@ -17,7 +17,7 @@ import traceback
 from typing import Any
 
 from datasets.deadline import Deadline
-from datasets.errors import SnapshotError, SourceError
+from datasets.errors import BrokenLibraryError, SnapshotError, SourceError
 from datasets.loading import TOO_LARGE
 from datasets.snapshots import Order, SnapshotBuilder
 from datasets.sources.registry import import_source
@@ -93,7 +93,7 @@ def main(descriptor: int, parent: int) -> None:
                 answer = _loaded(request)
                 answer["log"] = said.take()
                 process_limits.give_memory_back()
-                answer["worn_out"] = answer.get("error") == "fault" or memory.use().resident > base + _WORN_BYTES
+                answer["worn_out"] = answer.get("is_broken", False) or memory.use().resident > base + _WORN_BYTES
                 connection.sendall(encode_json(Kind.END, answer))
 
 
@@ -106,11 +106,11 @@ def _loaded(request: dict[str, Any]) -> dict[str, Any]:
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
     except (SourceError, SnapshotError) as exc:
-        return {"error": exc.code, "message": str(exc)}
+        return {"error": exc.code, "message": str(exc), "is_broken": isinstance(exc, BrokenLibraryError)}
     except MemoryError:
         return {"error": SnapshotError.code, "message": TOO_LARGE}
     except Exception:  # noqa: BLE001 (it is the parent that logs)
-        return {"error": "fault", "message": traceback.format_exc()}
+        return {"error": "fault", "message": traceback.format_exc(), "is_broken": True}
 
 
 if __name__ == "__main__":
