@@ -107,6 +107,9 @@ def test_paths_begin_beside_the_yaml_and_secrets_are_resolved(load_text: Load, t
         ("postgres:t", {**POSTGRES, "pg_host": "/a,b"}, "(a comma would name a second host)"),
         ("postgres:t", {**POSTGRES, "pg_sslmode": "allow"}, "pg_sslmode: must be disable, prefer, require, verify-ca"),
         ("postgres:t", {**POSTGRES, "duckdb_open": "a"}, "duckdb_open: is not a parameter of the connector postgres"),
+        ("postgres:t", {**POSTGRES, "pg_password": "x"}, "pg_password: unknown field; did you mean pg_pass?"),
+        ("postgres:t", {**POSTGRES, "user": "x"}, "user: unknown field; did you mean pg_user?"),
+        ("sqlite:a.db", {"sqlite_table": "t", "zzz": "x"}, "known here are: sqlite_table, sqlite_types"),
         ("postgres:t", {"pg_host": "a", "pg_db": "a"}, "lacks the field pg_user: the name of a user"),
         ("sqlite:a.db", {}, "lacks the field sqlite_table: the name of a table or view"),
         (
