@@ -8,7 +8,8 @@ What can go wrong with datasets.
     ├── AccelerationDisabledError     the dataset is read once at start only
     ├── DatasetsUnavailableError      no process answers for the datasets at the moment
     ├── SourceError                   the source cannot be read, or is not what it should be
-    │   └── SchemaChangedError        columns or types differ from those served
+    │   ├── SchemaChangedError        columns or types differ from those served
+    │   └── BrokenLibraryError        it broke the library that reads it
     ├── SnapshotError                 a snapshot cannot be built, verified or published
     └── StateDirectoryError           the state directory cannot be used, or another runtime holds it
 """
@@ -61,6 +62,10 @@ class SchemaChangedError(SourceError):
     """Columns or types differ from those served, and `on_schema_change` is `fail`."""
 
     code = "schema_changed"
+
+
+class BrokenLibraryError(SourceError):
+    """The source broke the library that reads it: the process is not fit for another load."""
 
 
 class SnapshotError(DatasetError):

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from datasets.deadline import Deadline
-from datasets.errors import SnapshotError, SourceError
+from datasets.errors import BrokenLibraryError, SnapshotError, SourceError
 from datasets.loading import TOO_LARGE
 from datasets.snapshots import Order, SnapshotBuilder
 from datasets.sources.registry import import_source
@@ -45,10 +45,9 @@ _WORN_BYTES = 64 * MIB
 _RECEIVE_BYTES = 64 * 1024
 
 #: What libraries of sources take from the environment when they are first used. The allocator that pyarrow brings
-#: reserves a gibibyte; Rust starts a thread with a stack for each CPU; and no cloud's machine is asked for credentials.
+#: reserves a gibibyte; Rust starts a thread with a stack for each CPU.
 _FOR_LIBRARIES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "AWS_EC2_METADATA_DISABLED": "true",
     "TOKIO_WORKER_THREADS": "1",
 }
 
@@ -97,7 +96,7 @@ def main(descriptor: int, parent: int) -> None:
                 answer["log"] = said.take()
                 _hide_secrets(answer, request["order"]["dataset"])
                 process_limits.give_memory_back()
-                answer["worn_out"] = answer.get("error") == "fault" or memory.use().resident > base + _WORN_BYTES
+                answer["worn_out"] = answer.get("is_broken", False) or memory.use().resident > base + _WORN_BYTES
                 connection.sendall(encode_json(Kind.END, answer))
 
 
@@ -110,11 +109,11 @@ def _loaded(request: dict[str, Any]) -> dict[str, Any]:
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
     except (SourceError, SnapshotError) as exc:
-        return {"error": exc.code, "message": str(exc)}
+        return {"error": exc.code, "message": str(exc), "is_broken": isinstance(exc, BrokenLibraryError)}
     except MemoryError:
         return {"error": SnapshotError.code, "message": TOO_LARGE}
     except Exception:  # noqa: BLE001 (it is the parent that logs)
-        return {"error": "fault", "message": traceback.format_exc()}
+        return {"error": "fault", "message": traceback.format_exc(), "is_broken": True}
 
 
 def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:

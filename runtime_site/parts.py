@@ -24,6 +24,7 @@ from authkeys import access
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.parent_death import die_with_parent
+from runtimeconf.source_environment import variables_for
 
 PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -45,7 +46,7 @@ _MEANINGLESS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 
-#: What a part may have of the environment, by name. Everything else may be a secret of somebody.
+#: What every part may have of the environment, by name. Everything else may be a secret of somebody.
 _ENVIRONMENT = re.compile(
     "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
     "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
@@ -59,9 +60,11 @@ def command(name: PartName) -> list[str]:
     return [sys.executable, str(_MANAGE), f"run{name}"]
 
 
-def environment(environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
+def environment(part: PartName, config: RuntimeConfig, environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
     """Return what of *environ* a part gets, and the variable that leads it to its handover in *descriptor*."""
-    kept = {name: value for name, value in environ.items() if _ENVIRONMENT.fullmatch(name)}
+    # Only this part reads sources: proxies and credentials of the machine are for it.
+    allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if part == "refresh" else [])]
+    kept = {name: value for name, value in environ.items() if any(names.fullmatch(name) for names in allowed)}
     # gRPC's own log has another form, and whoever connects could fill it.
     return {**kept, "GRPC_VERBOSITY": "NONE", HANDOVER_VARIABLE: str(descriptor)}
 
@@ -137,4 +140,4 @@ def execute(name: PartName, config: RuntimeConfig, who: access.Access, **extra: 
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = command(name)
-    os.execve(arguments[0], arguments, environment(os.environ, descriptor))  # noqa: S606 (no shell is wanted)
+    os.execve(arguments[0], arguments, environment(name, config, os.environ, descriptor))  # noqa: S606 (no shell is wanted)

@@ -29,7 +29,7 @@ from runtimeconf.shapes import (
     into,
     line_of,
 )
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar
 
 MAX_SQL_LENGTH = 100_000
 MAX_COLUMN_LENGTH = 1000
@@ -110,6 +110,16 @@ class _Param(Shape[str]):
         return self._param.shape.read(hidden, place)
 
 
+class _Params(Section[dict[str, str]]):
+    """The parameters of all connectors; which of them a dataset may have, its connector says."""
+
+    def __init__(self) -> None:
+        super().__init__(into(dict), *(Field(name=param.name, shape=_Param(param)) for param in all_params()))
+
+    def refuse_unknown(self, entry: Entry, names: dict[str, str], place: Place) -> None:
+        """Leave it to `_check_params`, which knows the connector, and so the names that may be meant."""
+
+
 def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> DatasetConfig | None:
     source: str = values.pop("from")
     name, _, rest = source.partition(":")
@@ -123,7 +133,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
         where.fault(line_of(node, "from"), f"must be {name}: and {connector.expected}{hint}")
         return None
     for package in connector.packages:
-        if not package.is_installed:
+        if location.startswith(package.only_for) and not package.is_installed:
             message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
             where.fault(line_of(node, "from"), message)
     _check_params(connector, params, node, place)
@@ -138,8 +148,11 @@ def _check_params(connector: Connector, params: dict[str, str], node: Mapping, p
     section = next((entry for entry in node.entries if entry.name == "params"), None)
     written = section.value.entries if section is not None and isinstance(section.value, Mapping) else ()
     where, known = place.field("params"), {param.name: param for param in connector.params}
+    own = Section[dict[str, str]](into(dict), *(Field(name=name, shape=_Param(known[name])) for name in known))
     for entry in written:
-        if entry.name not in known and entry.name in _PARAM_NAMES:
+        if entry.name not in known and entry.name not in _PARAM_NAMES:
+            own.refuse_unknown(entry, {name: name for name in known}, where)
+        elif entry.name not in known:
             names = ", ".join(known) or "none"
             message = f"is not a parameter of the connector {connector.name}, known there are: {names}"
             where.field(entry.name).fault(entry.line, message)
@@ -176,7 +189,7 @@ DATASET = Section[DatasetConfig](
     Field(name="time_column", shape=Text("the name of a column", max_length=MAX_COLUMN_LENGTH)),
     Field(
         name="params",
-        shape=Section(into(dict), *(Field(name=param.name, shape=_Param(param)) for param in all_params())),
+        shape=_Params(),
     ),
     Field(
         name="acceleration",

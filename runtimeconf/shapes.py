@@ -377,7 +377,7 @@ class Section(Shape[T]):
         for entry in node.entries:
             name = names.get(entry.name)
             if name is None:
-                self._refuse_unknown(entry, names, place)
+                self.refuse_unknown(entry, names, place)
             elif name in entries:
                 first = entries[name]
                 message = f"{first.name} on line {first.line} and {entry.name} on line {entry.line} are the same field"
@@ -386,7 +386,7 @@ class Section(Shape[T]):
                 entries[name] = entry
         return entries
 
-    def _refuse_unknown(self, entry: Entry, names: dict[str, str], place: Place) -> None:
+    def refuse_unknown(self, entry: Entry, names: dict[str, str], place: Place) -> None:
         """Name an unknown field. Where it may be a key in the wrong place, only if it is close to a known one."""
         reading = place.reading
         meant = nearest(entry.name, names) if reading.shows_more else None

@@ -54,20 +54,20 @@ class DeltaSource:
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
         """Work out the newest version, as `Source.open` promises."""
-        root = root_of(self._dataset, load.deadline)
-        log = LogCopy(root, load)
-        table = _Table(root, log)
-        columns = pick(table.columns, load.wanted.columns)
-        files = table.files(load.wanted.bounds)
-        reader = batches(root, files, columns, table.identify, load)
-        stamp = root.stamp(commit_path(log.version))
-        yield StreamScan(reader, load, explain, version=f"{log.version}-{stamp}-{table.id}")
+        with root_of(self._dataset, load.deadline) as root:
+            log = LogCopy(root, load)
+            table = _Table(root, log)
+            columns = pick(table.columns, load.wanted.columns)
+            files = table.files(load.wanted.bounds)
+            reader = batches(root, files, columns, table.identify, load)
+            stamp = root.stamp(commit_path(log.version))
+            yield StreamScan(reader, load, explain, version=f"{log.version}-{stamp}-{table.id}")
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Look for the next commit, and whether the last one is the one that was read."""
-        root = root_of(self._dataset, load.deadline)
         number, stamp, _ = version.split("-")
-        return root.has(commit_path(int(number) + 1)) or root.stamp(commit_path(int(number))) != stamp
+        with root_of(self._dataset, load.deadline) as root:
+            return root.has(commit_path(int(number) + 1)) or root.stamp(commit_path(int(number))) != stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from adbc_driver_flightsql import DatabaseOptions, StatementOptions
 from adbc_driver_manager import AdbcStatusCode
 
-from datasets.errors import SourceError
+from datasets.errors import BrokenLibraryError, SourceError
 from datasets.sources.adbc import (
     Column,
     chosen,
@@ -153,6 +153,9 @@ class FlightSqlSource:
         """Turn what the library raised into a sentence: its own texts hold the address, SQL and values."""
         load.deadline.check()
         text = str(error)
+        if "panicked" in text:
+            # Whatever is asked of the driver from now on fails.
+            return BrokenLibraryError("The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.")
         reason = next((reason for words, reason in _BY_WORDS if re.search(words, text)), None)
         if reason is None:
             reason = _BY_CODE.get(getattr(error, "status_code", None), "it broke off while {table} was read")

@@ -167,7 +167,7 @@ def _is_settled(changed_at: str, now: str) -> bool:
 def _date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return date if date.tzinfo is not None else None
 

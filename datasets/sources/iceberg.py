@@ -69,17 +69,17 @@ class IcebergSource:
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
         """Work out the newest snapshot, as `Source.open` promises."""
-        root, path = newest(self._dataset, load.deadline)
-        table = _Table(root, path, load)
-        columns = lake_parquet.pick(table.columns, load.wanted.columns)
-        files = table.files(load.wanted.bounds)
-        reader = lake_parquet.batches(root, files, columns, table.identify, load)
-        yield StreamScan(reader, load, lake_parquet.explain, version=table.version)
+        with newest(self._dataset, load.deadline) as (root, path):
+            table = _Table(root, path, load)
+            columns = lake_parquet.pick(table.columns, load.wanted.columns)
+            files = table.files(load.wanted.bounds)
+            reader = lake_parquet.batches(root, files, columns, table.identify, load)
+            yield StreamScan(reader, load, lake_parquet.explain, version=table.version)
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Read the newest metadata file, and compare the snapshot and the schema."""
-        root, path = newest(self._dataset, load.deadline)
-        return _Table(root, path, load).version != version
+        with newest(self._dataset, load.deadline) as (root, path):
+            return _Table(root, path, load).version != version
 
 
 @dataclass(frozen=True, slots=True)

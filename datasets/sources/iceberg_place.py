@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 import sqlite3
 import stat
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -40,20 +40,21 @@ LIMIT 1
 """
 
 
-def newest(dataset: DatasetConfig, deadline: Deadline) -> tuple[TableRoot, str]:
+@contextmanager
+def newest(dataset: DatasetConfig, deadline: Deadline) -> Iterator[tuple[TableRoot, str]]:
     """
-    Return the directory of the table, and the path of its newest metadata file in it.
+    Open the directory of the table, and give the path of its newest metadata file in it.
 
     Raises:
         SourceError: There is no such table, it lies outside of what `from:` names, or the catalog cannot be read.
     """
-    if "iceberg_catalog" in dataset.params:
-        return _by_catalog(dataset, deadline)
-    named = _METADATA_FILE.fullmatch(dataset.location)
-    if named is not None:
-        return root_of(replace(dataset, location=named[1]), deadline), f"{_DIRECTORY}/{named[2]}"
-    root = root_of(dataset, deadline)
-    return root, _highest(root)
+    has_catalog = "iceberg_catalog" in dataset.params
+    named = None if has_catalog else _METADATA_FILE.fullmatch(dataset.location)
+    with root_of(replace(dataset, location=named[1]) if named else dataset, deadline) as root:
+        if has_catalog:
+            yield _by_catalog(root, dataset.params, deadline)
+        else:
+            yield root, f"{_DIRECTORY}/{named[2]}" if named else _highest(root)
 
 
 def _highest(root: TableRoot) -> str:
@@ -72,10 +73,9 @@ def _highest(root: TableRoot) -> str:
     return f"{_DIRECTORY}/{names[0]}"
 
 
-def _by_catalog(dataset: DatasetConfig, deadline: Deadline) -> tuple[TableRoot, str]:
-    root = root_of(dataset, deadline)
-    table = dataset.params["iceberg_table"]
-    location = _looked_up(dataset.params, deadline)
+def _by_catalog(root: TableRoot, params: Mapping[str, str], deadline: Deadline) -> tuple[TableRoot, str]:
+    table = params["iceberg_table"]
+    location = _looked_up(params, deadline)
     if location is None:
         raise SourceError(f"The catalog has no table '{table}'.")
     path = root.relative(location)

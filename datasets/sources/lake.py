@@ -12,13 +12,11 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
@@ -26,28 +24,6 @@ from runtimeconf.model import DatasetConfig
 
 #: How much of a file tells it from another one of the same size and time (bytes).
 _STAMP_BYTES = 64 * 1024
-
-#: A service that does not answer for so long (seconds) is given up on, unless the load ends earlier.
-_ANSWER_S = 60.0
-_CONNECT_S = 10.0
-_ATTEMPTS = 3
-
-#: The region of services that have none; signatures need one.
-_DEFAULT_REGION = "us-east-1"
-
-#: What a message of the S3 client contains, and what we say instead: the message quotes hosts and keys.
-_S3_REASONS: Mapping[str, str] = {
-    "NO_SUCH_BUCKET": "there is no such bucket",
-    "INVALID_ACCESS_KEY_ID": "s3_key is not known there",
-    "SIGNATURE_DOES_NOT_MATCH": "s3_secret is wrong",
-    "ACCESS_DENIED": "access is denied: look at s3_key, s3_secret and the permissions",
-    "EXPIRED_TOKEN": "s3_session_token has expired",
-    "InvalidToken": "s3_session_token is wrong",
-    "NETWORK_CONNECTION": "the service cannot be reached, or does not answer",
-    "REQUEST_TIMEOUT": "the service does not answer",
-    "HTTP response code 403": "access is denied: look at s3_key, s3_secret and the permissions",
-    "HTTP response code 301": "the bucket is in another region: set s3_region",
-}
 
 
 class TableRoot(ABC):
@@ -132,16 +108,10 @@ def inside(path: str) -> str | None:
 
 
 def reason(error: OSError) -> str:
-    """Say what is wrong in words without host, credentials or paths."""
-    text = str(error)
-    known = next((said for part, said in _S3_REASONS.items() if part in text), None)
-    if known is not None:
-        return known
+    """Say what is wrong in words without paths."""
     if isinstance(error, FileNotFoundError):
         return "it does not exist"
-    if error.errno is not None and "AWS Error" not in text:
-        return os.strerror(error.errno)
-    return "the service refuses it" if "AWS Error" in text else "its content is damaged"
+    return os.strerror(error.errno) if error.errno is not None else "its content is damaged"
 
 
 class LocalRoot(TableRoot):
@@ -209,73 +179,22 @@ class LocalRoot(TableRoot):
         return str(real.relative_to(self._root)) if real.is_relative_to(self._root) else None
 
 
-class S3Root(TableRoot):
+@contextmanager
+def root_of(dataset: DatasetConfig, deadline: Deadline) -> Iterator[TableRoot]:
     """
-    What lies below a prefix of a bucket.
-
-    Args:
-        url: `s3://bucket/prefix`.
-        params: The parameters of the dataset: endpoint, region and credentials.
-        deadline: Bounds how long an answer is waited for.
-    """
-
-    def __init__(self, url: str, params: Mapping[str, str], deadline: Deadline) -> None:
-        super().__init__(url)
-        self._file_system = _connect(params, deadline)
-        self._root = _bucket_and_key(url)
-
-    def names(self, directory: str) -> dict[str, int]:
-        """As `TableRoot.names`."""
-        with self.reading(directory):
-            selector = pafs.FileSelector(self._at(directory), allow_not_found=True)
-            infos = self._file_system.get_file_info(selector)
-            if (
-                not infos
-                and self._file_system.get_file_info(self._root.partition("/")[0]).type == pafs.FileType.NotFound
-            ):
-                raise SourceError(f"'{self.shown}' cannot be read: there is no such bucket.")
-        return {info.base_name: info.size for info in infos if info.is_file}
-
-    def has(self, path: str) -> bool:
-        """As `TableRoot.has`."""
-        with self.reading(path):
-            return bool(self._file_system.get_file_info(self._at(path)).is_file)
-
-    def open(self, path: str) -> pa.NativeFile:
-        """As `TableRoot.open`."""
-        with self.reading(path):
-            return self._file_system.open_input_file(self._at(path))
-
-    def below(self, directory: str) -> TableRoot:
-        """As `TableRoot.below`."""
-        root = object.__new__(S3Root)
-        root.shown = f"{self.shown.rstrip('/')}/{directory}"
-        root._file_system, root._root = self._file_system, self._at(directory)
-        return root
-
-    def relative(self, location: str) -> str | None:
-        """As `TableRoot.relative`; `s3a:` and `s3n:` are what Hadoop calls the same."""
-        if urlsplit(location).scheme not in {"s3", "s3a", "s3n"}:
-            return None
-        prefix = f"{self._root}/"
-        key = _bucket_and_key(location)
-        return key.removeprefix(prefix) if key.startswith(prefix) else None
-
-    def _at(self, path: str) -> str:
-        return f"{self._root}/{path}".rstrip("/")
-
-
-def root_of(dataset: DatasetConfig, deadline: Deadline) -> TableRoot:
-    """
-    Return the place that `from:` names.
+    Open the place that `from:` names.
 
     Raises:
         SourceError: It is not there.
     """
     if dataset.location.startswith("s3://"):
-        return S3Root(dataset.location, dataset.params, deadline)
-    shown = re.sub(r"^[a-z_]+:(//)?", "", dataset.from_)
-    return LocalRoot(dataset.location, shown)
+        # It needs a library that a table on the disk does without.
+        from datasets.sources.lake_s3 import S3Root  # noqa: PLC0415
+
+        with S3Root(dataset.location, dataset.params, deadline) as root:
+            yield root
+    else:
+        yield LocalRoot(dataset.location, re.sub(r"^[a-z_]+:(//)?", "", dataset.from_))
 
 
 def local_path(location: str) -> str | None:
@@ -284,26 +203,3 @@ def local_path(location: str) -> str | None:
         return location
     match = re.match(r"file:(?://)?(/.*)", location, re.DOTALL)
     return match[1] if match else None
-
-
-def _bucket_and_key(url: str) -> str:
-    return url.partition("://")[2].strip("/")
-
-
-def _connect(params: Mapping[str, str], deadline: Deadline) -> pafs.S3FileSystem:
-    """Make the client. It never asks the machine for credentials: they are in the parameters, or none are used."""
-    deadline.check()
-    endpoint = urlsplit(params.get("s3_endpoint", ""))
-    is_public = params.get("s3_auth", "key" if "s3_key" in params else "public") == "public"
-    return pafs.S3FileSystem(
-        anonymous=is_public,
-        access_key=None if is_public else params["s3_key"],
-        secret_key=None if is_public else params["s3_secret"],
-        session_token=None if is_public else params.get("s3_session_token"),
-        region=params.get("s3_region", _DEFAULT_REGION),
-        endpoint_override=endpoint.netloc or None,
-        scheme=endpoint.scheme or "https",
-        connect_timeout=min(_CONNECT_S, deadline.left_s),
-        request_timeout=min(_ANSWER_S, deadline.left_s),
-        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-    )

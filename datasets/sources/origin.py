@@ -61,12 +61,12 @@ class Answer:
 
     def beginning(self, limit: int) -> bytes:
         """Give the body, or what came of it: at least *limit* bytes of a longer one."""
-        content = b""
+        content = bytearray()
         for block in self._response.iter_stream():
             content += block
             if len(content) >= limit:
                 break
-        return content
+        return bytes(content)
 
     def blocks(self) -> Iterator[bytes]:
         """

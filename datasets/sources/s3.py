@@ -39,7 +39,7 @@ class S3Source:
     def open(self, load: Load) -> Iterator[FileScan]:
         """Bring the objects, as `Source.open` promises."""
         with ExitStack() as stack:
-            with Bucket(self._bucket, self._params, load) as bucket:
+            with Bucket(self._bucket, self._params, load.deadline) as bucket:
                 found = self._find(bucket)
                 shown = [bucket.shown(one.key) for one in found]
                 kind = kind_of(shown, self._shown, self._params.get("file_format"))
@@ -63,7 +63,7 @@ class S3Source:
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare what the bucket says about the objects with what it said."""
-        with Bucket(self._bucket, self._params, load) as bucket:
+        with Bucket(self._bucket, self._params, load.deadline) as bucket:
             return version_of(self._find(bucket)) != version
 
     def _find(self, bucket: Bucket) -> list[StoredObject]:

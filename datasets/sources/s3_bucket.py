@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree as ET
@@ -20,10 +20,10 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials, ReadOnlyCredentials
 
+from datasets.deadline import Deadline
 from datasets.errors import SourceError
 from datasets.sources.downloads import DEFAULT_SILENCE_S
 from datasets.sources.origin import Answer, Origin
-from datasets.sources.source import Load
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -61,21 +61,26 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object of a bucket: its *key*, and the entity *tag* of its generation, empty where there is none."""
+    """
+    An object of a bucket: its *key*, and the entity *tag* of its generation, empty where there is none.
+
+    *size* is in bytes, None where the server does not say. One generation has one size: it is not compared.
+    """
 
     key: str
     tag: str
+    size: int | None = field(default=None, compare=False)
 
 
 class Bucket:
     """
-    The bucket *name*, for one *load*; its owner closes it. *params* are those of `s3:`.
+    The bucket *name*, for one load, which ends with *deadline*; its owner closes it. *params* are `S3_PARAMS`.
 
     Raises:
         SourceError: There are no credentials, or the connection cannot be made as the parameters say.
     """
 
-    def __init__(self, name: str, params: Mapping[str, str], load: Load) -> None:
+    def __init__(self, name: str, params: Mapping[str, str], deadline: Deadline) -> None:
         self._name = name
         self._region = params.get("s3_region", _DEFAULT_REGION)
         self._credentials = _credentials(params)
@@ -83,7 +88,7 @@ class Bucket:
         self._origin = Origin(
             self._address,
             f"s3://{name}",
-            load.deadline,
+            deadline,
             silence_s=float(params.get("client_timeout", DEFAULT_SILENCE_S)),
             root_certificate_file=params.get("s3_tls_root_certificate_file"),
         )
@@ -109,16 +114,16 @@ class Bucket:
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:
-                    return StoredObject(key, _tag(answer.headers.get("etag", "")))
+                    return StoredObject(key, _tag(answer.headers.get("etag", "")), answer.length)
                 if method == "GET":
                     code = _code_of(answer)
                     if answer.status != 404 or code == "NoSuchBucket":
                         raise self._refusal(answer, code, self.shown(key))
         return None
 
-    def listed(self, prefix: str) -> Iterator[StoredObject]:
+    def listed(self, prefix: str, delimiter: str = "") -> Iterator[StoredObject]:
         """
-        Give the objects whose keys begin with *prefix*, in the order of the server.
+        Give the objects whose keys begin with *prefix* and have no *delimiter* after it, in the order of the server.
 
         Raises:
             SourceError: They cannot be listed.
@@ -127,6 +132,8 @@ class Bucket:
         token: str | None = ""
         while token is not None:
             query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+            if delimiter:
+                query["delimiter"] = delimiter
             if token:
                 query["continuation-token"] = token
             with self._ask("GET", "", query) as answer:
@@ -138,24 +145,43 @@ class Bucket:
                 raise SourceError(f"'{shown}': the server lists objects that were not asked for.")
             yield from objects
 
-    @contextmanager
-    def get(self, found: StoredObject) -> Iterator[Answer]:
+    def read(self, found: StoredObject, start: int, count: int) -> bytes:
         """
-        Ask for the bytes of an object in the very generation that was *found*.
+        Return *count* bytes of an object from *start* on, in the very generation that was *found*.
+
+        Raises:
+            SourceError: It is another by now, or gone, or cannot be read, or the server gives another part of it.
+        """
+        wanted = f"{start}-{start + count - 1}"
+        with self.get(found, f"bytes={wanted}") as answer:
+            # One more than that, so that the connection is left at the end of the answer.
+            content = answer.beginning(count + 1)
+            part = answer.headers.get("content-range", "").partition("/")[0]
+        if len(content) != count or part != f"bytes {wanted}":
+            raise SourceError(f"'{self.shown(found.key)}': the server gives another part than the one asked for.")
+        return content
+
+    @contextmanager
+    def get(self, found: StoredObject, part: str = "") -> Iterator[Answer]:
+        """
+        Ask for the bytes of an object, or for *part* of them (a `Range`), in the very generation that was *found*.
 
         Raises:
             SourceError: It is another by now, or gone, or cannot be read.
         """
+        status = 206 if part else 200
         # A weak tag fits no If-Match (RFC 9110, 13.1.1), but is compared below.
-        condition = {"If-Match": found.tag} if found.tag.startswith('"') else {}
+        headers = {"If-Match": found.tag} if found.tag.startswith('"') else {}
+        if part:
+            headers["Range"] = part
         shown = self.shown(found.key)
-        with self._ask("GET", found.key, headers=condition) as answer:
+        with self._ask("GET", found.key, headers=headers) as answer:
             # Not every server knows conditions.
             tag = _tag(answer.headers.get("etag", ""))
             is_other = bool(tag and found.tag) and tag.removeprefix("W/") != found.tag.removeprefix("W/")
-            if answer.status == 412 or (answer.status == 200 and is_other):
+            if answer.status == 412 or (answer.status == status and is_other):
                 raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
-            if answer.status != 200:
+            if answer.status != status:
                 raise self._refusal(answer, _code_of(answer), shown)
             yield answer
 
@@ -231,6 +257,10 @@ def _tag(text: str) -> str:
     return f'"{text}"' if re.fullmatch(r"[!#-~]+", text) is not None else ""
 
 
+def _size(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) is not None else None
+
+
 def _code_of(answer: Answer) -> str:
     """Return the error code of S3 in *answer*; nothing when there is none."""
     code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
@@ -293,7 +323,10 @@ def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None
     except (ET.ParseError, UnicodeDecodeError) as exc:
         raise strange from exc
     unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
-    objects = [StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", ""))) for one in page.objects]
+    objects = [
+        StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", "")), _size(one.get("Size", "")))
+        for one in page.objects
+    ]
     if page.fields.get("IsTruncated") != "true":
         return objects, None
     if not page.fields.get("NextContinuationToken"):

@@ -12,10 +12,15 @@ from runtimeconf.shapes import ScalarShape
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A library that a connector needs: the *module* it is imported by, and the *requirement* that pip installs."""
+    """
+    A library that a connector needs: the *module* it is imported by, and the *requirement* that pip installs.
+
+    It is needed for locations that begin with *only_for*; all do, where that is empty.
+    """
 
     module: str
     requirement: str
+    only_for: str = ""
 
     @property
     def is_installed(self) -> bool:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.tables import table_locator
-from runtimeconf.shapes import Choice, FilePath, ScalarShape, Text, UnfitError, parse_host
+from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
+from runtimeconf.shapes import Choice, FilePath, Text, UnfitError, parse_host
 from runtimeconf.yaml_reader import Scalar
 
 #: Every ADBC driver is loaded by this one.
 _MANAGER = Package("adbc_driver_manager", "adbc-driver-manager~=1.13")
 
 
-class _Port(ScalarShape[str]):
-    """A TCP port, as text."""
-
-    expected = "a port from 1 to 65535"
-
-    def convert(self, node: Scalar) -> str:
-        """Take decimal digits only."""
-        if re.fullmatch(r"[1-9][0-9]{0,4}", node.text) is None or int(node.text) > 65535:
-            raise UnfitError
-        return node.text
-
-
-class _Host(ScalarShape[str]):
+class _Host(Unshown):
     """A host name, an IP address, or the directory of a Unix socket."""
 
     expected = "a host name, an IP address, or the absolute path of the directory with the server's socket"
@@ -42,29 +30,14 @@ class _Host(ScalarShape[str]):
         return parse_host(node.text)
 
 
-class _Credential(ScalarShape[str]):
-    """What proves who asks: any text, taken verbatim."""
-
-    def __init__(self, expected: str) -> None:
-        self.expected = expected
-
-    def convert(self, node: Scalar) -> str:
-        """Give the text as it is."""
-        if not node.text:
-            raise UnfitError("it is empty")
-        if "\0" in node.text or "\n" in node.text or len(node.text) > 16_384:
-            raise UnfitError("it has several lines, or is longer than 16,384 characters")
-        return node.text
-
-
-class _Endpoint(ScalarShape[str]):
+class _Endpoint(Unshown):
     """The URL of a Flight SQL server, with a port and nothing else."""
 
     expected = "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80"
     schemes = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
 
     def convert(self, node: Scalar) -> str:
-        """Give the URL; its text is never in a message, as it may hold a password."""
+        """Give the URL as it is."""
         url = urlsplit(node.text)
         if "@" in url.netloc:
             raise UnfitError("put user and password into flightsql_username and flightsql_password")
@@ -84,10 +57,10 @@ POSTGRES = Connector(
     locate=table_locator(2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
     params=(
         Param(name="pg_host", shape=_Host(), is_required=True),
-        Param(name="pg_port", shape=_Port()),
+        Param(name="pg_port", shape=Port()),
         Param(name="pg_db", shape=Text("the name of a database", max_length=63), is_required=True),
         Param(name="pg_user", shape=Text("the name of a user", max_length=63), is_required=True),
-        Param(name="pg_pass", shape=_Credential("a password"), is_secret=True),
+        Param(name="pg_pass", shape=Password("a password"), is_secret=True),
         Param(name="pg_sslmode", shape=Choice("disable", "prefer", "require", "verify-ca", "verify-full")),
         Param(name="pg_sslrootcert", shape=FilePath("the path of a PEM file of certificates"), is_path=True),
     ),
@@ -139,8 +112,8 @@ FLIGHTSQL = Connector(
     params=(
         Param(name="flightsql_endpoint", shape=_Endpoint(), is_required=True),
         Param(name="flightsql_username", shape=Text("the name of a user")),
-        Param(name="flightsql_password", shape=_Credential("a password"), is_secret=True),
-        Param(name="flightsql_token", shape=_Credential("a bearer token or an API key"), is_secret=True),
+        Param(name="flightsql_password", shape=Password("a password"), is_secret=True),
+        Param(name="flightsql_token", shape=Credential("a bearer token or an API key"), is_secret=True),
         Param(
             name="flightsql_tls_root_certificate_file",
             shape=FilePath("the path of a PEM file of certificates"),

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from runtimeconf.connectors.connector import Connector, Param
 from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, parse_origin
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.texts import Credential, Port, Unshown
+from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
 from runtimeconf.shapes import FilePath, ScalarShape, UnfitError
 from runtimeconf.yaml_reader import Scalar
 
@@ -101,8 +101,8 @@ _PARAMS = (
     FILE_FORMAT,
     Param(name="http_port", shape=Port()),
     Param(name="http_query", shape=_Query()),
-    Param(name="http_username", shape=Credential("the name of a user")),
-    Param(name="http_password", shape=Credential("a password"), is_secret=True),
+    Param(name="http_username", shape=Password("the name of a user")),
+    Param(name="http_password", shape=Password("a password"), is_secret=True),
     Param(name="http_bearer_token", shape=Credential("a bearer token"), is_secret=True),
     Param(name="http_headers", shape=_Headers(), is_secret=True),
     Param(

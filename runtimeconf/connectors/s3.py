@@ -47,16 +47,28 @@ class _Region(ScalarShape[str]):
 
 
 #: What says where a bucket is and who asks; for every connector that reads from S3.
-S3_ENDPOINT = Param(name="s3_endpoint", shape=_Endpoint())
-S3_REGION = Param(name="s3_region", shape=_Region())
-S3_AUTH = Param(name="s3_auth", shape=Choice("public", "key", "iam_role"))
-S3_KEY = Param(name="s3_key", shape=Credential("an access key id"), is_secret=True)
-S3_SECRET = Param(name="s3_secret", shape=Credential("the secret access key"), is_secret=True)
-S3_SESSION_TOKEN = Param(name="s3_session_token", shape=Credential("a session token"), is_secret=True)
+S3_PARAMS = (
+    Param(name="s3_endpoint", shape=_Endpoint()),
+    Param(name="s3_region", shape=_Region()),
+    Param(name="s3_url_style", shape=Choice("path", "vhost")),
+    Param(name="s3_auth", shape=Choice("public", "key", "iam_role")),
+    Param(name="s3_key", shape=Credential("an access key id"), is_secret=True),
+    Param(name="s3_secret", shape=Credential("the secret access key"), is_secret=True),
+    Param(name="s3_session_token", shape=Credential("a session token"), is_secret=True),
+    Param(name="allow_http", shape=Choice("true", "false")),
+    Param(name="s3_tls_root_certificate_file", shape=FilePath("the path of a PEM file of certificates"), is_path=True),
+    CLIENT_TIMEOUT,
+)
+
+#: Signs the requests, and finds the credentials of a machine.
+SIGNER = Package("botocore", "botocore~=1.44")
 
 
-def check_credentials(params: Mapping[str, str]) -> str | None:
-    """Say what is wrong with the credentials together; None when nothing is."""
+def check_s3(params: Mapping[str, str]) -> str | None:
+    """Say what is wrong with `S3_PARAMS` together; None when nothing is."""
+    endpoint = urlsplit(params.get("s3_endpoint", ""))
+    if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or "") and params.get("allow_http") != "true":
+        return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
     has_key = "s3_key" in params
     auth = params.get("s3_auth")
     if has_key != ("s3_secret" in params):
@@ -70,18 +82,13 @@ def check_credentials(params: Mapping[str, str]) -> str | None:
     return None
 
 
-def _check(params: Mapping[str, str]) -> str | None:
-    endpoint = params.get("s3_endpoint", "")
-    if (
-        endpoint.startswith("http:")
-        and not is_loopback(urlsplit(endpoint).hostname or "")
-        and params.get("allow_http") != "true"
-    ):
-        return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
-    return check_credentials(params)
+def parse_place(text: str) -> tuple[str, str]:
+    """
+    Part `//bucket/key` into the bucket and what follows it.
 
-
-def _locate(text: str, _directory: Path) -> str:
+    Raises:
+        UnfitError: It is no such text; no message shows it, as it may hold a password.
+    """
     match = re.fullmatch(r"//([^/]*)/?(.*)", text)
     if match is None:
         raise UnfitError("write s3:// before the bucket")
@@ -94,29 +101,18 @@ def _locate(text: str, _directory: Path) -> str:
         raise UnfitError("not the name of a bucket")
     if len(key.encode()) > _MAX_KEY_BYTES:
         raise UnfitError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
-    return f"s3://{bucket}/{key}"
+    return bucket, key
+
+
+def _locate(text: str, _directory: Path) -> str:
+    return "s3://" + "/".join(parse_place(text))
 
 
 S3 = Connector(
     name="s3",
     expected="a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet",
     locate=_locate,
-    params=(
-        FILE_FORMAT,
-        S3_ENDPOINT,
-        S3_REGION,
-        Param(name="s3_url_style", shape=Choice("path", "vhost")),
-        S3_AUTH,
-        S3_KEY,
-        S3_SECRET,
-        S3_SESSION_TOKEN,
-        Param(name="allow_http", shape=Choice("true", "false")),
-        Param(
-            name="s3_tls_root_certificate_file", shape=FilePath("the path of a PEM file of certificates"), is_path=True
-        ),
-        CLIENT_TIMEOUT,
-        MAX_DOWNLOAD_SIZE,
-    ),
-    check=_check,
-    packages=(Package("botocore", "botocore~=1.44"),),
+    params=(FILE_FORMAT, *S3_PARAMS, MAX_DOWNLOAD_SIZE),
+    check=check_s3,
+    packages=(SIGNER,),
 )

@@ -45,8 +45,8 @@ class Port(ScalarShape[str]):
         return node.text
 
 
-class Credential(ScalarShape[str]):
-    """What proves who asks, verbatim: printable ASCII, as it is sent in a header or signed with."""
+class Password(ScalarShape[str]):
+    """What proves who asks, verbatim: a line of any letters, which are sent in UTF-8."""
 
     def __init__(self, expected: str) -> None:
         self.expected = expected
@@ -55,6 +55,16 @@ class Credential(ScalarShape[str]):
         """Give the text as it is."""
         if not node.text:
             raise UnfitError("it is empty")
-        if not (node.text.isascii() and node.text.isprintable()) or len(node.text) > _MAX_CREDENTIAL_LENGTH:
-            raise UnfitError(f"printable ASCII, at most {_MAX_CREDENTIAL_LENGTH:,} characters")
+        if re.search(r"[\0\r\n]", node.text) or len(node.text) > _MAX_CREDENTIAL_LENGTH:
+            raise UnfitError(f"it has several lines, or is longer than {_MAX_CREDENTIAL_LENGTH:,} characters")
         return node.text
+
+
+class Credential(Password):
+    """One that is a token: printable ASCII, as it is sent in a header or signed with."""
+
+    def convert(self, node: Scalar) -> str:
+        """Give the text as it is."""
+        if not (node.text.isascii() and node.text.isprintable()):
+            raise UnfitError("printable ASCII")
+        return super().convert(node)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def take(descriptor: int) -> list[str]:
     """Let a process of its own take the handover, and return what it says."""
     done = subprocess.run(
         [sys.executable, "-c", PART, K1, K2, "another"],
-        env=parts.environment(os.environ, descriptor),
+        env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptor)},
         pass_fds=[descriptor],
         capture_output=True,
         text=True,
@@ -129,7 +130,7 @@ def test_a_part_of_a_supervisor_that_has_ended_ends(config: RuntimeConfig, descr
 
     done = subprocess.run(
         [sys.executable, "-c", PART],
-        env=parts.environment(os.environ, descriptors[0]),
+        env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptors[0])},
         pass_fds=descriptors,
         capture_output=True,
         check=False,
@@ -147,7 +148,8 @@ def test_without_a_handover_there_is_none() -> None:
     assert done.stdout == "None\n"
 
 
-def test_a_part_gets_no_variable_that_may_be_a_secret() -> None:
+@pytest.mark.parametrize("name", parts.PARTS)
+def test_a_part_gets_no_variable_that_may_be_a_secret(config: RuntimeConfig, name: parts.PartName) -> None:
     wanted = {
         "PATH": "/bin",
         "HOME": "/root",
@@ -167,4 +169,19 @@ def test_a_part_gets_no_variable_that_may_be_a_secret() -> None:
     )
 
     ours = {"RUNTIME_HANDOVER_FD": "5", "GRPC_VERBOSITY": "NONE"}
-    assert parts.environment(wanted | unwanted, 5) == wanted | ours
+    assert parts.environment(name, config, wanted | unwanted, 5) == wanted | ours
+
+
+def test_only_the_part_that_reads_sources_gets_what_they_are_reached_by(config: RuntimeConfig) -> None:
+    reached = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"), "x")
+    machine = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE"), "x")
+    other = {"PROXY": "x", "MY_AWS_KEY": "x", "PGPASSWORD": "x"}
+
+    def got(name: parts.PartName, config: RuntimeConfig) -> set[str]:
+        return set(parts.environment(name, config, reached | machine | other, 5)) & {*reached, *machine, *other}
+
+    assert [got(name, config) for name in ("web", "engine", "flight")] == [set(), set(), set()]
+    assert got("refresh", config) == {*reached}
+    by_machine = replace(config, datasets=(replace(config.datasets[0], params={"s3_auth": "iam_role"}),))
+    assert got("refresh", by_machine) == {*reached, *machine}
+    assert got("engine", by_machine) == set()

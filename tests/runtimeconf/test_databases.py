@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors import CONNECTORS, all_params
 from runtimeconf.connectors.connector import Package
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
@@ -107,6 +107,9 @@ def test_paths_begin_beside_the_yaml_and_secrets_are_resolved(load_text: Load, t
         ("postgres:t", {**POSTGRES, "pg_host": "/a,b"}, "(a comma would name a second host)"),
         ("postgres:t", {**POSTGRES, "pg_sslmode": "allow"}, "pg_sslmode: must be disable, prefer, require, verify-ca"),
         ("postgres:t", {**POSTGRES, "duckdb_open": "a"}, "duckdb_open: is not a parameter of the connector postgres"),
+        ("postgres:t", {**POSTGRES, "pg_password": "x"}, "pg_password: unknown field; did you mean pg_pass?"),
+        ("postgres:t", {**POSTGRES, "user": "x"}, "user: unknown field; did you mean pg_user?"),
+        ("sqlite:a.db", {"sqlite_table": "t", "zzz": "x"}, "known here are: sqlite_table, sqlite_types"),
         ("postgres:t", {"pg_host": "a", "pg_db": "a"}, "lacks the field pg_user: the name of a user"),
         ("sqlite:a.db", {}, "lacks the field sqlite_table: the name of a table or view"),
         (
@@ -145,10 +148,38 @@ def test_two_ways_to_say_who_asks_are_a_fault(fault: Fault) -> None:
 
 @pytest.mark.parametrize("value", ["canary\nb", "canary\0", "canary" * 3000])
 def test_a_credential_that_is_none_is_not_shown(faults: Faults, value: str) -> None:
-    for source, name in (("postgres:t", "pg_pass"), ("flightsql:t", "flightsql_token")):
+    for source, name in (("postgres:t", "pg_pass"), ("flightsql:t", "flightsql_password")):
         (found,) = faults(text_of(source, {**PARAMS[source.partition(":")[0]], name: "${ env:it }"}), {"IT": value})
         assert found.message.endswith("(it has several lines, or is longer than 16,384 characters)")
         assert "canary" not in found.message
+
+
+@pytest.mark.parametrize(
+    ("source", "params"),
+    [
+        ("flightsql:t", {"flightsql_endpoint": f"grpc://u:{SECRET}@host:1"}),
+        ("flightsql:t", {"flightsql_endpoint": f"grpc://host:1?token={SECRET}"}),
+        ("postgres:t", {**POSTGRES, "pg_host": f"postgresql://u:{SECRET}@host/db"}),
+        ("postgres:t", {**POSTGRES, "pg_host": f"u:{SECRET}@host"}),
+    ],
+)
+def test_a_url_that_may_hold_a_password_is_not_shown(fault: Fault, source: str, params: dict[str, str]) -> None:
+    message = fault(text_of(source, params), {"IT": SECRET})
+
+    assert "found a text" in message
+    assert SECRET not in message
+
+
+def test_a_token_is_ascii_as_headers_are(fault: Fault) -> None:
+    params = {**FLIGHTSQL, "flightsql_token": "${ env:it }"}
+
+    assert fault(text_of("flightsql:t", params), {"IT": "canary-é"}).endswith("found a text (printable ASCII)")
+
+
+def test_connectors_that_share_a_parameter_share_its_declaration() -> None:
+    declared = {id(param) for connector in CONNECTORS.values() for param in connector.params}
+
+    assert len(declared) == len(all_params())
 
 
 def test_user_and_password_in_an_endpoint_are_refused_and_not_shown(fault: Fault) -> None:

@@ -33,6 +33,7 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
         "file:///data/t": "/data/t",
         "s3://lake/a b/t//": "s3://lake/a b/t",
         "s3a://lake/t": "s3://lake/t",
+        "s3://Old_Lake/t": "s3://Old_Lake/t",
     }.items():
         assert read(load_text, f"{connector}:{text}").location == location
 
@@ -41,9 +42,12 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
     ("source", "hint"),
     [
         ("delta:", "there is no path after the colon"),
-        (f"delta:s3://{SECRET}@lake/t", "credentials go into s3_key and s3_secret"),
-        ("delta:s3://UPPER/t", "not the name of a bucket"),
-        ("delta:s3://lake", "of URLs, only s3://bucket/prefix"),
+        (
+            f"delta:s3://{SECRET}@lake/t",
+            "before the key: s3_key, s3_secret and s3_endpoint hold the rest",
+        ),
+        ("delta:s3://a..b/t", "not the name of a bucket"),
+        ("delta:s3://lake", "a prefix within the bucket, without .."),
         ("delta:s3://lake/", "a prefix within the bucket, without .."),
         ("delta:s3://lake/a/../../b", "a prefix within the bucket, without .."),
         (f"delta:https://{SECRET}@host/t", "of URLs, only s3://bucket/prefix"),
@@ -53,7 +57,7 @@ def test_what_is_no_place_of_a_table_is_a_fault_that_does_not_show_it(fault: Fau
     said = fault(text_of(source, {}))
 
     assert said.startswith("1: datasets[0].from: must be delta: and the directory of a table")
-    assert said.endswith(f"({hint})")
+    assert said.endswith(f"{hint})")
     assert SECRET not in said
 
 
@@ -135,3 +139,12 @@ def test_a_missing_library_is_a_fault_that_says_what_to_install(
     assert fault(text_of(f"{connector}:t", {})).startswith(
         f"1: datasets[0].from: the connector {connector} needs a library: python -m pip install '{module}~="
     )
+
+
+def test_only_a_table_in_a_bucket_needs_the_library_that_signs(
+    load_text: Load, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "botocore", None)  # as where it is not installed
+
+    assert read(load_text, "delta:t").location
+    assert "python -m pip install 'botocore~=" in fault(text_of("delta:s3://lake/t", {}))

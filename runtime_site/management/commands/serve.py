@@ -167,7 +167,7 @@ class _Parts:
         return PartCommand(
             name=name,
             arguments=parts.command(name),
-            environ=parts.environment(os.environ, handover),
+            environ=parts.environment(name, self._config, os.environ, handover),
             descriptors=(handover, *events.values()),
             fatal=parts.CANNOT_START,
         )

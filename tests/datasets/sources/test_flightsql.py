@@ -9,13 +9,16 @@ from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime
 from itertools import starmap
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.flight
 import pytest
 import trustme
 
 from authkeys.access import Access
 from authkeys.keys import KeySet
-from datasets.errors import SnapshotError
+from datasets.errors import SnapshotError, SourceError
 from datasets.loader import LoaderProcess
 from datasets.sources.source import Bound
 from datasets.sql import literal
@@ -97,6 +100,33 @@ VIEWS = {
     "broken": "SELECT CASE WHEN range > 90000 THEN error('secret of the server') ELSE 0 END AS v FROM range(100000)",
     "endless": "SELECT range AS g FROM range(100000000000) WHERE range % 1000000 = 0",
 }
+
+
+class Nonsense(pyarrow.flight.FlightServerBase):  # type: ignore[misc]  # its package has no types
+    """Answers whatever is asked with two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+
+    def get_flight_info(self, _context: Any, what: Any) -> Any:
+        schema = pa.schema([("n", pa.int64())])
+        return pyarrow.flight.FlightInfo(schema, what, [pyarrow.flight.FlightEndpoint(b"t", [])], -1, -1)
+
+    def do_get(self, _context: Any, _ticket: Any) -> Any:
+        return pyarrow.flight.RecordBatchStream(pa.table({"n": [1, 2]}))
+
+
+def test_a_server_that_breaks_the_driver_costs_one_load(tmp_path: Path, params: dict[str, str]) -> None:
+    good = declare_table("flightsql", "t", params)
+    with Nonsense() as server, closing(LoaderProcess(builder(tmp_path))) as process:
+        bad = declare_table("flightsql", "t", {"flightsql_endpoint": f"grpc://127.0.0.1:{server.port}"})
+
+        with pytest.raises(SourceError, match="what it sends is not Flight SQL"):
+            process.build(bad, None, deadline())
+        snapshot = process.build(good, None, deadline())
+
+    assert snapshot is not None
+    assert snapshot.rows == 1
 
 
 @pytest.fixture(scope="module")

@@ -135,6 +135,7 @@ def test_a_query_is_sent_and_shown_nowhere(web: WebServer, tmp_path: Path) -> No
     [
         ({"http_username": "u", "http_password": "p: w"}, "Authorization", "Basic dTpwOiB3"),
         ({"http_username": "key"}, "Authorization", "Basic a2V5Og=="),
+        ({"http_username": "jürgen", "http_password": "ß€"}, "Authorization", "Basic asO8cmdlbjrDn+KCrA=="),
         ({"http_bearer_token": TOKEN}, "Authorization", f"Bearer {TOKEN}"),
         ({"http_headers": f"X-Token: {TOKEN}\nUser-Agent: mine\n"}, "X-Token", TOKEN),
         ({"http_headers": "User-Agent:mine"}, "User-Agent", "mine"),
@@ -385,6 +386,8 @@ def test_a_changed_file_is_told_from_an_unchanged_one(
         {},
         {"Last-Modified": NOW},
         {"Last-Modified": "soon"},
+        {"Last-Modified": f"Fri, {'9' * 20} Nov 2026 12:00:00 GMT"},
+        {"Last-Modified": f"Fri, 20 Nov 2026 12:00:00 +{'9' * 20}"},
         {"Last-Modified": "Fri, 20 Nov 2026 12:00:00 -0000"},
         {"ETag": '"' + "x" * 1000 + '"'},
     ],

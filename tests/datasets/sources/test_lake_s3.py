@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
 from datasets.errors import SnapshotError, SourceError
 from datasets.loader import LoaderProcess
+from datasets.sources.lake_s3 import S3Root
+from datasets.sources.s3_bucket import Bucket, StoredObject
 from runtimeconf.model import DatasetConfig
 from tests.datasets.sources.delta_tables import HandMade, field
 from tests.datasets.sources.iceberg_tables import SqliteCatalog
 from tests.datasets.sources.lakes import has_changed, load, refusal, silent_server, table, upload, version
 from tests.datasets.sources.moto_server import S3Server, s3_server
+from tests.datasets.sources.web_server import File, serving
 from tests.datasets.support import builder, deadline, files_below, wait_for
 
 OUTSIDE = "names a file outside of the table"
@@ -109,7 +113,7 @@ def test_what_is_not_there_is_told(tmp_path: Path, server: S3Server) -> None:
     assert refusal(tmp_path, delta(tmp_path, "s3://lake/nothing", server)) == (
         "'s3://lake/nothing' is not a Delta table: it has no _delta_log."
     )
-    assert "there is no such bucket" in refusal(tmp_path, delta(tmp_path, "s3://no-such-bucket/t", server))
+    assert "the bucket does not exist" in refusal(tmp_path, delta(tmp_path, "s3://no-such-bucket/t", server))
     assert refusal(tmp_path, delta(tmp_path, "s3://lake/gone", server)) == (
         "'a.parquet' of 's3://lake/gone' cannot be read: it does not exist."
     )
@@ -122,20 +126,91 @@ def test_whoever_has_no_right_is_told_so(tmp_path: Path, server: S3Server) -> No
     endpoint = server.params["s3_endpoint"]
 
     def said(**params: str) -> str:
-        return refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, **params)).partition("cannot be read: ")[2]
+        return refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, **params))
 
     key, secret = server.key, server.secret
-    assert said() == "the service refuses it."
-    assert said(s3_key=server.other_key, s3_secret=server.other_secret).startswith("access is denied")
-    assert said(s3_key=key, s3_secret="another-secret") == "s3_secret is wrong."
-    assert said(s3_key="ANOTHERKEY", s3_secret=secret) == "s3_key is not known there."
-    assert said(s3_key=key, s3_secret=secret, s3_session_token="a-token") == "s3_session_token is wrong."
+    assert "(status " in said()
+    assert "the server does not allow it" in said(s3_key=server.other_key, s3_secret=server.other_secret)
+    assert "s3_secret does not belong to s3_key" in said(s3_key=key, s3_secret="another-secret")
+    assert "s3_key is not known there" in said(s3_key="ANOTHERKEY", s3_secret=secret)
+    assert "the session token is not valid" in said(s3_key=key, s3_secret=secret, s3_session_token="a-token")
+
+
+def test_the_credentials_of_the_machine_are_used_where_the_author_says_so(
+    tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.put("a.parquet", pa.table({"n": [7]}))
+    made.commit(made.add("a.parquet"))
+    upload(server.client(), made.directory, "lake", "of-the-machine")
+    url, endpoint = "delta:s3://lake/of-the-machine", server.params["s3_endpoint"]
+
+    assert load(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, s3_auth="iam_role")) == [(7,)]
+    assert "(status " in refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint))
+
+
+def test_a_server_that_sends_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    keys = {"s3_key": "the-key", "s3_secret": "the-secret", "s3_session_token": "the-token"}
+    with serving() as elsewhere, serving() as web:
+        there = {"Location": f"{elsewhere.url}/internal"}
+        web.otherwise = File(status=307, headers=there)
+        for source in ("delta:s3://lake/t", "iceberg:s3://lake/t", "iceberg:s3://lake/t/metadata/v1.metadata.json"):
+            dataset = table(tmp_path, source, s3_endpoint=web.url, **keys)
+            with pytest.raises(SourceError, match=f"sends to another one, {elsewhere.url}, which is not followed"):
+                builder(tmp_path).build(dataset, None, deadline())
+
+        assert web.requests
+        assert not elsewhere.requests
+
+
+ONE = StoredObject("t/a", '"tag"')
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (File(b"bcd", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), ""),
+        (File(b"bcd", 206, tag='"tag"', headers={"Content-Range": "bytes 2-4/9"}), "another part"),
+        (File(b"bcd", 206, tag='"tag"'), "another part"),
+        (File(b"bc", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), "another part"),
+        (File(b"bcde", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), "another part"),
+        (File(b"bcd", 206, tag='"new"', headers={"Content-Range": "bytes 1-3/9"}), "changed while it was read"),
+        (File(b"", 412), "changed while it was read"),
+        (File(b"abcdefghi", 200, tag='"tag"'), "does not answer as S3 does"),
+        (File(b"", 416), "does not answer as S3 does"),
+    ],
+)
+def test_only_the_part_that_was_asked_for_is_taken(answer: File, said: str) -> None:
+    with serving() as web, Bucket("lake", {"s3_endpoint": web.url}, deadline()) as bucket:
+        web.files["/lake/t/a"] = answer
+        if said:
+            with pytest.raises(SourceError, match=said):
+                bucket.read(ONE, 1, 3)
+        else:
+            assert bucket.read(ONE, 1, 3) == b"bcd"
+            assert bucket.read(ONE, 1, 3) == b"bcd"
+            assert web.connections == 1
+        assert {(sent["Range"], sent["If-Match"]) for sent in web.requests} == {("bytes=1-3", '"tag"')}
+
+
+def test_a_file_that_is_replaced_while_it_is_read_ends_the_load(tmp_path: Path, server: S3Server) -> None:
+    client = server.client()
+    pq.write_table(pa.table({"n": list(range(1000))}), tmp_path / "a.parquet")
+    upload(client, tmp_path, "lake", "replaced")
+
+    with S3Root("s3://lake/replaced", server.params, deadline()) as root, root.open("a.parquet") as file:
+        opened = pq.ParquetFile(file, pre_buffer=False)
+        client.put_object(Bucket="lake", Key="replaced/a.parquet", Body=b"another")
+        with pytest.raises(SourceError, match="changed while it was read"):
+            opened.read(use_threads=False)
 
 
 def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path: Path) -> None:
     keys = {"s3_key": "the-key", "s3_secret": "the-secret"}
     down = table(tmp_path, "delta:s3://lake/t", s3_endpoint="http://127.0.0.1:1", **keys)
-    assert "the service cannot be reached" in refusal(tmp_path, down)
+    assert "the server cannot be reached" in refusal(tmp_path, down)
     process = LoaderProcess(builder(tmp_path))
 
     def held() -> tuple[int, int]:

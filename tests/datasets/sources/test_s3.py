@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import os
 import socket
 import ssl
@@ -536,3 +537,24 @@ def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -
 
     with pytest.raises(SourceError, match="the server failed"):
         source_of(dataset).has_changed("x", new_load(tmp_path))
+
+
+def test_a_load_may_have_the_credentials_of_the_machine(
+    tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are taken in the process of a load, which has an environment of its own."""
+    role = {"Code": "Success", "AccessKeyId": server.key, "SecretAccessKey": server.secret}
+    role |= {"Token": SECRET, "Expiration": "2099-01-01T00:00:00Z"}
+    place = "/latest/meta-data/iam/security-credentials/"
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    dataset = declared(tmp_path, "s3://bucket/a.csv", {"s3_endpoint": server.url, "s3_auth": "iam_role"})
+    with serving() as machine:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", machine.url)
+        machine.files["/latest/api/token"] = File(b"a token")
+        machine.files[place] = File(b"a-role")
+        machine.files[f"{place}a-role"] = File(json.dumps(role).encode())
+        with closing(LoaderProcess(builder(tmp_path))) as process, pytest.raises(SourceError) as caught:
+            process.build(dataset, None, deadline())
+
+    # They came, and were sent: this server knows the key, but not the token of a role.
+    assert "the session token is not valid" in str(caught.value)

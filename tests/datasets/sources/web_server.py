@@ -39,13 +39,18 @@ class File:
 
 
 class WebServer(ThreadingHTTPServer):
-    """`files` by path and query; `requests` are the headers that came, `targets` what was asked for."""
+    """
+    `files` by path and query, and `otherwise` for all others.
+
+    `requests` are the headers that came, `targets` what was asked for.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, File] = {}
+        self.otherwise = File(b"nothing here", status=404)
         self.requests: list[Mapping[str, str]] = []
         self.targets: list[str] = []
         self.connections = 0
@@ -76,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.requests.append(dict(self.headers.items()))
         self.server.targets.append(self.path)
-        file = self.server.files.get(self.path, File(b"nothing here", status=404))
+        file = self.server.files.get(self.path, self.server.otherwise)
         if file.take_over is not None:
             self.close_connection = True
             file.take_over(self.connection)
@@ -105,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         if file.after is not None and self.command != "HEAD":
             file.after()
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_PUT = do_GET  # noqa: N815
 
     def _is_known(self, headers: Mapping[str, str]) -> bool:
         if "If-None-Match" in self.headers:
