@@ -197,6 +197,15 @@ def test_the_next_answer_to_a_long_statement_has_larger_batches(
     assert first == [VECTOR_ROWS, 60 * VECTOR_ROWS, 10, VECTOR_ROWS, VECTOR_ROWS]
 
 
+def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession) -> None:
+    session = open_session()
+    sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
+
+    assert table(run(session, sql)).num_rows == 200_000
+    with closing(run(session, sql)) as reader:  # Asked for the width of its rows, DuckDB would group them once more.
+        assert next(iter(reader)).num_rows == VECTOR_ROWS
+
+
 def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
     open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +281,7 @@ def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) 
 
 def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queryengine.session._MOST_BOUND", 2)
+    monkeypatch.setattr("queryengine.session._SHARED_S", 60.0)
     session = open_session()
     for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
         assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
