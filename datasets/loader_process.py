@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -41,6 +43,10 @@ SPARE_BYTES = 128 * MIB
 
 #: A process that keeps so much more than it used idle is replaced.
 _WORN_BYTES = 64 * MIB
+
+#: What a load leaves free of the disk with the state directory: so much of it, in parts, and at most so many bytes.
+_FREE_PART = 20
+_FREE_BYTES = 1024 * MIB
 
 _RECEIVE_BYTES = 64 * 1024
 
@@ -75,7 +81,7 @@ def main(descriptor: int, parent: int) -> None:
     os.environ.update(_FOR_LIBRARIES)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Snapshots may be of any size.
+    # How large a snapshot may be depends on the disk, and is said for each load.
     is_nice = os.getpriority(os.PRIO_PROCESS, 0)
     process_limits.confine(file_bytes=None, niceness=max(0, NICENESS - is_nice))
     said = _Said()
@@ -107,13 +113,22 @@ def _loaded(request: dict[str, Any]) -> dict[str, Any]:
         order: Order = handover.rebuilt(Order, request["order"])
         # Stopping is the business of the parent, which does not wait for this process then.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
-        return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
+        with process_limits.limited_files(_room(builder.state_dir)):
+            return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
     except (SourceError, SnapshotError) as exc:
         return {"error": exc.code, "message": str(exc), "is_broken": isinstance(exc, BrokenLibraryError)}
     except MemoryError:
         return {"error": SnapshotError.code, "message": TOO_LARGE}
     except Exception:  # noqa: BLE001 (it is the parent that logs)
         return {"error": "fault", "message": traceback.format_exc(), "is_broken": True}
+
+
+def _room(directory: Path) -> int:
+    """Return how many bytes a file in *directory* may have that leaves something of the disk to others."""
+    disk = shutil.disk_usage(directory)
+    if disk.total == 0:  # as some file systems of a network say
+        return sys.maxsize
+    return max(0, disk.free - min(_FREE_BYTES, disk.total // _FREE_PART))
 
 
 def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -130,6 +131,17 @@ def lift_cpu_limit() -> None:
     """Take back what `limit_cpu` did."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+
+
+@contextmanager
+def limited_files(file_bytes: int) -> Iterator[None]:
+    """Write no file of more than *file_bytes* within the block: that fails with EFBIG, as Python ignores SIGXFSZ."""
+    _set_soft(resource.RLIMIT_FSIZE, file_bytes)
+    try:
+        yield
+    finally:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 def _set_soft(kind: int, value: int) -> None:
