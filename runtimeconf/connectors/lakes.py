@@ -49,7 +49,7 @@ DELTA = Connector(
 DELTA_LAKE = replace(DELTA, name="delta_lake")
 
 
-def _check_iceberg(params: Mapping[str, str]) -> str | None:
+def _check_iceberg(location: str, params: Mapping[str, str]) -> str | None:
     """Say what is wrong with the parameters of `iceberg:` together, None when nothing is."""
     if ("iceberg_catalog" in params) != ("iceberg_table" in params):
         return "has only one of iceberg_catalog and iceberg_table"
@@ -57,7 +57,7 @@ def _check_iceberg(params: Mapping[str, str]) -> str | None:
         return "has iceberg_catalog_name, but no iceberg_catalog"
     if "iceberg_table" in params and re.fullmatch(r".+\.[^.]+", params["iceberg_table"]) is None:
         return "has an iceberg_table that is not a namespace, a dot and a name"
-    return check_s3(params)
+    return check_s3(location, params)
 
 
 ICEBERG = Connector(

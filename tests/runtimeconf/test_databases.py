@@ -170,6 +170,24 @@ def test_a_url_that_may_hold_a_password_is_not_shown(fault: Fault, source: str, 
     assert SECRET not in message
 
 
+@pytest.mark.parametrize("scheme", ["grpc", "grpc+tcp", "http"])
+def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
+    fault: Fault, load_text: Load, scheme: str
+) -> None:
+    plain = {"flightsql_endpoint": f"{scheme}://127.example.org:1"}
+    token = {"flightsql_token": "${ env:it }"}
+    password = {"flightsql_username": "u", "flightsql_password": "${ env:it }"}
+    for credentials, shown in ((token, "flightsql_token"), (password, "flightsql_username and flightsql_password")):
+        assert fault(text_of("flightsql:t", {**plain, **credentials}), {"IT": SECRET}) == (
+            "1: datasets[0].params: has a flightsql_endpoint without TLS: everybody on the way reads "
+            f"{shown}; allow_http: true allows it"
+        )
+        assert read(load_text, "flightsql:t", {**plain, **credentials, "allow_http": "true"})
+        for endpoint in (f"{scheme}://localhost:1", f"{scheme}://[::1]:1", "grpc+tls://host:1", "https://host:1"):
+            assert read(load_text, "flightsql:t", {**credentials, "flightsql_endpoint": endpoint})
+    assert read(load_text, "flightsql:t", plain)
+
+
 def test_a_token_is_ascii_as_headers_are(fault: Fault) -> None:
     params = {**FLIGHTSQL, "flightsql_token": "${ env:it }"}
 
