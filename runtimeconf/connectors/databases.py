@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.downloads import ALLOW_HTTP, check_credentials
+from runtimeconf.connectors.files import refuse_url
 from runtimeconf.connectors.tables import table_locator
 from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
 from runtimeconf.shapes import Choice, FilePath, Text, UnfitError, parse_host
@@ -70,6 +71,7 @@ POSTGRES = Connector(
 
 
 def _locate_file(text: str, directory: Path) -> str:
+    refuse_url(text)
     path = text.removeprefix("//")
     if not path.strip():
         raise UnfitError("there is no path after the colon")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.connectors.files import refuse_url
 from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_place
 from runtimeconf.shapes import FilePath, Text, UnfitError
 
@@ -24,6 +25,7 @@ def locate_table(text: str, directory: Path) -> str:
     """
     path = text.removeprefix("file://")
     if "://" not in path:
+        refuse_url(text)
         if not path.strip():
             raise UnfitError("there is no path after the colon")
         return str(directory / path)
@@ -31,6 +33,7 @@ def locate_table(text: str, directory: Path) -> str:
     if scheme not in {"s3", "s3a"}:
         raise UnfitError("of URLs, only s3://bucket/prefix")
     bucket, key = parse_place(rest)
+    refuse_url(key)
     prefix = key.strip("/")
     if not prefix or ".." in prefix.split("/"):
         raise UnfitError("a prefix within the bucket, without ..")
