@@ -131,6 +131,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
         ("grpc.keepalive_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
+        # What a client still sent before it stopped ends the wait for anything, not the one for its answer: a minute.
+        ("grpc.http2.ping_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Clients may ping as often as we do.

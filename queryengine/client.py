@@ -195,7 +195,12 @@ class ClientResult:
             raise
         # Before others may end this: what they take away must not look like the end of the answer.
         chunk = self._ready.popleft() if self._ready else None
-        self._reading = False
+        with self._lock:
+            self._reading = False
+            is_stopped = self._reason is not None and not self._complete
+        if is_stopped:  # Whoever closed this meanwhile has left its end to this thread, which may never come back.
+            self._end()
+            self._check()
         if chunk is None:
             raise StopIteration
         return chunk
@@ -209,6 +214,7 @@ class ClientResult:
         self._end(unless_reading=True)
         if not self._ended:
             self.cancel()
+            self._end(unless_reading=True)  # The one who read may have been through before there was a reason.
 
     # What the broker says.
 

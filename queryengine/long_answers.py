@@ -9,6 +9,7 @@ statistics bound the length of each text in them. That holds for as long as the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import duckdb
@@ -24,6 +25,10 @@ BATCH_BYTES: Final = 3 * 1024 * 1024
 LONG_ROWS: Final = 100_000
 FAST_ROWS_PER_S: Final = 500_000
 
+#: The longest that the first rows of an answer may have taken, in seconds. To ask for statistics computes the first row
+#: again, with all that comes before it: a sort, a group, a join.
+FIRST_S: Final = 0.1
+
 #: The vectors of a batch. Row groups are read by themselves and have 60, so these leave no smaller batch at their ends.
 _VECTORS: Final = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
 
@@ -32,6 +37,27 @@ _MOST_STATEMENTS: Final = 256
 
 _TEXTS: Final = frozenset({pa.lib.Type_STRING, pa.lib.Type_BINARY})
 _TEXT_BITS: Final = 8 * 4  # the offset of a text
+
+
+@dataclass(slots=True)
+class Pace:
+    """How an answer comes: its rows, the seconds until the first of them, and those in which all were computed."""
+
+    rows: int = 0
+    first_s: float = 0.0
+    spent_s: float = 0.0
+
+    def add(self, rows: int, spent_s: float) -> None:
+        """Count *rows* that were computed in *spent_s* seconds."""
+        if not self.rows:
+            self.first_s += spent_s
+        self.rows += rows
+        self.spent_s += spent_s
+
+    @property
+    def is_long_and_fast(self) -> bool:
+        """Whether there were many rows, the first at once and the others in no time."""
+        return self.rows >= LONG_ROWS and self.first_s <= FIRST_S and self.rows >= FAST_ROWS_PER_S * self.spent_s
 
 
 class LongAnswers:
@@ -44,7 +70,7 @@ class LongAnswers:
         """Return how many rows a batch of *sql* may have."""
         return self._rows.get(sql, VECTOR_ROWS)
 
-    def learn(self, sql: str, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, rows: int, spent_s: float) -> None:
+    def learn(self, sql: str, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, pace: Pace) -> None:
         """
         Learn from an answer to *sql* that came to its end.
 
@@ -52,13 +78,12 @@ class LongAnswers:
             sql: Always has the same answer, as it has no parameters and reads no clock.
             relation: The statement.
             schema: Of its batches.
-            rows: How many it had.
-            spent_s: Seconds in which they were computed.
+            pace: How it came.
 
         Raises:
             duckdb.Error: The statistics cannot be read.
         """
-        if sql in self._rows or rows < LONG_ROWS or rows < FAST_ROWS_PER_S * spent_s:
+        if sql in self._rows or not pace.is_long_and_fast:
             return
         if len(self._rows) < _MOST_STATEMENTS:
             row_bytes = _widest_row(relation, schema) or BATCH_BYTES

@@ -43,11 +43,12 @@ from queryengine.errors import (
     DatasetNotLoadedError,
     EngineUnavailableError,
     ParameterError,
+    QueryError,
     SqlError,
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS, LongAnswers
+from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS, LongAnswers, Pace
 from queryengine.parameters import UNKNOWN_TYPE, bind, nulls
 from queryengine.values import arrow_projection
 from queryengine.views import GatedView
@@ -139,9 +140,8 @@ class Reader:
         self._interruption = interruption
         self._shared = shared
         self._batches: pa.RecordBatchReader | None = None
-        self._learn: Callable[[int, float], None] | None = None
-        self._rows = 0
-        self._spent_s = 0.0
+        self._learn: Callable[[Pace], None] | None = None
+        self._pace = Pace()
         self._ahead: deque[pa.RecordBatch] = deque()
         self._lines_before = 0
         self._ended = False
@@ -165,7 +165,9 @@ class Reader:
             bound = self._bound_before(statement.sql) if lasting else self._bind(statement.sql, parameters)
             self.columns, self._lines_before = bound.columns, bound.lines_before
             self._interruption.check()
+            began = time.perf_counter()
             self._batches = bound.relation.to_arrow_reader(known.batch_rows(statement.sql) if lasting else VECTOR_ROWS)
+            self._pace.add(0, time.perf_counter() - began)  # which sorts, groups and joins
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         self.schema = self._batches.schema
@@ -232,6 +234,7 @@ class Reader:
             size += batch_bytes
         if held:
             yield _joined(held)
+        self._learn_from_it()
 
     def interrupt(self) -> None:
         """Make the engine give up what it computes now, if it looks. Harmless after `close`."""
@@ -256,12 +259,23 @@ class Reader:
             if batches is not None:
                 batches.close()
             in_peace = self._ended and not self._interrupted
-            if in_peace and self._learn is not None:
-                self._learn(self._rows, self._spent_s)
             if self._shared and in_peace and self._session.keep(self._cursor):
                 return
             self._cursor.connection.execute("ROLLBACK")
         self._cursor.connection.close()
+
+    def _learn_from_it(self) -> None:
+        """Learn from an answer that came to its end; what stops the statement stops this too."""
+        learn, self._learn = self._learn, None
+        batches, self._batches = self._batches, None
+        if learn is None or batches is None or not self._ended:
+            return
+        try:
+            batches.close()
+            self._interruption.check()
+            learn(self._pace)
+        except (*duckdb_errors.ENGINE_ERRORS, QueryError):
+            self._shared = False  # All rows are there, but who knows how the transaction is.
 
     def _begin(self) -> None:
         if self._cursor.begun_s is None:
@@ -342,8 +356,7 @@ class Reader:
             return None
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
-        self._spent_s += time.perf_counter() - began
-        self._rows += batch.num_rows
+        self._pace.add(batch.num_rows, time.perf_counter() - began)
         return batch
 
     def _failure(self, exc: BaseException) -> Exception:

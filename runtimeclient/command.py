@@ -61,6 +61,7 @@ class Invocation:
         connection = resolve(self.options, self.environ)
         if connection.credential.warning:
             self.console.warn(connection.credential.warning)
+        self.console.keep_from_others(connection.credential.api_key)
         return connection.open()
 
 

@@ -55,6 +55,11 @@ class Console:
         # https://no-color.org
         self._may_color = has_color and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._has_pager = has_pager
+        self._api_key: str | None = None
+
+    def keep_from_others(self, api_key: str | None) -> None:
+        """Have no program that is started here find the key in its environment, whatever the variable is called."""
+        self._api_key = api_key
 
     @property
     def is_interactive(self) -> bool:
@@ -106,7 +111,9 @@ class Console:
         if command is None:
             yield Output(self.stdout)
             return
-        stream = PagedStream(self.stdout, *self.size(), command, self._environ)
+        key = self._api_key
+        environ = {name: value for name, value in self._environ.items() if key is None or key not in value}
+        stream = PagedStream(self.stdout, *self.size(), command, environ)
         try:
             yield Output(stream)
         except BrokenPipeError:

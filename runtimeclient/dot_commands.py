@@ -102,7 +102,8 @@ def read_typed(text: str) -> tuple[list[Statement | Called], bool]:
     """
     parts: list[Statement | Called] = []
     splitter = StatementSplitter()
-    for line in f"{text}\n".splitlines(keepends=True):
+    # Not splitlines: a form feed or a line separator (U+2028) ends no comment.
+    for line in (f"{line}\n" for line in text.split("\n")):
         called = None if splitter.is_waiting else _called(line)
         if called is None:
             parts += splitter.feed(line)

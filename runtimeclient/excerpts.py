@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from runtimeclient.screen import visible, width
 from runtimeclient.statements import Statement
 
-# At the end of a message: a line of the statement, cut on both sides when it is long, and a caret below it.
-_EXCERPT = re.compile(r"\s*^LINE (?P<line>[0-9]+): (?P<text>.*)\n(?P<space>[ ]*)\^[\^~ ]*\s*\Z", re.MULTILINE)
-_POSITION = re.compile(r" ?\(line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
+# The last two lines of a message: a line of the statement, cut on both sides when it is long, and a caret below it.
+# A number of more digits is no line of anything, and Python refuses to read very long ones.
+_EXCERPT = re.compile(r"LINE (?P<line>[0-9]{1,9}): (?P<text>.*)\n(?P<space>[ ]*)\^[\^~ ]*")
+_POSITION = re.compile(r" ?\(line (?P<line>[0-9]{1,9}), column (?P<column>[0-9]{1,9})\)")
 _CUT = "..."
 _LONGEST_SHOWN = 200
 
@@ -51,14 +52,16 @@ def find_place(message: str, statement: Statement) -> tuple[str, Place | None]:
         or one that the statement does not have.
     """
     lines = statement.text.split("\n")
-    if found := _EXCERPT.search(message):
+    # By lines, not by a search in the text: that would take hours for the spaces that a hostile server can send.
+    before, excerpt, caret_line = ["", "", *message.rstrip().rsplit("\n", 2)][-3:]
+    if found := _EXCERPT.fullmatch(f"{excerpt}\n{caret_line}"):
         number, text = int(found["line"]), found["text"]
         caret = _index_at(text, len(found["space"]) - len(f"LINE {number}: "))
         is_cut = text.startswith(_CUT)
         core = text.removeprefix(_CUT).removesuffix(_CUT)
         if 1 <= number <= len(lines) and (at := lines[number - 1].find(core)) >= 0:
             column = at + caret - (len(_CUT) if is_cut else 0)
-            return message[: found.start()], _place(statement, lines, number, column + 1)
+            return before.rstrip(), _place(statement, lines, number, column + 1)
     elif (found := _POSITION.search(message)) and 1 <= int(found["line"]) <= len(lines):
         place = _place(statement, lines, int(found["line"]), int(found["column"]))
         return message[: found.start()] + message[found.end() :], place

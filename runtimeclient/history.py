@@ -13,6 +13,7 @@ from pathlib import Path
 from prompt_toolkit.history import History
 
 from runtimeclient.errors import OutputError
+from runtimeclient.paths import path_of
 
 # Above this the older half is dropped at the next start.
 _LONGEST_FILE_BYTES = 1 << 20
@@ -25,9 +26,11 @@ def history_path(environ: Mapping[str, str]) -> Path:
     Give the place of the history: `latchkey/history` in the directory for state.
 
     https://specifications.freedesktop.org/basedir-spec: a relative XDG_STATE_HOME does not count.
+
+    Raises UsageError when nobody knows the home directory.
     """
     home = environ.get("XDG_STATE_HOME", "")
-    state = Path(home) if Path(home).is_absolute() else Path("~/.local/state").expanduser()
+    state = Path(home) if Path(home).is_absolute() else path_of("~/.local/state")
     return state / "latchkey" / "history"
 
 

@@ -102,7 +102,8 @@ def output_file(path: Path) -> Iterator[OutputFile]:
     """
     Open a file that gets its name when the block ends well; when it does not, what was there before stays.
 
-    It is written under another name beside it. A device or a pipe is written as it is.
+    It is written under another name beside it. A device or a pipe is written as it is, and so is a file that takes
+    standard output or error: `/dev/stdout` leads to it, and what else goes there would be lost with the old one.
 
     Raises:
         OutputError: The file cannot be written.
@@ -110,11 +111,13 @@ def output_file(path: Path) -> Iterator[OutputFile]:
     try:
         # A link goes on leading to the file that it names.
         target = path.resolve()
-        is_special = target.exists() and not target.is_file()
+        own = _own_stream(target)
+        is_special = own is not None or (target.exists() and not target.is_file())
         part = target if is_special else target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
         flags = os.O_WRONLY if is_special else os.O_WRONLY | os.O_CREAT | os.O_EXCL
         mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
-        file = OutputFile(path, open(os.open(part, flags | os.O_CLOEXEC, mode), "wb"))  # noqa: PTH123, SIM115
+        descriptor = os.open(part, flags | os.O_CLOEXEC, mode) if own is None else os.dup(own)
+        file = OutputFile(path, open(descriptor, "wb"))  # noqa: PTH123, SIM115
     except OSError as exc:
         raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
     try:
@@ -131,3 +134,12 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         raise
     finally:
         file.close()
+
+
+def _own_stream(target: Path) -> int | None:
+    """Give the descriptor of standard output or error that leads to *target*, if one does."""
+    for descriptor in (1, 2):
+        with suppress(OSError):  # There is no such file yet, or the stream is closed.
+            if os.path.samestat(os.fstat(descriptor), target.stat()):
+                return descriptor
+    return None

@@ -41,7 +41,7 @@ class PagedStream:
         columns: Its width.
         lines: Its height.
         command: The pager and its arguments.
-        environ: The environment of the pager; the API key is taken out of it.
+        environ: The environment of the pager; the variable of the API key is taken out of it.
     """
 
     def __init__(
@@ -55,11 +55,16 @@ class PagedStream:
         self._environ = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
         self._held: list[str] = []
         self._pager: subprocess.Popen[str] | None = None
+        # It does not start, so everything goes to the terminal.
+        self._is_unusable = False
 
     def write(self, text: str, /) -> None:
         """Take *text*, which brings its own line breaks."""
         if self._pager is not None:
             self._pipe.write(text)
+            return
+        if self._is_unusable:
+            self._stream.write(text)
             return
         self._held.append(text)
         self._free_lines -= sum(max(1, -(-width(line) // self._columns)) for line in text.splitlines())
@@ -70,6 +75,8 @@ class PagedStream:
         """Pass on what was taken, once the pager runs."""
         if self._pager is not None:
             self._pipe.flush()
+        elif self._is_unusable:
+            self._stream.flush()
 
     def close(self) -> None:
         """Show what was held, or wait until the user has left the pager."""
@@ -94,15 +101,21 @@ class PagedStream:
 
     def _start(self) -> None:
         environ = {"LESS": _LESS_OPTIONS, "LESSHISTFILE": "-", "LESSCHARSET": "utf-8"} | self._environ
-        self._pager = subprocess.Popen(  # noqa: S603 (the user's own PAGER)
-            self._command,
-            stdin=subprocess.PIPE,
-            env=environ,
-            text=True,
-            encoding="utf-8",
-            errors="backslashreplace",
-            # Python ignores SIGPIPE; a program behind the pager should not.
-            restore_signals=True,
-        )
-        self._pipe.write("".join(self._held))
+        held = "".join(self._held)
         self._held.clear()
+        try:
+            self._pager = subprocess.Popen(  # noqa: S603 (the user's own PAGER)
+                self._command,
+                stdin=subprocess.PIPE,
+                env=environ,
+                text=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                # Python ignores SIGPIPE; a program behind the pager should not.
+                restore_signals=True,
+            )
+        except OSError:  # Not a program of this machine, or a script that does not name its interpreter.
+            self._is_unusable = True
+            self._stream.write(held)
+            return
+        self._pipe.write(held)

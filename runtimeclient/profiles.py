@@ -25,6 +25,7 @@ from typing import Any
 
 from runtimeclient.endpoint import Endpoint, parse_endpoint
 from runtimeclient.errors import UsageError
+from runtimeclient.paths import path_of
 
 PROFILE_VARIABLE = "LATCHKEY_PROFILE"
 #: The profile that applies when none is named, if there is one of that name.
@@ -81,9 +82,13 @@ class Profile:
 
 
 def config_directory(environ: Mapping[str, str]) -> Path:
-    """Give the directory of the configuration (XDG Base Directory Specification: a relative path is ignored)."""
+    """
+    Give the directory of the configuration (XDG Base Directory Specification: a relative path is ignored).
+
+    Raises UsageError when nobody knows the home directory.
+    """
     base = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else Path("~/.config").expanduser()) / "latchkey"
+    return (Path(base) if base.startswith("/") else path_of("~/.config")) / "latchkey"
 
 
 def check_profile_name(name: str) -> str:
@@ -101,7 +106,13 @@ def find_profile(named: str | None, environ: Mapping[str, str]) -> Profile | Non
         UsageError: There is none of that name, or the file cannot be used.
     """
     name = environ.get(PROFILE_VARIABLE) or None if named is None else named
-    directory = config_directory(environ)
+    try:
+        directory = config_directory(environ)
+    except UsageError:
+        # A user without a home has no profiles, and needs none as long as nobody asks for one.
+        if name is None:
+            return None
+        raise
     profiles = read_config(directory / "config.toml")
     if name is None:
         table = profiles.get(DEFAULT_PROFILE)
@@ -124,7 +135,7 @@ def read_config(file: Path) -> Mapping[str, Mapping[str, Any]]:
         with file.open("rb") as stream:
             content = stream.read(_LONGEST_CONFIG_BYTES + 1)
             mode = os.fstat(stream.fileno()).st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # The latter with XDG_CONFIG_HOME=/dev/null.
         return {}
     except OSError as exc:
         raise UsageError(f"{file} cannot be read: {exc.strerror}.") from exc
@@ -182,4 +193,4 @@ def _profile(name: str, table: Mapping[str, Any], directory: Path, *, is_named: 
 
 
 def _path(table: Mapping[str, Any], name: str, directory: Path) -> Path | None:
-    return directory / Path(table[name]).expanduser() if name in table else None
+    return directory / path_of(table[name]) if name in table else None

@@ -8,7 +8,7 @@ from runtimeclient.asking import Asker
 from runtimeclient.command import Invocation
 from runtimeclient.completing import PromptCompleter
 from runtimeclient.credentials import KEY_VARIABLE
-from runtimeclient.errors import OutputError
+from runtimeclient.errors import OutputError, UsageError
 from runtimeclient.formats import FORMATS
 from runtimeclient.history import FileHistory, history_path
 from runtimeclient.line_editor import LineEditor
@@ -33,6 +33,6 @@ def _history(asker: Asker, invocation: Invocation) -> History:
 
     try:
         return FileHistory(history_path(invocation.environ), holds_key)
-    except OutputError as exc:
+    except (OutputError, UsageError) as exc:
         invocation.console.warn(str(exc))
         return InMemoryHistory()

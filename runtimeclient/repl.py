@@ -7,7 +7,6 @@ import termios
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol, TextIO
 
 from runtimeclient.asking import Asker
@@ -17,6 +16,7 @@ from runtimeclient.dot_commands import Called, find_command, help_text, read_typ
 from runtimeclient.errors import ClientError, UsageError
 from runtimeclient.formats import FORMATS, format_of
 from runtimeclient.names import COLUMNS_SQL, Names
+from runtimeclient.paths import path_of
 from runtimeclient.quantities import duration
 from runtimeclient.scripts import read_statements
 from runtimeclient.statements import Statement
@@ -121,7 +121,8 @@ class Repl:
             self._console.tell(f"Time: {duration(asked.elapsed_s)}")
 
     def _schema(self, table: str) -> None:
-        name = table if table.startswith('"') else quoted(table)
+        # A dot parts the schema from the table; a name with a dot in it is typed in quotes.
+        name = table if table.startswith('"') else ".".join(map(quoted, table.split(".")))
         self._ask(Statement(f"DESCRIBE {name}" if table else COLUMNS_SQL))
 
     def _format(self, name: str) -> None:
@@ -168,7 +169,7 @@ class Repl:
         self._file.close()
         if not name:
             return
-        path = Path(name).expanduser()
+        path = path_of(name)
         style = self._asker.style
         with ExitStack() as stack:
             stack.enter_context(self._asker.into(path))
@@ -201,7 +202,7 @@ class Repl:
     def _read(self, name: str) -> None:
         if not name:
             raise UsageError("Name the file to read.")
-        for statement in read_statements(str(Path(name).expanduser())):
+        for statement in read_statements(str(path_of(name))):
             self._ask(statement)
 
     def _quit(self, _: str) -> None:

@@ -11,6 +11,9 @@ from runtimeclient.errors import NotARuntimeError
 
 T = TypeVar("T", str, int)
 
+# Whatever a runtime counts fits into 64 bits.
+_LARGEST_NUMBER = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentStatus:
@@ -142,7 +145,10 @@ class ActiveQuery:
     def from_json(cls, item: Mapping[str, Any]) -> Self:
         """Read one row, of ours or of Spice.ai's. Raises NotARuntimeError on a wrong type."""
         if "query_id" in item:
-            started = datetime.fromtimestamp((_optional(item, "started_at_ms", int) or 0) / 1000, UTC)
+            try:
+                started = datetime.fromtimestamp((_optional(item, "started_at_ms", int) or 0) / 1000, UTC)
+            except (OverflowError, ValueError, OSError) as exc:
+                raise _wrong_type("started_at_ms") from exc
             return cls(
                 id=_required(item, "query_id", str),
                 started=started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -186,5 +192,11 @@ def _required(item: Mapping[str, Any], name: str, kind: type[T]) -> T:
 def _optional(item: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     value = item.get(name)
     if value is not None and not isinstance(value, kind):
-        raise NotARuntimeError(f"The field {name} of the answer is not of the type it should be: is this a runtime?")
+        raise _wrong_type(name)
+    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+        raise _wrong_type(name)
     return value
+
+
+def _wrong_type(name: str) -> NotARuntimeError:
+    return NotARuntimeError(f"The field {name} of the answer is not of the type it should be: is this a runtime?")

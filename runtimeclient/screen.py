@@ -9,6 +9,11 @@ from rich.cells import cell_len
 
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _JOINERS = "\u200c\u200d"
+# Printable for Python, and yet nothing is seen of them: what Unicode calls default ignorable (DerivedCoreProperties),
+# but for the selectors of text or emoji style, and the blank pattern of Braille.
+_BLANKS = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]"
+)
 # Emoji younger than the Unicode tables of this Python.
 _EMOJI_BLOCKS = range(0x1F000, 0x1FB00)
 _LONGEST_LINE = 4000
@@ -20,9 +25,9 @@ def visible(text: str) -> str:
     Escape what could act on a terminal or hide.
 
     That is control and format characters (`\x1b`, `\u202e`), lone surrogates, line and paragraph separators, unassigned
-    and private code points. Line breaks and tabs become `\n` and `\t`.
+    and private code points, and those that show nothing. Line breaks and tabs become `\n` and `\t`.
     """
-    if text.isprintable():
+    if text.isprintable() and (text.isascii() or not _BLANKS.search(text)):
         return text
     previous = ""
     shown = []
@@ -45,6 +50,8 @@ def width(text: str) -> int:
 
 
 def _is_harmless(character: str, previous: str) -> bool:
+    if _BLANKS.match(character):
+        return False
     if character.isprintable() or unicodedata.category(character) == "Zs":
         return True
     # Persian, Indic scripts and emoji need the joiners; between Latin letters they only hide a difference.

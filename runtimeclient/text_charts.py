@@ -40,7 +40,7 @@ def draw_text(chart: Chart, style: Style) -> Iterator[str]:
 def _bars(chart: Chart, columns: int, style: Style) -> Iterator[str]:
     labels = [_cut(label) for label in chart.labels]
     values = [value for numbers in chart.series.values() for value in numbers if value is not None]
-    texts = {value: f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}" for value in values}
+    texts = {value: f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}" for value in values}
     low, high = min(0.0, *values), max(0.0, *values)
     label_width = max(width(chart.x_name), *map(width, labels))
     room = max(columns - label_width - max(map(len, texts.values())) - 5, 8)
@@ -122,11 +122,13 @@ def _moment(seconds: float, span_s: float) -> str:
 
 
 def _cut(label: str, longest: int = _LONGEST_LABEL) -> str:
-    if width(label) <= longest:
+    # A label may be megabytes long, and its width is counted character by character. An emoji may be made of eight.
+    start = label[: 8 * longest]
+    if label == start and width(label) <= longest:
         return label
-    while width(label) > longest - 1:
-        label = label[:-1]
-    return label + "…"
+    while width(start) > longest - 1:
+        start = start[:-1]
+    return start + "…"
 
 
 def _right(text: str, columns: int) -> str:

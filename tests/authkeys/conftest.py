@@ -3,13 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from authkeys import state
-
-# How long an example takes says more about the other processes of the machine than about the code.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)

@@ -461,6 +461,34 @@ def test_close_ends_a_statement_that_another_thread_reads(setup: Setup, engine: 
     setup.wait_until_idle()
 
 
+def test_close_ends_a_statement_whose_next_chunk_is_under_way(
+    setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "STOP_S", LONG_S)
+    has_read = threading.Event()
+
+    def in_the_middle(peer: Peer) -> None:
+        peer.send(HEADER, data(b"first"))
+        peer.wait_for_stop()
+        peer.send(data(b"second"))
+        assert has_read.wait(LONG_S)
+        peer.send(error("query_cancelled"))
+
+    setup.engine.scripts["SELECT 2"] = in_the_middle
+    result = run(engine, "SELECT 2")
+    assert next(result) == b"first"
+    reader, outcome = in_thread(lambda: next(result))
+    wait_until(lambda: result._reading, within_s=LONG_S)
+
+    result.close()  # and nobody asks for another chunk
+
+    assert finished(reader)
+    assert isinstance(outcome[0], QueryCancelledError)
+    has_read.set()
+    setup.wait_until_idle()
+    assert setup.engine.killed == []
+
+
 def test_a_worker_that_does_not_obey_is_killed(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from queryengine.long_answers import LONG_ROWS, VECTOR_ROWS, LongAnswers
+from queryengine.long_answers import LONG_ROWS, VECTOR_ROWS, LongAnswers, Pace
 
 SQL = "FROM t"
+LONG = Pace(rows=LONG_ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +25,10 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def learnt(connection: duckdb.DuckDBPyConnection, sql: str, rows: int = LONG_ROWS, spent_s: float = 0.0) -> int:
+def learnt(connection: duckdb.DuckDBPyConnection, sql: str, pace: Pace = LONG) -> int:
     answers = LongAnswers()
     relation = connection.sql(sql)
-    answers.learn(SQL, relation, relation.to_arrow_reader(1).schema, rows, spent_s)
+    answers.learn(SQL, relation, relation.to_arrow_reader(1).schema, pace)
     return answers.batch_rows(SQL)
 
 
@@ -52,13 +53,15 @@ def test_batches_are_as_large_as_their_rows_allow(
 
 
 @pytest.mark.parametrize(
-    ("rows", "spent_s"),
-    [pytest.param(LONG_ROWS - 1, 0.0, id="short"), pytest.param(LONG_ROWS, 1.0, id="slow")],
+    "pace",
+    [
+        pytest.param(Pace(LONG_ROWS - 1), id="short"),
+        pytest.param(Pace(LONG_ROWS, spent_s=1.0), id="slow"),
+        pytest.param(Pace(100 * LONG_ROWS, first_s=0.2, spent_s=0.2), id="slow to begin"),
+    ],
 )
-def test_nothing_is_learnt_of_an_answer_that_is(
-    connection: duckdb.DuckDBPyConnection, rows: int, spent_s: float
-) -> None:
-    assert learnt(connection, "SELECT id FROM t", rows, spent_s) == VECTOR_ROWS
+def test_nothing_is_learnt_of_an_answer_that_is(connection: duckdb.DuckDBPyConnection, pace: Pace) -> None:
+    assert learnt(connection, "SELECT id FROM t", pace) == VECTOR_ROWS
 
 
 def test_an_empty_relation_bounds_no_text(connection: duckdb.DuckDBPyConnection) -> None:
@@ -71,6 +74,6 @@ def test_so_many_statements_are_known(connection: duckdb.DuckDBPyConnection, mon
     relation = connection.sql("SELECT id FROM t")
     schema = relation.to_arrow_reader(1).schema
     for number in range(5):
-        answers.learn(f"SELECT {number}", relation, schema, LONG_ROWS, 0.0)
+        answers.learn(f"SELECT {number}", relation, schema, LONG)
 
     assert [answers.batch_rows(f"SELECT {number}") > VECTOR_ROWS for number in range(5)] == [True] * 3 + [False] * 2

@@ -197,6 +197,15 @@ def test_the_next_answer_to_a_long_statement_has_larger_batches(
     assert first == [VECTOR_ROWS, 60 * VECTOR_ROWS, 10, VECTOR_ROWS, VECTOR_ROWS]
 
 
+def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession) -> None:
+    session = open_session()
+    sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
+
+    assert table(run(session, sql)).num_rows == 200_000
+    with closing(run(session, sql)) as reader:  # Asked for the width of its rows, DuckDB would group them once more.
+        assert next(iter(reader)).num_rows == VECTOR_ROWS
+
+
 def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
     open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

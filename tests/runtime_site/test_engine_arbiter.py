@@ -175,7 +175,7 @@ def test_the_end_of_a_worker_costs_its_own_statement_only(
 def test_a_worker_that_is_stopped_under_a_statement_is_killed(
     make_engine: Callable[..., EngineProcess], make_client: Callable[[EngineProcess], EngineClient]
 ) -> None:
-    engine = make_engine(timeout_s=2.0)
+    engine = make_engine(timeout_s=5.0)
     client = make_client(engine)
     asking = Asking(client, ENDLESS, query_id="stopped")
     pid = engine.worker_of("stopped")

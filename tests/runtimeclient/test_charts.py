@@ -115,6 +115,20 @@ def test_a_long_label_is_cut_and_a_missing_value_is_no_bar() -> None:
     assert "2,000,000" in lines[3]
 
 
+def test_labels_and_numbers_of_any_length_fit() -> None:
+    rows: list[list[JsonValue]] = [["x" * 1_000_000, *n(1e300)], ["é" * 30, *n(-1e300)]]
+    decomposed = "e\u0301" * 30
+    chart = make_chart(("a", "y"), [*rows, [decomposed, *n(1e14)]], ChartRequest())
+
+    lines = drawn(chart)
+
+    assert lines[1].startswith("x" * 29 + "… │")
+    assert lines[1].endswith(" 1e+300")
+    assert lines[3].startswith(decomposed + " │")
+    assert lines[3].endswith(" 100,000,000,000,000")
+    assert max(map(len, lines[:3])) <= 60
+
+
 @pytest.mark.parametrize("kind", ["line", "scatter"])
 @pytest.mark.parametrize("is_colored", [False, True])
 def test_lines_and_points_have_readable_axes(kind: str, is_colored: bool) -> None:

@@ -58,6 +58,12 @@ def test_a_message_names_a_place(message: str, statement: Statement, told: str, 
         "Bad\n\nLINE 7: SELECT\n        ^",
         "Bad\n\nLINE 1: something else\n        ^",
         "LINE 1: SELECT in the middle\n of a message",
+        pytest.param(f"Bad (line {'9' * 5000}, column 1).", id="a line beyond what Python reads"),
+        pytest.param(f"Bad (line 1, column {'9' * 5000}).", id="a column beyond what Python reads"),
+        pytest.param(f"Bad\n\nLINE {'9' * 5000}: SELECT\n        ^", id="an excerpt beyond what Python reads"),
+        # A search that tries every space anew takes hours.
+        pytest.param(f"Bad{' ' * 1_000_000}x", id="a million spaces"),
+        pytest.param(f"Bad\n\nLINE 1: SELECT\n{' ' * 1_000_000}x", id="a million spaces before no caret"),
     ],
 )
 def test_a_message_without_a_place_of_the_statement_stays(message: str) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.errors import AnswerCutError
@@ -34,11 +34,6 @@ def as_written(value: object) -> object:
     return Number(json.dumps(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-# A slow machine is no fault of the code.
-_ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@_ON_ANY_MACHINE
 @given(st.lists(_JSON, max_size=6), st.booleans(), st.sampled_from([None, 1]), st.integers(1, 30))
 def test_reads_what_was_written_however_it_is_cut_in_pieces(
     values: list[object], is_ascii: bool, indent: int | None, size: int
@@ -48,7 +43,6 @@ def test_reads_what_was_written_however_it_is_cut_in_pieces(
     assert items(text, size) == [as_written(value) for value in values]
 
 
-@_ON_ANY_MACHINE
 @given(st.lists(_JSON, min_size=1, max_size=4), st.data())
 def test_a_cut_text_never_looks_complete(values: list[object], data: st.DataObject) -> None:
     text = json.dumps(values)

@@ -138,6 +138,38 @@ def test_queries_of_spice_are_listed_too(remote: Remote) -> None:
     assert done.out == "id,started,state,sql\n9f,2013-01-01T00:00:00.500Z,running,SELECT 1\n"
 
 
+@pytest.mark.parametrize("number", ["9" * 25, "9" * 400])
+@pytest.mark.parametrize(
+    ("path", "body", "arguments"),
+    [
+        ("/v1/sql/active", '{"queries":[{"query_id":"a","started_at_ms":N}]}', ("queries",)),
+        (
+            "/v1/datasets",
+            '[{"from":"f","name":"n","acceleration_enabled":true,"status":"Ready","age_s":N,"bytes":N}]',
+            ("datasets",),
+        ),
+    ],
+)
+def test_a_number_beyond_all_counts_is_not_one_of_a_runtime(
+    remote: Remote, path: str, body: str, arguments: tuple[str, ...], number: str
+) -> None:
+    remote.on("GET", path, Reply(body=body.replace("N", number).encode()))
+
+    done = call(*arguments, "--http-endpoint", remote.url)
+
+    assert (done.status, done.out) == (3, "")
+    assert done.err.endswith("is not of the type it should be: is this a runtime?\n")
+
+
+def test_a_time_beyond_the_calendar_is_not_one_of_a_runtime(remote: Remote) -> None:
+    remote.on("GET", "/v1/sql/active", Reply(body=b'{"queries":[{"query_id":"a","started_at_ms":999999999999999999}]}'))
+
+    done = call("queries", "--http-endpoint", remote.url)
+
+    assert (done.status, done.out) == (3, "")
+    assert "started_at_ms" in done.err
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -3,6 +3,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +60,22 @@ def test_a_reader_that_has_gone_is_no_output_error() -> None:
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     assert caught.value.errno == errno.EPIPE
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "log"])
+def test_a_file_that_takes_standard_output_is_written_as_it_is(tmp_path: Path, name: str) -> None:
+    program = (
+        "import pathlib, sys; from runtimeclient.output import output_file\n"
+        "print('before', flush=True)\n"
+        "with output_file(pathlib.Path(sys.argv[1])) as file: file.output.write('answer\\n')\n"
+        "print('after')\n"
+    )
+    log = tmp_path / "log"
+    log.write_text("yesterday\n")
+
+    with log.open("a") as stream:
+        command = [sys.executable, "-c", program, name.replace("log", str(log))]
+        environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        subprocess.run(command, stdout=stream, env=environ, timeout=60, check=True)
+
+    assert log.read_text() == "yesterday\nbefore\nanswer\nafter\n"

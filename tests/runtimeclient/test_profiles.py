@@ -179,6 +179,36 @@ def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
     assert call("logout", "--profile", "absent").err == "Error: There is no profile absent.\n"
 
 
+@pytest.mark.parametrize("field", ["api_key_file", "tls_root_certificate_file"])
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\\u0000b"])
+def test_a_path_that_cannot_be_is_a_usage_error(tmp_path: Path, field: str, path: str) -> None:
+    write(tmp_path, f'[profiles.test]\nendpoint = "https://127.0.0.1:1"\n{field} = "{path}"\n')
+
+    done = call_at(tmp_path, "status", "--profile", "test")
+
+    assert (done.status, done.err.count("\n")) == (2, 1)
+
+
+def test_who_has_no_home_has_no_profiles(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_no_entry(uid: int) -> None:
+        raise KeyError(uid)
+
+    remote.on("GET", "/v1/status", STATUS)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", has_no_entry)
+
+    for home in ("", "relative"):
+        assert call("status", "--http-endpoint", remote.url, environ={"XDG_CONFIG_HOME": home}).status == 0
+        named = call("status", "--profile", "test", environ={"XDG_CONFIG_HOME": home})
+        assert (named.status, named.err.count("\n")) == (2, 1)
+
+
+def test_a_configuration_directory_that_is_none_has_no_profiles(remote: Remote) -> None:
+    remote.on("GET", "/v1/status", STATUS)
+
+    assert call("status", "--http-endpoint", remote.url, environ={"XDG_CONFIG_HOME": os.devnull}).status == 0
+
+
 @pytest.mark.parametrize("place", ["keyring", "file"])
 def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
     runtime: Remote, tmp_path: Path, ring: Ring, place: str

@@ -183,6 +183,21 @@ def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
     assert statements(runtime) == ["SELECT 1", "SELECT absent"]
 
 
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\0b"])
+@pytest.mark.parametrize("command", [".read", ".output"])
+def test_a_path_that_cannot_be_leaves_the_prompt(runtime: Remote, command: str, path: str) -> None:
+    talk = Conversation(f"{command} {path}", "SELECT 1;")
+
+    assert talk.run(runtime) == ONE_TABLE
+    assert any(line.startswith("Error: ") for line in talk.told)
+
+
+def test_the_table_to_describe_may_name_its_schema(runtime: Remote) -> None:
+    Conversation(".schema main.Flights", '.schema "a.b"').run(runtime)
+
+    assert statements(runtime) == ['DESCRIBE "main"."Flights"', 'DESCRIBE "a.b"']
+
+
 def test_ctrl_c_twice_leaves(runtime: Remote) -> None:
     talk = Conversation(KeyboardInterrupt, "SELECT 2;", KeyboardInterrupt, KeyboardInterrupt, "SELECT 3;")
 
@@ -213,6 +228,7 @@ def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Rem
         ("SELECT '\n.tables", False),
         ("/* ;", False),
         ("-- ;", True),
+        ("SELECT 1 -- a\x0c; b\u2028;", False),
     ],
 )
 def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:

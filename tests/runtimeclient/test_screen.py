@@ -27,6 +27,9 @@ from runtimeclient.screen import one_line, visible, width
         pytest.param("a\u2028b\u2029", r"a\u2028b\u2029", id="line and paragraph separators"),
         pytest.param("\ud800", r"\ud800", id="lone surrogate"),
         pytest.param("\U000e0041\ue000\uffff", r"\U000e0041\ue000\uffff", id="tag, private, no character"),
+        pytest.param("a\u3164\u2800\u034f", r"a\u3164\u2800\u034f", id="printable, and blank"),
+        pytest.param("a\U000e0100\ufe01", r"a\U000e0100\ufe01", id="selectors that can hide a text"),
+        pytest.param("❤\ufe0f", "❤\ufe0f", id="a selector of emoji style"),
         pytest.param("é 日本 \u3000 \xa0", "é 日本 \u3000 \xa0", id="letters and wide spaces"),
         pytest.param(
             "👩\u200d💻 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",

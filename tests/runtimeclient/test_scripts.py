@@ -147,6 +147,36 @@ def test_what_does_not_fit_goes_to_the_pager(remote: Remote, tmp_path: Path) -> 
     assert seen.read_text().endswith(" 99\n(100 rows)\n")
 
 
+def test_the_pager_finds_the_key_under_no_name(remote: Remote, tmp_path: Path) -> None:
+    seen, pager, config = tmp_path / "seen", tmp_path / "pager", tmp_path / "latchkey" / "config.toml"
+    pager.write_text(f'#!/bin/sh\necho "${{MY_KEY-none}} ${{OTHER-none}}" > {seen}\ncat > /dev/null\n')
+    pager.chmod(0o700)
+    config.parent.mkdir()
+    config.write_text(f'[profiles.default]\nendpoint = "{remote.url}"\napi_key_variable = "MY_KEY"\n')
+    environ = {"PAGER": str(pager), "PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(tmp_path)}
+    remote.on_sql(with_schema(f"[{','.join(['{}'] * 100)}]", "a"))
+
+    done = call("sql", "x", out=Screen(), environ={**environ, "MY_KEY": "secret-key", "OTHER": "other"})
+
+    assert (done.status, done.err) == (0, "")
+    assert seen.read_text() == "none other\n"
+
+
+def test_a_pager_that_does_not_start_is_none(remote: Remote, tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("a script that names no interpreter\n")
+    pager.chmod(0o700)
+    items = ",".join(f'{{"a":"{"x" * 70}"}}' for _ in range(2000))
+    remote.on_sql(with_schema(f"[{items}]", "a"))
+    environ = {"PAGER": str(pager), "PATH": os.environ["PATH"]}
+
+    done = call("sql", "x", "--max-rows", "0", "--http-endpoint", remote.url, out=Screen(), environ=environ)
+
+    assert (done.status, done.err) == (0, "")
+    assert done.out.count("x" * 70) == 2000
+    assert done.out.endswith("\n(2000 rows)\n")
+
+
 def test_leaving_the_pager_is_no_error(remote: Remote) -> None:
     items = ",".join(f'{{"a":"{"x" * 100}"}}' for _ in range(20_000))
     remote.on_sql(with_schema(f"[{items}]", "a"))

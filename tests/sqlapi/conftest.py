@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
 
 import authkeys.state
 import datasets.state
@@ -22,10 +21,6 @@ from runtimeconf.secret import Secret
 from tests.sqlapi.harness import K1, K2
 
 PATIENCE_S = 60.0
-
-# How long an example takes says more about the other processes of the machine than about the code.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

@@ -184,7 +184,7 @@ def test_a_client_that_is_killed_frees_its_place(patient: FlightServer) -> None:
 def test_a_client_that_is_stopped_frees_its_place(patient: FlightServer) -> None:
     with reading_client(patient):
         # Nobody says that it is gone: it only answers no more pings.
-        wait_for(lambda: not active(patient), "its place to be free", 90)
+        wait_for(lambda: not active(patient), "its place to be free", 60)
 
         assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
 

@@ -263,6 +263,7 @@ def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
         "serve.lock",
         "manifest.json",
         "refreshes.json",
+        "refresh_tmp",
         "snapshots",
         "snapshots/orders-1.duckdb",
         "tmp",

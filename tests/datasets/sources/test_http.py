@@ -391,7 +391,7 @@ def test_a_changed_file_is_told_from_an_unchanged_one(
         {"Last-Modified": "Fri, 20 Nov 2026 12:00:00 -0000"},
         {"ETag": '"' + "x" * 1000 + '"'},
     ],
-    ids=["none", "in this second", "no date", "no zone", "too long"],
+    ids=["none", "in this second", "no date", "no year", "no such zone", "no zone", "too long"],
 )
 def test_a_version_that_would_not_tell_every_change_is_none(
     web: WebServer, tmp_path: Path, headers: dict[str, str]
