@@ -136,14 +136,14 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
         if location.startswith(package.only_for) and not package.is_installed:
             message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
             where.fault(line_of(node, "from"), message)
-    _check_params(connector, params, node, place)
+    _check_params(connector, location, params, node, place)
     _check_time_column(values, node, place)
     return DatasetConfig(
         from_=source, connector=name, location=location, line=node.line, yaml_path=place.path, **values
     )
 
 
-def _check_params(connector: Connector, params: dict[str, str], node: Mapping, place: Place) -> None:
+def _check_params(connector: Connector, location: str, params: dict[str, str], node: Mapping, place: Place) -> None:
     """Compare the parameters that are written with those that the connector has."""
     section = next((entry for entry in node.entries if entry.name == "params"), None)
     written = section.value.entries if section is not None and isinstance(section.value, Mapping) else ()
@@ -162,7 +162,7 @@ def _check_params(connector: Connector, params: dict[str, str], node: Mapping, p
         where.fault(line_of(node, "params"), f"lacks the field {name}: {known[name].shape.expected}")
     if missing or any(name in known and name not in params for name in given):
         return  # what is at fault already is absent here, which says nothing about the rest
-    problem = connector.check(params)
+    problem = connector.check(location, params)
     if problem is not None:
         where.fault(line_of(node, "params"), problem)
 

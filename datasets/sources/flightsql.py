@@ -3,6 +3,10 @@
 
 One statement reads the rows, so the data is what the server takes for one version. The driver's own time-outs cover
 each of its calls, a stream of rows from its first to its last.
+
+A server may answer a query with the locations of other servers that hold the rows, and the driver would follow them
+with the credentials. So the driver is asked for the endpoints alone, these are judged here, and it reads each of them
+without its locations, over the connection that it has.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ import adbc_driver_flightsql
 import adbc_driver_flightsql.dbapi
 import adbc_driver_manager.dbapi
 import pyarrow as pa
-from adbc_driver_flightsql import DatabaseOptions, StatementOptions
+import pyarrow.flight
+from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import AdbcStatusCode
 
 from datasets.errors import BrokenLibraryError, SourceError
@@ -38,13 +43,23 @@ from datasets.sources.streams import StreamScan
 from datasets.sql import identifier
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
+from runtimeconf.shapes import UnfitError, parse_host
 
 #: What the driver makes of each scheme that `flightsql_endpoint` may have.
 _SCHEMES = {"grpc": "grpc+tcp", "http": "grpc+tcp", "https": "grpc+tls"}
 
-#: The largest message that is taken (bytes), and how many batches the driver reads ahead of the engine.
+#: The schemes of a location, and whether they have TLS (Flight RPC, "Connection details"; `http:` as above).
+_HAS_TLS = {"grpc": False, "grpc+tcp": False, "http": False, "grpc+tls": True, "https": True}
+#: The location that stands for the connection on which the query was asked (Flight RPC, "Downloading data").
+_REUSE = "arrow-flight-reuse-connection://?"
+
+#: The largest message that is taken (bytes).
 _MESSAGE_BYTES = 64 * 1024 * 1024
-_QUEUED_BATCHES = 2
+
+#: While it connects, the driver asks for properties of the server and follows the endpoints of the answer. This time
+#: (s) is over before that can be sent; the driver does without.
+_NO_TIME_S = "1e-9"
+_TIMEOUTS = (DatabaseOptions.TIMEOUT_FETCH, DatabaseOptions.TIMEOUT_QUERY, DatabaseOptions.TIMEOUT_UPDATE)
 
 #: What the server says of a failure, in ADBC's codes.
 _BY_CODE: Mapping[object, str] = {
@@ -102,41 +117,119 @@ class FlightSqlSource:
             cut_off(load.deadline, self._is_server),
             self._explained(load),
             self._connection(load) as connection,
-            connection.cursor(adbc_stmt_kwargs={StatementOptions.QUEUE_SIZE.value: str(_QUEUED_BATCHES)}) as cursor,
+            connection.cursor() as cursor,
         ):
-            cursor.execute(f"SELECT * FROM {self._table} WHERE 1 = 0")  # noqa: S608 - quoted
-            with cursor.fetch_record_batch() as nothing:
-                columns = [_column(field) for field in nothing.schema]
+            nothing = self._rows(cursor, f"SELECT * FROM {self._table} WHERE 1 = 0")  # noqa: S608 - quoted
+            columns = [_column(field) for field in nothing.schema]
             asked = chosen(columns, load.wanted)
             expressions = ", ".join(column.expression for column in asked)
             where = condition(columns, load.wanted, identifier)
-            cursor.execute(f"SELECT {expressions} FROM {self._table}{where}")  # noqa: S608 - quoted
-            with cursor.fetch_record_batch() as reader:
-                yield StreamScan(mapped(reader, lambda batch: batch), load, lambda exc: self._explanation(exc, load))
+            reader = self._rows(cursor, f"SELECT {expressions} FROM {self._table}{where}")  # noqa: S608 - quoted
+            yield StreamScan(mapped(reader, lambda batch: batch), load, lambda exc: self._explanation(exc, load))
 
     def has_changed(self, _version: str, _load: Load) -> bool:
         """Say yes: Flight SQL has no number that is another whenever a table is."""
         return True
 
     def _connection(self, load: Load) -> adbc_driver_manager.dbapi.Connection:
-        limit_s = str(max(0.001, load.deadline.left_s))
         options = {
             DatabaseOptions.WITH_MAX_MSG_SIZE.value: str(_MESSAGE_BYTES),
-            DatabaseOptions.TIMEOUT_FETCH.value: limit_s,
-            DatabaseOptions.TIMEOUT_QUERY.value: limit_s,
-            DatabaseOptions.TIMEOUT_UPDATE.value: limit_s,
-            "adbc.flight.sql.rpc.timeout_seconds.connect": limit_s,
+            "adbc.flight.sql.rpc.timeout_seconds.connect": str(max(0.001, load.deadline.left_s)),
+            **{option.value: _NO_TIME_S for option in _TIMEOUTS},
         }
-        if "flightsql_token" in self._params:
-            options[DatabaseOptions.AUTHORIZATION_HEADER.value] = f"Bearer {self._params['flightsql_token']}"
-        elif "flightsql_username" in self._params:
+        if "flightsql_token" not in self._params and "flightsql_username" in self._params:
             options["username"] = self._params["flightsql_username"]
             options["password"] = self._params["flightsql_password"]
         if (path := self._params.get("flightsql_tls_root_certificate_file")) is not None:
             options[DatabaseOptions.TLS_ROOT_CERTS.value] = _certificates(path)
         scheme = _SCHEMES.get(self._endpoint.scheme, self._endpoint.scheme)
-        return adbc_driver_flightsql.dbapi.connect(
+        connection = adbc_driver_flightsql.dbapi.connect(
             f"{scheme}://{self._endpoint.netloc}", db_kwargs=options, autocommit=True
+        )
+        try:
+            limit_s = str(max(0.001, load.deadline.left_s))
+            options = {option.value: limit_s for option in _TIMEOUTS}
+            if "flightsql_token" in self._params:
+                header = f"{ConnectionOptions.RPC_CALL_HEADER_PREFIX.value}authorization"
+                options[header] = f"Bearer {self._params['flightsql_token']}"
+            connection.adbc_connection.set_options(**options)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _rows(self, cursor: adbc_driver_manager.dbapi.Cursor, sql: str) -> pa.RecordBatchReader:
+        """
+        Ask for the rows of *sql*, one endpoint after the other; nothing is fetched before all of them are judged.
+
+        Raises:
+            SourceError: An endpoint names another server, or there are no columns.
+        """
+        partitions, schema = cursor.adbc_execute_partitions(sql)
+        judged = [self._judged(partition) for partition in partitions]
+        if not judged and schema is None:
+            raise SourceError("The Flight SQL server: it names neither rows nor columns.")
+        if not judged:
+            return pa.RecordBatchReader.from_batches(schema, [])
+        cursor.adbc_read_partition(judged[0])
+        first = cursor.fetch_record_batch()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from first
+            for partition in judged[1:]:
+                cursor.adbc_read_partition(partition)
+                reader = cursor.fetch_record_batch()
+                if reader.schema != first.schema:
+                    raise SourceError("The Flight SQL server: its endpoints do not agree on the columns.")
+                yield from reader
+
+        return pa.RecordBatchReader.from_batches(first.schema, batches())
+
+    def _judged(self, partition: bytes) -> bytes:
+        """
+        Return *partition*, a FlightInfo with one endpoint, with nothing but the ticket of that.
+
+        Without locations the driver has nowhere to go but to the server that was asked, however it reads a URL.
+
+        Raises:
+            SourceError: A location is not that of this server.
+        """
+        try:
+            (endpoint,) = pyarrow.flight.FlightInfo.deserialize(partition).endpoints
+            locations = [location.uri.decode() for location in endpoint.locations]
+        except (pa.ArrowException, ValueError):
+            raise self._elsewhere(None) from None
+        for location in locations:
+            if location != _REUSE:
+                self._check_location(location)
+        ticket = pyarrow.flight.FlightEndpoint(endpoint.ticket, [])
+        nothing = pyarrow.flight.FlightDescriptor.for_command(b"")
+        info: bytes = pyarrow.flight.FlightInfo(None, nothing, [ticket], -1, -1).serialize()
+        return info
+
+    def _check_location(self, location: str) -> None:
+        try:
+            url = urlsplit(location)
+            place = (_HAS_TLS.get(url.scheme), url.hostname, url.port)
+        except ValueError:
+            raise self._elsewhere(None) from None
+        if place != (_HAS_TLS[self._endpoint.scheme], self._endpoint.hostname, self._endpoint.port):
+            raise self._elsewhere(url.hostname)
+
+    def _elsewhere(self, host: str | None) -> SourceError:
+        """Say that the server names *host*, which it wrote itself: only what is a host is shown, and no credential."""
+        try:
+            shown = f" on {parse_host(host or '')}"
+        except UnfitError:
+            shown = ""
+        credentials = (
+            self._params.get(name) for name in ("flightsql_token", "flightsql_username", "flightsql_password")
+        )
+        if any(credential and credential.lower() in shown for credential in credentials):
+            shown = ""
+        return SourceError(
+            f"The Flight SQL server: it names another server{shown} for the rows; they are read only from the host "
+            "and port of flightsql_endpoint, with TLS where that has it."
         )
 
     def _is_server(self, peer: Peer) -> bool:

@@ -44,7 +44,7 @@ class Param:
     is_path: bool = False
 
 
-def nothing_more(_params: Mapping[str, str]) -> str | None:
+def nothing_more(_location: str, _params: Mapping[str, str]) -> str | None:
     """Find no fault with the parameters together."""
 
 
@@ -58,7 +58,8 @@ class Connector:
         expected: What is to follow it, as a noun phrase for faults and documents.
         locate: Makes the absolute location of what follows, given the directory of the YAML; raises `UnfitError`.
         params: What `params` may hold.
-        check: Says what is wrong with the parameters together, such as one that needs another; None when nothing is.
+        check: Says what is wrong with the location and the parameters together, such as one that needs another; None
+            when nothing is.
         packages: What must be installed.
     """
 
@@ -66,5 +67,5 @@ class Connector:
     expected: str
     locate: Callable[[str, Path], str]
     params: tuple[Param, ...] = ()
-    check: Callable[[Mapping[str, str]], str | None] = nothing_more
+    check: Callable[[str, Mapping[str, str]], str | None] = nothing_more
     packages: tuple[Package, ...] = ()

@@ -7,6 +7,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.connectors.downloads import ALLOW_HTTP, check_credentials
+from runtimeconf.connectors.files import refuse_url
 from runtimeconf.connectors.tables import table_locator
 from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
 from runtimeconf.shapes import Choice, FilePath, Text, UnfitError, parse_host
@@ -69,6 +71,7 @@ POSTGRES = Connector(
 
 
 def _locate_file(text: str, directory: Path) -> str:
+    refuse_url(text)
     path = text.removeprefix("//")
     if not path.strip():
         raise UnfitError("there is no path after the colon")
@@ -94,7 +97,7 @@ DUCKDB = Connector(
 )
 
 
-def _check_flightsql(params: Mapping[str, str]) -> str | None:
+def _check_flightsql(_location: str, params: Mapping[str, str]) -> str | None:
     if "flightsql_token" in params and ("flightsql_username" in params or "flightsql_password" in params):
         return "has both flightsql_token and flightsql_username or flightsql_password: keep one"
     if ("flightsql_username" in params) != ("flightsql_password" in params):
@@ -102,7 +105,8 @@ def _check_flightsql(params: Mapping[str, str]) -> str | None:
     is_plain = params.get("flightsql_endpoint", "").startswith(("grpc:", "grpc+tcp:", "http:"))
     if is_plain and "flightsql_tls_root_certificate_file" in params:
         return "has flightsql_tls_root_certificate_file, but flightsql_endpoint has no TLS"
-    return None
+    credentials = ("flightsql_token", "flightsql_username", "flightsql_password")
+    return check_credentials(params.get("flightsql_endpoint", ""), "a flightsql_endpoint", params, credentials)
 
 
 FLIGHTSQL = Connector(
@@ -119,6 +123,7 @@ FLIGHTSQL = Connector(
             shape=FilePath("the path of a PEM file of certificates"),
             is_path=True,
         ),
+        ALLOW_HTTP,
     ),
     check=_check_flightsql,
     packages=(Package("adbc_driver_flightsql", "adbc-driver-flightsql~=1.13"), _MANAGER),

@@ -1,16 +1,21 @@
-"""What `http:`, `https:` and `s3:` share: how URLs and the parameters of downloads are written."""
+"""What the connectors that go over the network share: how URLs and parameters are written, and when TLS is needed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Param
 from runtimeconf.connectors.texts import AsText
 from runtimeconf.model import Address
-from runtimeconf.shapes import Duration, Size, UnfitError, parse_host
+from runtimeconf.shapes import Choice, Duration, Size, UnfitError, parse_host
 
 #: The longest silence of a server; the whole load has `refresh_timeout`.
 CLIENT_TIMEOUT = Param(name="client_timeout", shape=AsText(Duration("100ms", "1h")))
+
+#: Whether what others are not to read may leave this machine without TLS.
+ALLOW_HTTP = Param(name="allow_http", shape=Choice("true", "false"))
 
 #: The most bytes of one load, over all its files.
 MAX_DOWNLOAD_SIZE = Param(name="max_download_size", shape=AsText(Size("1B", "1024TiB")))
@@ -45,3 +50,18 @@ def parse_origin(text: str) -> tuple[str, str]:
 def is_loopback(host: str) -> bool:
     """Whether what is sent to *host* stays on this machine; of names, only `localhost` is known to do so."""
     return Address(host, 0).is_loopback
+
+
+def lacks_tls(url: str, params: Mapping[str, str]) -> bool:
+    """Whether what goes to *url* can be read on the way, and `allow_http` of *params* does not allow that."""
+    parts = urlsplit(url)
+    is_plain = parts.scheme in {"http", "grpc", "grpc+tcp"} and not is_loopback(parts.hostname or "")
+    return is_plain and params.get("allow_http") != "true"
+
+
+def check_credentials(url: str, what: str, params: Mapping[str, str], credentials: Sequence[str]) -> str | None:
+    """Say which of *credentials*, names of parameters, would go to *url*, which *what* names, without TLS; or None."""
+    sent = [name for name in credentials if name in params]
+    if not sent or not lacks_tls(url, params):
+        return None
+    return f"has {what} without TLS: everybody on the way reads {' and '.join(sent)}; allow_http: true allows it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Param
@@ -11,6 +12,25 @@ from runtimeconf.shapes import Choice, UnfitError
 
 #: The format of the files, where their names do not tell it.
 FILE_FORMAT = Param(name="file_format", shape=Choice("parquet", "csv", "json", "ndjson"))
+
+
+#: A host with a user or a port before the path, with or without the slashes that a URL has.
+_AUTHORITY = re.compile(r"(?:[^/]*:)?//[^/]*[@:]|[^/]*:[^/]*@")
+#: The first parameter of a query.
+_QUERY = re.compile(r"\?[^/]*=")
+
+
+def refuse_url(text: str) -> None:
+    """
+    Refuse a path that looks like a URL with a user or a query: callers see `from:`, and these may hold a password.
+
+    Raises:
+        UnfitError: It does. The message shows nothing of it.
+    """
+    if _AUTHORITY.match(text):
+        raise UnfitError("no user, password or port before the path: everybody who may ask for the datasets sees this")
+    if _QUERY.search(text):
+        raise UnfitError("no query after the path: everybody who may ask for the datasets sees this")
 
 
 def locate_path(text: str, directory: Path) -> str:

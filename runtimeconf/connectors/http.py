@@ -8,7 +8,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from runtimeconf.connectors.connector import Connector, Param
-from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, parse_origin
+from runtimeconf.connectors.downloads import (
+    ALLOW_HTTP,
+    CLIENT_TIMEOUT,
+    MAX_DOWNLOAD_SIZE,
+    check_credentials,
+    parse_origin,
+)
 from runtimeconf.connectors.files import FILE_FORMAT
 from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
 from runtimeconf.shapes import FilePath, ScalarShape, UnfitError
@@ -84,7 +90,7 @@ def _locator(scheme: str) -> Callable[[str, Path], str]:
     return locate
 
 
-def _check(params: Mapping[str, str]) -> str | None:
+def _check(location: str, params: Mapping[str, str]) -> str | None:
     if "http_password" in params and "http_username" not in params:
         return "has http_password, but no http_username"
     if ":" in params.get("http_username", ""):
@@ -94,7 +100,8 @@ def _check(params: Mapping[str, str]) -> str | None:
     ways += ["an Authorization header in http_headers"] * names.count("authorization")
     if len(ways) > 1:
         return f"has {' and '.join(ways)}: keep one"
-    return None
+    credentials = ("http_username", "http_password", "http_bearer_token", "http_headers")
+    return check_credentials(location, "a URL", params, credentials)
 
 
 _PARAMS = (
@@ -110,6 +117,7 @@ _PARAMS = (
         shape=FilePath("the path of a PEM file of certificates"),
         is_path=True,
     ),
+    ALLOW_HTTP,
     CLIENT_TIMEOUT,
     MAX_DOWNLOAD_SIZE,
 )

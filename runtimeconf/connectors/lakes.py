@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Package, Param
+from runtimeconf.connectors.files import refuse_url
 from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_place
 from runtimeconf.shapes import FilePath, Text, UnfitError
 
@@ -24,6 +25,7 @@ def locate_table(text: str, directory: Path) -> str:
     """
     path = text.removeprefix("file://")
     if "://" not in path:
+        refuse_url(text)
         if not path.strip():
             raise UnfitError("there is no path after the colon")
         return str(directory / path)
@@ -31,6 +33,7 @@ def locate_table(text: str, directory: Path) -> str:
     if scheme not in {"s3", "s3a"}:
         raise UnfitError("of URLs, only s3://bucket/prefix")
     bucket, key = parse_place(rest)
+    refuse_url(key)
     prefix = key.strip("/")
     if not prefix or ".." in prefix.split("/"):
         raise UnfitError("a prefix within the bucket, without ..")
@@ -49,7 +52,7 @@ DELTA = Connector(
 DELTA_LAKE = replace(DELTA, name="delta_lake")
 
 
-def _check_iceberg(params: Mapping[str, str]) -> str | None:
+def _check_iceberg(location: str, params: Mapping[str, str]) -> str | None:
     """Say what is wrong with the parameters of `iceberg:` together, None when nothing is."""
     if ("iceberg_catalog" in params) != ("iceberg_table" in params):
         return "has only one of iceberg_catalog and iceberg_table"
@@ -57,7 +60,7 @@ def _check_iceberg(params: Mapping[str, str]) -> str | None:
         return "has iceberg_catalog_name, but no iceberg_catalog"
     if "iceberg_table" in params and re.fullmatch(r".+\.[^.]+", params["iceberg_table"]) is None:
         return "has an iceberg_table that is not a namespace, a dot and a name"
-    return check_s3(params)
+    return check_s3(location, params)
 
 
 ICEBERG = Connector(

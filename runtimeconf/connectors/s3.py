@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
-from runtimeconf.connectors.downloads import CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, is_loopback, parse_origin
+from runtimeconf.connectors.downloads import ALLOW_HTTP, CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, lacks_tls, parse_origin
 from runtimeconf.connectors.files import FILE_FORMAT
 from runtimeconf.connectors.texts import Credential, Unshown
 from runtimeconf.shapes import Choice, FilePath, ScalarShape, UnfitError
@@ -55,7 +54,7 @@ S3_PARAMS = (
     Param(name="s3_key", shape=Credential("an access key id"), is_secret=True),
     Param(name="s3_secret", shape=Credential("the secret access key"), is_secret=True),
     Param(name="s3_session_token", shape=Credential("a session token"), is_secret=True),
-    Param(name="allow_http", shape=Choice("true", "false")),
+    ALLOW_HTTP,
     Param(name="s3_tls_root_certificate_file", shape=FilePath("the path of a PEM file of certificates"), is_path=True),
     CLIENT_TIMEOUT,
 )
@@ -64,10 +63,9 @@ S3_PARAMS = (
 SIGNER = Package("botocore", "botocore~=1.44")
 
 
-def check_s3(params: Mapping[str, str]) -> str | None:
+def check_s3(_location: str, params: Mapping[str, str]) -> str | None:
     """Say what is wrong with `S3_PARAMS` together; None when nothing is."""
-    endpoint = urlsplit(params.get("s3_endpoint", ""))
-    if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or "") and params.get("allow_http") != "true":
+    if lacks_tls(params.get("s3_endpoint", ""), params):
         return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
     has_key = "s3_key" in params
     auth = params.get("s3_auth")

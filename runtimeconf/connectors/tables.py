@@ -10,6 +10,10 @@ from runtimeconf.shapes import UnfitError
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
+_PART_IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
+#: What ends the password before a host, and what begins the value of a parameter.
+_CREDENTIALS = re.compile("[=@]")
+
 
 def table_parts(text: str) -> tuple[str, ...]:
     """
@@ -42,6 +46,8 @@ def table_locator(max_parts: int, where: str) -> Callable[[str, Path], str]:
     def locate(text: str, _directory: Path) -> str:
         if text.startswith("//") or "://" in text:
             raise UnfitError(f"not a URL: {where}")
+        if _CREDENTIALS.search(_PART_IN_QUOTES.sub("", text)):
+            raise UnfitError(f"not a URL: {where}; a part that holds = or @ stands in double quotes")
         if len(table_parts(text)) > max_parts:
             raise UnfitError(f"at most {max_parts} parts")
         return text

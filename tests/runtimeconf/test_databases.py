@@ -68,10 +68,46 @@ def test_a_url_is_refused_and_not_shown(fault: Fault, connector: str, url: str) 
     assert "canary" not in message
 
 
+@pytest.mark.parametrize("connector", ["postgres", "duckdb", "flightsql"])
+@pytest.mark.parametrize("text", ["md:?motherduck_token=canary", "u:canary@host", 'host=h "a b" password=canary'])
+def test_what_may_hold_a_password_is_no_name_of_a_table(fault: Fault, connector: str, text: str) -> None:
+    message = fault(text_of(f"{connector}:{text}", PARAMS[connector]), {"IT": SECRET})
+
+    assert message.endswith("; a part that holds = or @ stands in double quotes)")
+    assert "canary" not in message
+
+
+def test_a_part_in_quotes_may_hold_what_a_url_does(load_text: Load) -> None:
+    assert read(load_text, 'duckdb:main."a=b@c"', PARAMS["duckdb"]).location == 'main."a=b@c"'
+
+
 @pytest.mark.parametrize("path", ["data/a.db", "//data/a.db"])
 def test_a_file_of_sqlite_begins_beside_the_yaml(load_text: Load, tmp_path: Path, path: str) -> None:
     assert read(load_text, f"sqlite:{path}", PARAMS["sqlite"]).location == str(tmp_path / "data/a.db")
     assert read(load_text, "sqlite:/data/a.db", PARAMS["sqlite"]).location == "/data/a.db"
+
+
+@pytest.mark.parametrize("path", [f"//u:{SECRET}@h/a.db", f"//{SECRET}@h/a.db", f"u:{SECRET}@h/a.db", "//h:80/a.db"])
+def test_a_path_with_a_host_is_refused_and_not_shown(fault: Fault, path: str) -> None:
+    message = fault(text_of(f"sqlite:{path}", PARAMS["sqlite"]))
+
+    assert "(no user, password or port before the path: everybody" in message
+    assert SECRET not in message
+
+
+@pytest.mark.parametrize(
+    "path", [f"a.db?password={SECRET}", f"file:a.db?mode=ro&key={SECRET}", f"//a.db?a/b?k={SECRET}"]
+)
+def test_a_path_with_a_query_is_refused_and_not_shown(fault: Fault, path: str) -> None:
+    message = fault(text_of(f"sqlite:{path}", PARAMS["sqlite"]))
+
+    assert "(no query after the path: everybody who may ask for the datasets sees this)" in message
+    assert SECRET not in message
+
+
+@pytest.mark.parametrize("path", ["/d/a:b@c/a.db", "d/a@b.db", "k=v/what?.db", "a:b.db"])
+def test_signs_of_a_url_may_stand_in_the_path_of_a_file(load_text: Load, tmp_path: Path, path: str) -> None:
+    assert read(load_text, f"sqlite:{path}", PARAMS["sqlite"]).location == str(tmp_path / path)
 
 
 def test_sqlite_without_a_path(fault: Fault) -> None:
@@ -168,6 +204,24 @@ def test_a_url_that_may_hold_a_password_is_not_shown(fault: Fault, source: str, 
 
     assert "found a text" in message
     assert SECRET not in message
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "grpc+tcp", "http"])
+def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
+    fault: Fault, load_text: Load, scheme: str
+) -> None:
+    plain = {"flightsql_endpoint": f"{scheme}://127.example.org:1"}
+    token = {"flightsql_token": "${ env:it }"}
+    password = {"flightsql_username": "u", "flightsql_password": "${ env:it }"}
+    for credentials, shown in ((token, "flightsql_token"), (password, "flightsql_username and flightsql_password")):
+        assert fault(text_of("flightsql:t", {**plain, **credentials}), {"IT": SECRET}) == (
+            "1: datasets[0].params: has a flightsql_endpoint without TLS: everybody on the way reads "
+            f"{shown}; allow_http: true allows it"
+        )
+        assert read(load_text, "flightsql:t", {**plain, **credentials, "allow_http": "true"})
+        for endpoint in (f"{scheme}://localhost:1", f"{scheme}://[::1]:1", "grpc+tls://host:1", "https://host:1"):
+            assert read(load_text, "flightsql:t", {**credentials, "flightsql_endpoint": endpoint})
+    assert read(load_text, "flightsql:t", plain)
 
 
 def test_a_token_is_ascii_as_headers_are(fault: Fault) -> None:

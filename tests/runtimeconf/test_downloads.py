@@ -131,6 +131,28 @@ def test_parameters_that_do_not_fit_are_faults(fault: Fault, params: dict[str, s
 
 
 @pytest.mark.parametrize(
+    ("params", "shown"),
+    [
+        ({"http_username": "u", "http_password": "${ env:TOKEN }"}, "http_username and http_password"),
+        ({"http_bearer_token": "${ env:TOKEN }"}, "http_bearer_token"),
+        ({"http_headers": "X-A: ${ env:TOKEN }", "allow_http": "false"}, "http_headers"),
+    ],
+)
+def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
+    fault: Fault, load_text: Load, params: dict[str, str], shown: str
+) -> None:
+    said = fault(text_of("http://127.example.org/a.csv", params), {"TOKEN": SECRET})
+
+    assert said == (
+        f"1: datasets[0].params: has a URL without TLS: everybody on the way reads {shown}; allow_http: true allows it"
+    )
+    assert read(load_text, "http://example.org/a.csv", **{**params, "allow_http": "true"})
+    for url in ("https://example.org/a.csv", "http://127.0.0.1:80/a.csv", "http://LOCALHOST/a.csv", "http://[::1]/a"):
+        assert read(load_text, url, **params)
+    assert read(load_text, "http://example.org/a.csv", http_query="a=b")
+
+
+@pytest.mark.parametrize(
     ("source", "location"),
     [
         ("s3://bucket/a.csv", "s3://bucket/a.csv"),

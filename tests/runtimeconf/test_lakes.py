@@ -46,6 +46,19 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
             f"delta:s3://{SECRET}@lake/t",
             "before the key: s3_key, s3_secret and s3_endpoint hold the rest",
         ),
+        (
+            f"delta:file://u:{SECRET}@h/t",
+            "no user, password or port before the path: everybody who may ask for the datasets sees this",
+        ),
+        (
+            f"delta://{SECRET}@h/t",
+            "no user, password or port before the path: everybody who may ask for the datasets sees this",
+        ),
+        (f"delta:t?token={SECRET}", "no query after the path: everybody who may ask for the datasets sees this"),
+        (
+            f"delta:s3://lake/t?token={SECRET}",
+            "no query after the path: everybody who may ask for the datasets sees this",
+        ),
         ("delta:s3://a..b/t", "not the name of a bucket"),
         ("delta:s3://lake", "a prefix within the bucket, without .."),
         ("delta:s3://lake/", "a prefix within the bucket, without .."),

@@ -26,7 +26,7 @@ def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> Datas
     connector, _, rest = from_.partition(":")
     fields = {key: more.pop(key) for key in ("acceleration", "on_schema_change") if key in more}
     location = CONNECTORS[connector].locate(rest, directory)
-    assert CONNECTORS[connector].check(more) is None
+    assert CONNECTORS[connector].check(location, more) is None
     return DatasetConfig(
         name=name, from_=from_, connector=connector, location=location, params=more, yaml_path="x", line=1, **fields
     )

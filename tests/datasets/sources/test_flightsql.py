@@ -18,7 +18,7 @@ import trustme
 
 from authkeys.access import Access
 from authkeys.keys import KeySet
-from datasets.errors import SnapshotError, SourceError
+from datasets.errors import SnapshotError
 from datasets.loader import LoaderProcess
 from datasets.sources.source import Bound
 from datasets.sql import literal
@@ -102,31 +102,55 @@ VIEWS = {
 }
 
 
-class Nonsense(pyarrow.flight.FlightServerBase):  # type: ignore[misc]  # its package has no types
-    """Answers whatever is asked with two numbers."""
+class Plain(pyarrow.flight.FlightServerBase):  # type: ignore[misc]  # its package has no types
+    """
+    Answers each query with the endpoints that it is given, and each ticket with two numbers.
 
-    def __init__(self) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+    It answers a question for its properties, which a client may ask on its own, in the same way.
+    """
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__("grpc://127.0.0.1:0", **more)
+        self.endpoints: list[tuple[bytes, list[str]]] = [(b"t", [])]
+        self.asked: list[bytes] = []
+        self.fetched: list[bytes] = []
 
     def get_flight_info(self, _context: Any, what: Any) -> Any:
+        self.asked.append(what.command)
         schema = pa.schema([("n", pa.int64())])
-        return pyarrow.flight.FlightInfo(schema, what, [pyarrow.flight.FlightEndpoint(b"t", [])], -1, -1)
+        endpoints = [pyarrow.flight.FlightEndpoint(*endpoint) for endpoint in self.endpoints]
+        return pyarrow.flight.FlightInfo(schema, what, endpoints, -1, -1)
 
-    def do_get(self, _context: Any, _ticket: Any) -> Any:
-        return pyarrow.flight.RecordBatchStream(pa.table({"n": [1, 2]}))
+    def do_get(self, _context: Any, ticket: Any) -> Any:
+        self.fetched.append(ticket.ticket)
+        name = "other" if ticket.ticket == b"other columns" else "n"
+        return pyarrow.flight.RecordBatchStream(pa.table({name: [1, 2]}))
 
 
-def test_a_server_that_breaks_the_driver_costs_one_load(tmp_path: Path, params: dict[str, str]) -> None:
-    good = declare_table("flightsql", "t", params)
-    with Nonsense() as server, closing(LoaderProcess(builder(tmp_path))) as process:
-        bad = declare_table("flightsql", "t", {"flightsql_endpoint": f"grpc://127.0.0.1:{server.port}"})
+@pytest.fixture(scope="module")
+def plain_server() -> Iterator[Plain]:
+    with Plain() as server:
+        yield server
 
-        with pytest.raises(SourceError, match="what it sends is not Flight SQL"):
-            process.build(bad, None, deadline())
-        snapshot = process.build(good, None, deadline())
 
-    assert snapshot is not None
-    assert snapshot.rows == 1
+@pytest.fixture
+def plain(plain_server: Plain) -> Plain:
+    plain_server.endpoints = [(b"t", [])]
+    plain_server.asked.clear()
+    plain_server.fetched.clear()
+    return plain_server
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[socket.socket]:
+    """Listen where nobody may come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def declare_plain(server: Plain, host: str = "127.0.0.1") -> DatasetConfig:
+    return declare({"flightsql_endpoint": f"grpc://{host}:{server.port}", "flightsql_token": KEY})
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +298,104 @@ def test_tls_is_always_verified(tmp_path: Path, params: dict[str, str], other: E
             "The file that flightsql_tls_root_certificate_file names has no certificate that can be read."
         )
     assert refusal(tmp_path, declare(plain)).startswith("The Flight SQL server: ")
+
+
+# --- a server that names others ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("grpc://127.0.0.1:{other}", " on 127.0.0.1"),
+        ("grpc+tcp://localhost:{own}", " on localhost"),
+        ("grpc+tls://127.0.0.1:{own}", " on 127.0.0.1"),
+        ("https://127.0.0.1:{other}", " on 127.0.0.1"),
+        (f"grpc://u:{OTHERS}@127.0.0.1:{{other}}/?token={OTHERS}", " on 127.0.0.1"),
+        (f"grpc://{KEY}.example.org:1", ""),
+        ("grpc://127.0.0.1", " on 127.0.0.1"),
+        ("grpc+unix:///tmp/none", ""),
+        ("arrow-flight-reuse-connection://127.0.0.1:{other}", " on 127.0.0.1"),
+    ],
+)
+def test_nothing_is_fetched_when_one_endpoint_names_another_server(
+    tmp_path: Path, plain: Plain, elsewhere: socket.socket, location: str, shown: str
+) -> None:
+    named = location.format(own=plain.port, other=elsewhere.getsockname()[1])
+    plain.endpoints = [(b"t", []), (b"t", ["arrow-flight-reuse-connection://?", named])]
+
+    said = refusal(tmp_path, declare_plain(plain))
+
+    assert said == (
+        f"The Flight SQL server: it names another server{shown} for the rows; they are read only from the host and "
+        "port of flightsql_endpoint, with TLS where that has it."
+    )
+    assert OTHERS not in said
+    assert plain.fetched == []
+    with pytest.raises(BlockingIOError):
+        elsewhere.accept()
+
+
+def test_a_client_that_connects_asks_for_nothing_but_the_table(tmp_path: Path, plain: Plain) -> None:
+    assert loaded(tmp_path, declare_plain(plain)) == [(1,), (2,)]
+
+    assert plain.asked
+    assert all(b"CommandStatementQuery" in command for command in plain.asked)
+
+
+def test_a_password_goes_to_no_other_server(tmp_path: Path, elsewhere: socket.socket) -> None:
+    class ByPassword(pyarrow.flight.ServerMiddlewareFactory):  # type: ignore[misc]  # its package has no types
+        def start_call(self, _info: Any, _headers: Any) -> Any:
+            return Welcome()
+
+    class Welcome(pyarrow.flight.ServerMiddleware):  # type: ignore[misc]  # its package has no types
+        def sending_headers(self) -> dict[str, str]:
+            return {"authorization": f"Bearer {OTHERS}"}
+
+    class NoHandshake(pyarrow.flight.ServerAuthHandler):  # type: ignore[misc]  # its package has no types
+        def authenticate(self, _outgoing: Any, _incoming: Any) -> None:
+            pass
+
+        def is_valid(self, _token: Any) -> str:
+            return ""
+
+    with Plain(middleware={"by": ByPassword()}, auth_handler=NoHandshake()) as server:
+        server.endpoints = [(b"t", [f"grpc://127.0.0.1:{elsewhere.getsockname()[1]}"])]
+        endpoint = f"grpc://127.0.0.1:{server.port}"
+        said = refusal(
+            tmp_path,
+            declare({"flightsql_endpoint": endpoint, "flightsql_username": "reader", "flightsql_password": KEY}),
+        )
+
+    assert "it names another server" in said
+    assert all(b"CommandStatementQuery" in command for command in server.asked)
+    with pytest.raises(BlockingIOError):
+        elsewhere.accept()
+
+
+def test_endpoints_of_the_same_server_are_read_one_after_the_other(tmp_path: Path, plain: Plain) -> None:
+    own = f"127.0.0.1:{plain.port}"
+    plain.endpoints = [
+        (b"a", []),
+        (b"b", ["arrow-flight-reuse-connection://?"]),
+        (b"c", [f"grpc://{own}", f"grpc+tcp://{own}/", f"http://{own}"]),
+    ]
+
+    assert loaded(tmp_path, declare_plain(plain), "SELECT count(*), sum(n)::INTEGER FROM d") == [(6, 9)]
+    assert plain.fetched[-3:] == [b"a", b"b", b"c"]
+
+
+def test_an_answer_without_endpoints_has_no_rows(tmp_path: Path, plain: Plain) -> None:
+    plain.endpoints = []
+
+    assert loaded(tmp_path, declare_plain(plain)) == []
+
+
+def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain) -> None:
+    plain.endpoints = [(b"t", []), (b"other columns", [])]
+
+    assert refusal(tmp_path, declare_plain(plain)) == (
+        "The Flight SQL server: its endpoints do not agree on the columns."
+    )
 
 
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------
