@@ -163,14 +163,15 @@ class FlightSqlSource:
         Ask for the rows of *sql*, one endpoint after the other; nothing is fetched before all of them are judged.
 
         Raises:
-            SourceError: An endpoint names another server, or there are no columns.
+            SourceError: An endpoint names another server.
         """
-        partitions, schema = cursor.adbc_execute_partitions(sql)
+        # Not by the cursor, which would prepare the statement: where the connection is cut, the end of that fails, and
+        # then the end of the connection.
+        cursor.adbc_statement.set_sql_query(sql)
+        partitions, schema, _ = cursor.adbc_statement.execute_partitions()
         judged = [self._judged(partition) for partition in partitions]
-        if not judged and schema is None:
-            raise SourceError("The Flight SQL server: it names neither rows nor columns.")
         if not judged:
-            return pa.RecordBatchReader.from_batches(schema, [])
+            return pa.RecordBatchReader.from_batches(pa.schema(schema), [])
         cursor.adbc_read_partition(judged[0])
         first = cursor.fetch_record_batch()
 
