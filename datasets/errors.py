@@ -8,8 +8,7 @@ What can go wrong with datasets.
     ├── AccelerationDisabledError     the dataset is read once at start only
     ├── DatasetsUnavailableError      no process answers for the datasets at the moment
     ├── SourceError                   the source cannot be read, or is not what it should be
-    │   ├── SchemaChangedError        columns or types differ from those served
-    │   └── BrokenLibraryError        it broke the library that reads it
+    │   └── SchemaChangedError        columns or types differ from those served
     ├── SnapshotError                 a snapshot cannot be built, verified or published
     └── StateDirectoryError           the state directory cannot be used, or another runtime holds it
 """
@@ -53,19 +52,23 @@ class DatasetsUnavailableError(DatasetError):
 
 
 class SourceError(DatasetError):
-    """The source cannot be read, or is not what it should be."""
+    """
+    The source cannot be read, or is not what it should be.
+
+    With *broke_library*, what reads it is not fit for another load, nor is its process.
+    """
 
     code = "source_error"
+
+    def __init__(self, message: str, *, broke_library: bool = False) -> None:
+        self.broke_library = broke_library
+        super().__init__(message)
 
 
 class SchemaChangedError(SourceError):
     """Columns or types differ from those served, and `on_schema_change` is `fail`."""
 
     code = "schema_changed"
-
-
-class BrokenLibraryError(SourceError):
-    """The source broke the library that reads it: the process is not fit for another load."""
 
 
 class SnapshotError(DatasetError):

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from datasets.deadline import Deadline
-from datasets.errors import BrokenLibraryError, SnapshotError, SourceError
+from datasets.errors import SnapshotError, SourceError
 from datasets.loading import TOO_LARGE
 from datasets.snapshots import Order, SnapshotBuilder
 from datasets.sources.registry import import_source
@@ -115,8 +115,10 @@ def _loaded(request: dict[str, Any]) -> dict[str, Any]:
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         with process_limits.limited_files(_room(builder.state_dir)):
             return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
-    except (SourceError, SnapshotError) as exc:
-        return {"error": exc.code, "message": str(exc), "is_broken": isinstance(exc, BrokenLibraryError)}
+    except SourceError as exc:
+        return {"error": exc.code, "message": str(exc), "is_broken": exc.broke_library}
+    except SnapshotError as exc:
+        return {"error": exc.code, "message": str(exc)}
     except MemoryError:
         return {"error": SnapshotError.code, "message": TOO_LARGE}
     except Exception:  # noqa: BLE001 (it is the parent that logs)

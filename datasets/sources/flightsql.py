@@ -27,7 +27,7 @@ import pyarrow.flight
 from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import AdbcStatusCode
 
-from datasets.errors import BrokenLibraryError, SourceError
+from datasets.errors import SourceError
 from datasets.sources.adbc import (
     Column,
     chosen,
@@ -249,7 +249,9 @@ class FlightSqlSource:
         text = str(error)
         if "panicked" in text:
             # Whatever is asked of the driver from now on fails.
-            return BrokenLibraryError("The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.")
+            return SourceError(
+                "The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.", broke_library=True
+            )
         reason = next((reason for words, reason in _BY_WORDS if re.search(words, text)), None)
         if reason is None:
             reason = _BY_CODE.get(getattr(error, "status_code", None), "it broke off while {table} was read")

@@ -195,7 +195,7 @@ def test_a_worker_that_is_stopped_under_a_statement_of_nobody_is_killed(
     make_client: Callable[[EngineProcess], EngineClient],
     make_runner: Callable[[EngineProcess], Runner],
 ) -> None:
-    engine = make_engine(timeout_s=2.0)
+    engine = make_engine(timeout_s=5.0)
     runner = make_runner(engine)
     runner.run(ENDLESS, "stopped", "k")
     pid = engine.worker_of("stopped")
