@@ -390,8 +390,8 @@ class ClientResult:
         elif kind is Kind.ERROR:
             self._worker_is_done = self._has_last_word = True
             raise self._reason() if self._reason is not None else self._rebuilt(decode_json(payload))
-        elif kind is Kind.CLOSING and self._is_kept and not self._has_header:
-            raise _NotBegunError
+        elif kind is Kind.CLOSING and not self._has_header and (self._is_kept or self._reason is not None):
+            raise _NotBegunError  # On a new connection: it was stopped before it was sent.
         else:
             raise FrameError(f"a frame of kind {kind.name} is out of place")
 

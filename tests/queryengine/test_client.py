@@ -387,6 +387,26 @@ def test_cancel_ends_a_statement_while_another_thread_reads(setup: Setup, engine
     assert setup.engine.killed == []
 
 
+def test_a_statement_that_is_cancelled_before_its_worker_has_read_it_is_cancelled(
+    setup: Setup, engine: EngineClient
+) -> None:
+    def closing(peer: Peer) -> None:
+        """Do as a worker does whose connection ends before a statement came."""
+        peer.wait_for_stop()
+        peer.send(encode_json(Kind.CLOSING, {}))
+
+    setup.engine.scripts["unread"] = closing
+    cancel = CancelSource()
+    thread, outcome = in_thread(lambda: engine.run(Query(sql="unread"), cancel))
+    wait_until(lambda: [request["sql"] for request in setup.engine.requests] == ["unread"])
+
+    cancel.cancel()
+
+    assert finished(thread)
+    assert [type(one) for one in outcome] == [QueryCancelledError]
+    setup.wait_until_idle()
+
+
 def test_cancel_ends_a_statement_between_two_chunks(setup: Setup, engine: EngineClient) -> None:
     setup.engine.scripts["endless"] = endless
     result = run(engine, "endless")
