@@ -16,6 +16,8 @@ FILE_FORMAT = Param(name="file_format", shape=Choice("parquet", "csv", "json", "
 
 #: A host with a user or a port before the path, with or without the slashes that a URL has.
 _AUTHORITY = re.compile(r"(?:[^/]*:)?//[^/]*[@:]|[^/]*:[^/]*@")
+#: The same with a password for certain: a directory may well have one of these characters in its name.
+_PASSWORD = re.compile(r"//[^/]*:[^/]*@")
 #: The first parameter of a query.
 _QUERY = re.compile(r"\?[^/]*=")
 
@@ -49,9 +51,16 @@ def locate_path(text: str, directory: Path) -> str:
     return os.path.join(start, path)  # noqa: PTH118 (a pattern, and Path would drop a slash at its end)
 
 
+def _locate_file(text: str, directory: Path) -> str:
+    """As `locate_path`, but for a URL with a password; what may be a query is a glob here."""
+    if _PASSWORD.match(text):
+        raise UnfitError("no user and password before the path: everybody who may ask for the datasets sees this")
+    return locate_path(text, directory)
+
+
 FILE = Connector(
     name="file",
     expected="the path of a file, a directory or a glob",
-    locate=locate_path,
+    locate=_locate_file,
     params=(FILE_FORMAT,),
 )

@@ -1,4 +1,4 @@
-"""How `http:`, `https:` and `s3:` are declared."""
+"""How `file:`, `http:`, `https:` and `s3:` are declared."""
 
 from __future__ import annotations
 
@@ -269,3 +269,17 @@ def test_a_missing_library_is_a_fault_that_names_the_command(fault: Fault, monke
     assert fault(text_of("s3://bucket/a", {})) == (
         "1: datasets[0].from: the connector s3 needs a library: python -m pip install 'botocore~=1.44'"
     )
+
+
+def test_a_file_with_a_password_before_its_path_is_refused_and_not_shown(fault: Fault) -> None:
+    message = fault("datasets:\n  - from: file://user:canary@host/a.parquet\n    name: d\n")
+
+    assert "(no user and password before the path: " in message
+    assert "canary" not in message
+
+
+@pytest.mark.parametrize("path", ["//a@b/c.parquet", "a:b@c.parquet", "data/20??/year=*/a.parquet", "a b@c:d/e.csv"])
+def test_a_file_may_have_any_other_name(load_text: Load, tmp_path: Path, path: str) -> None:
+    config = load_text(f"datasets:\n  - from: 'file:{path}'\n    name: d\n")
+
+    assert config.datasets[0].location == str(tmp_path / path.removeprefix("//"))
