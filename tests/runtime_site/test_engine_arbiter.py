@@ -56,6 +56,7 @@ def make_engine() -> Iterator[Callable[..., EngineProcess]]:
             return engine
 
         yield make
+        print((state_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_the_end_of_a_worker_costs_its_own_statement_only(
 def test_a_worker_that_is_stopped_under_a_statement_is_killed(
     make_engine: Callable[..., EngineProcess], make_client: Callable[[EngineProcess], EngineClient]
 ) -> None:
-    engine = make_engine(timeout_s=5.0)
+    engine = make_engine(timeout_s=15.0)
     client = make_client(engine)
     asking = Asking(client, ENDLESS, query_id="stopped")
     pid = engine.worker_of("stopped")
@@ -195,7 +196,7 @@ def test_a_worker_that_is_stopped_under_a_statement_of_nobody_is_killed(
     make_client: Callable[[EngineProcess], EngineClient],
     make_runner: Callable[[EngineProcess], Runner],
 ) -> None:
-    engine = make_engine(timeout_s=5.0)
+    engine = make_engine(timeout_s=15.0)
     runner = make_runner(engine)
     runner.run(ENDLESS, "stopped", "k")
     pid = engine.worker_of("stopped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -46,12 +48,20 @@ def wait_for(condition: Callable[[], _T | None], what: str, patience_s: float = 
     raise AssertionError(f"waited {patience_s:g} s for {what}")
 
 
+#: Below what the system gives to clients: none of their connections can take a port before its server has bound it.
+_PORTS = range(10_000, 32_000)
+#: Each process of tests begins elsewhere and goes round, so that no port is given out twice.
+_next_ports = itertools.cycle(_PORTS)
+next(itertools.islice(_next_ports, os.getpid() * 613 % len(_PORTS), None))
+
+
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that is free, and was not given out by this process before."""
+    for port in itertools.islice(_next_ports, len(_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def write_orders(path: Path, rows: int = 1000, offset: int = 0) -> None:
