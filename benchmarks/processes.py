@@ -32,12 +32,12 @@ def free_port() -> int:
 @contextmanager
 def started(
     command: Sequence[str | Path], environment: Mapping[str, str], log: Path, is_ready: Callable[[], bool]
-) -> Iterator[tuple[int, float]]:
+) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
     """
     Run *command* for the length of the block, which begins when *is_ready* says yes.
 
     What the program writes goes to the file *log* as in production, and not to a terminal, which would be slower than
-    any server. The block gets its process id and the seconds from start to ready.
+    any server. The block gets the process and the seconds from start to ready.
 
     Raises:
         NotReadyError: It ended before, or is not ready within three minutes.
@@ -53,7 +53,7 @@ def started(
                 said = log.read_text(errors="replace").strip()
                 raise NotReadyError(f"{Path(command[0]).name} does not answer: {said[-1500:]}")
             time.sleep(0.01)
-        yield process.pid, time.monotonic() - began
+        yield process, time.monotonic() - began
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,8 +110,8 @@ class Subject:
         scratch.mkdir(parents=True, exist_ok=True)
         plan = self.plan(scratch, tables, names)
         command = [*prefix, *plan.command]
-        with processes.started(command, plan.environment, scratch / "log", plan.is_ready) as (pid, ready_s):
-            yield Running(plan, pid, ready_s)
+        with processes.started(command, plan.environment, scratch / "log", plan.is_ready) as (process, ready_s):
+            yield Running(plan, process.pid, ready_s)
 
 
 def latchkey(name: str = "Latchkey", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:
@@ -356,5 +357,5 @@ def _answers(endpoint: Endpoint) -> bool:
 
 
 def _listens(port: int) -> bool:
-    with processes.socket.socket() as probe:
+    with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
