@@ -1,4 +1,4 @@
-"""The order of a run: stages, in each of them rounds, in each of these the subjects in turn, another one first each time."""
+"""The order of a run: stages, in each of them rounds, in each of these the subjects in turns."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,7 +40,7 @@ def started(
     any server. The block gets the process and the seconds from start to ready.
 
     Raises:
-        NotReadyError: It ended before, or is not ready within three minutes.
+        NotReadyError: It ended before, or is not ready within five minutes.
     """
     with log.open("wb") as output:
         began = time.monotonic()
@@ -86,7 +86,7 @@ def pss_bytes(pid: int) -> int:
 
 @contextmanager
 def peak_pss(pid: int, interval_s: float = 0.05) -> Iterator[Callable[[], int]]:
-    """Watch the memory of *pid* and the processes below it; the function that the block gets returns the peak so far."""
+    """Watch the memory of *pid* and the processes below it; the block gets a function for the peak so far."""
     peak = pss_bytes(pid)
     over = threading.Event()
 

@@ -155,9 +155,7 @@ def _curve(curve: Curve, points: Mapping[int, Samples], picture: str | None) -> 
         yield ""
     subjects = [name for name in curve.subjects if any(name in samples.values for samples in points.values())]
     metrics = list(
-        dict.fromkeys(
-            metric for samples in points.values() for found in samples.values.values() for metric in found
-        )
+        dict.fromkeys(metric for samples in points.values() for found in samples.values.values() for metric in found)
     )
     for subject in subjects:
         lines = [

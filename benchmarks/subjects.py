@@ -1,4 +1,4 @@
-"""Who is measured: this runtime, its peers, and floors. Each is started with the same tables, in the way it is meant to."""
+"""Who is measured: this runtime, its peers, and floors, each started with the same tables in the way it is meant to."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A name for the tables of the report, and how to make a plan in a scratch directory with the files of its tables."""
+    """A name for the report, and how to make a plan in a scratch directory with the files of the tables."""
 
     name: str
     plan: Callable[[Path, Tables, tuple[str, ...]], Plan]
@@ -214,7 +214,7 @@ def datasette(peers: Path) -> Subject:
 
 
 def sail(peers: Path) -> Subject:
-    """Return Sail (Rust, DataFusion) in its server for Flight SQL: over Parquet files, in the dialect of Spark, no keys."""
+    """Return the Flight SQL server of Sail (Rust, DataFusion): over Parquet files, in the dialect of Spark, no keys."""
 
     def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         port = free_port()
@@ -285,7 +285,7 @@ class DuckDBInProcess(Subject):
 
 @dataclass(frozen=True, slots=True)
 class InProcess(Running):
-    """An engine that is asked by calls. Statements run on as many threads as there are cores, or connections if fewer."""
+    """An engine that is asked by calls, on as many threads as there are cores, or connections if these are fewer."""
 
     engine: duckdb.DuckDBPyConnection
 
@@ -319,7 +319,7 @@ class InProcess(Running):
         return time.process_time()
 
 
-def _no_plan(scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+def _no_plan(_scratch: Path, _tables: Tables, _names: tuple[str, ...]) -> Plan:
     raise AssertionError("there is no server")
 
 

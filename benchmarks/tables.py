@@ -1,4 +1,4 @@
-"""The data: tables of numbered rows, made by SQL, and those of TPC-H. A file is made once a run, when a row needs it."""
+"""The data: tables of numbered rows, made by SQL, and those of TPC-H. Files are made when a row needs them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def application(environ: dict[str, Any], start_response: Callable[[str, list[tuple[str, str]]], object]) -> Iterable[bytes]:
+def application(
+    environ: dict[str, Any], start_response: Callable[[str, list[tuple[str, str]]], object]
+) -> Iterable[bytes]:
     """Read the body and answer a constant."""
     environ["wsgi.input"].read()
     body = b'[{"1":1}]'

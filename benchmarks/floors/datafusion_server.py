@@ -21,7 +21,7 @@ CONTEXT = datafusion.SessionContext()
 class Handler(BaseHTTPRequestHandler):
     """Answers a POST whose body is a statement with rows as JSON."""
 
-    def do_POST(self) -> None:  # noqa: N802 (the name that the server looks for)
+    def do_POST(self) -> None:
         """Run the statement."""
         sql = self.rfile.read(int(self.headers["Content-Length"])).decode()
         try:

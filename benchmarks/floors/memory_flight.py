@@ -23,7 +23,9 @@ class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc] (compiled,
         self._answers = {b"all": table, b"one": pa.table({"1": [1]})}
 
     def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
-        """Say what the answer will look like."""
+        """Say what the answer will look like; only of statements, or the driver takes it for one about the server."""
+        if b"CommandStatementQuery" not in descriptor.command:
+            raise NotImplementedError
         ticket = b"all" if b"*" in descriptor.command else b"one"
         answer = self._answers[ticket]
         endpoint = pa.flight.FlightEndpoint(ticket, [self._location])

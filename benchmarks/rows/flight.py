@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_flightsql.dbapi as adbc
-from adbc_driver_flightsql import DatabaseOptions
-
 from benchmarks.bench import Row, Stage
 from benchmarks.load import AnswerError
-from benchmarks.processes import NotReadyError
+from benchmarks.processes import REPOSITORY
 from benchmarks.samples import Target
 from benchmarks.subjects import FlightEndpoint, Running, latchkey, memory_flight, roapi, sail
 
 ROWS = 5_000_000
 BIG = f"big_{ROWS}"
 READS = 3
-#: How long a server may take from its first answer to having its table.
-_PATIENCE_S = 60.0
+#: The client sends a quarter more than it counts.
+_WITH_WARM_UP = 1.25
 
 
 def stage(peers: Path) -> Stage:
@@ -55,55 +53,53 @@ def stage(peers: Path) -> Stage:
 
 
 def reading(running: Running, _seconds: float) -> dict[str, float]:
-    """Read the whole table some times: the best of them, and the first."""
-    taken = []
-    with _cursor(running.flight) as cursor:
-        _await_table(cursor, running.flight)
-        for _ in range(READS):
-            began = time.perf_counter()
-            cursor.execute(f"SELECT * FROM {running.flight.table.format(BIG)}")
-            table = cursor.fetch_arrow_table()
-            taken.append(time.perf_counter() - began)
-            if table.num_rows != ROWS:
-                raise AnswerError(f"{table.num_rows} rows instead of {ROWS}")
-            del table
+    """
+    Read the whole table some times: the best of them, and the first.
+
+    Raises:
+        AnswerError: It has another number of rows, or the client fails.
+    """
+    found = _client(running.flight, {"read": f"SELECT * FROM {running.flight.table.format(BIG)}", "times": READS})
+    if found["rows"] != ROWS:
+        raise AnswerError(f"{found['rows']} rows instead of {ROWS}")
+    taken = found["seconds"]
     return {"million rows/s": ROWS / min(taken) / 1e6, "when first read": ROWS / taken[0] / 1e6}
 
 
 def asking(running: Running, seconds: float) -> dict[str, float]:
-    """Send small statements one after the other on one connection, each with another number."""
-    taken = []
-    with _cursor(running.flight) as cursor:
-        warm, end = time.perf_counter() + seconds / 4, time.perf_counter() + seconds * 5 / 4
-        number = time.time_ns() // 1_000_000
-        while (began := time.perf_counter()) < end:
-            number += 1
-            cursor.execute(f"SELECT {number}")
-            cursor.fetchall()
-            if began > warm:
-                taken.append(time.perf_counter() - began)
-    taken.sort()
-    return {"p50 ms": statistics.median(taken) * 1e3, "p99 ms": taken[len(taken) * 99 // 100] * 1e3}
+    """
+    Send small statements one after the other on one connection, each with another number.
+
+    Raises:
+        AnswerError: The client fails.
+    """
+    before_s = running.cpu_s()
+    taken = sorted(_client(running.flight, {"ask": "SELECT {}", "seconds": seconds})["seconds"])
+    cpu_s = running.cpu_s() - before_s
+    return {
+        "p50 ms": statistics.median(taken) * 1e3,
+        "p99 ms": taken[len(taken) * 99 // 100] * 1e3,
+        "CPU s per 1,000": cpu_s / (len(taken) * _WITH_WARM_UP) * 1000,
+    }
 
 
-@contextmanager
-def _cursor(endpoint: FlightEndpoint) -> Iterator[Any]:
-    settings = {}
-    if "authorization" in endpoint.headers:
-        settings[DatabaseOptions.AUTHORIZATION_HEADER.value] = endpoint.headers["authorization"]
-    with adbc.connect(endpoint.uri, db_kwargs=settings, autocommit=True) as connection, connection.cursor() as cursor:
-        yield cursor
-
-
-def _await_table(cursor: Any, endpoint: FlightEndpoint) -> None:
-    end = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            cursor.execute(f"SELECT count(*) FROM {endpoint.table.format(BIG)}")
-            cursor.fetchall()
-        except adbc.Error as error:
-            if time.monotonic() > end:
-                raise NotReadyError(f"no table: {error}") from error
-            time.sleep(0.1)
-        else:
-            return
+def _client(endpoint: FlightEndpoint, task: Mapping[str, Any]) -> dict[str, Any]:
+    table = endpoint.table.format(BIG)
+    asked = {
+        "uri": endpoint.uri,
+        "authorization": endpoint.headers.get("authorization", ""),
+        "wait_for": f"SELECT count(id) FROM {table}",
+        **task,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.flight_client"],
+        cwd=REPOSITORY,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise AnswerError(f"the client failed: {done.stderr.strip()[-400:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

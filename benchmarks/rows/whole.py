@@ -88,7 +88,7 @@ def authentication(place: Place, number: int, effort: Effort) -> dict[str, dict[
     """
     Compare what the authentication class takes, called alone, with the CPU time of a whole request.
 
-    A request with authentication off is sent beside it: the difference of two whole requests is smaller than their noise.
+    Requests with authentication off are sent beside it: the difference of whole requests is smaller than their noise.
     """
     one, many = _authentication_us(1), _authentication_us(10_000)
     found: dict[str, dict[str, float]] = {}
