@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ from benchmarks.tables import Tables
 
 KEY = "benchmark-key-of-no-worth-0123456789"
 CORES = len(os.sched_getaffinity(0))
+
+_WARM_UP_THREADS, _WARM_UP_STATEMENTS = 8, 24
 
 #: Programs start without numpy and pandas, as from requirements/base.txt: where they are, pyarrow loads both in every
 #: process. The environment of the benchmarks may have them for other reasons.
@@ -80,6 +83,12 @@ class Running:
         """Send a statement again and again: see `load.send`."""
         return load.send(self.http, statement, connections, seconds)
 
+    def warm_up(self, statement: Statement) -> None:
+        """Send a statement a few times at once, so that each process of a server has met it."""
+        with ThreadPoolExecutor(_WARM_UP_THREADS) as pool:
+            texts = (statement.sql.replace("{}", str(statement.lowest + n)) for n in range(_WARM_UP_STATEMENTS))
+            list(pool.map(self.ask, texts))
+
     def ask(self, sql: str) -> Read:
         """Read one answer: see `load.ask`."""
         return load.ask(self.http, sql)
@@ -101,17 +110,17 @@ class Subject:
         self, scratch: Path, tables: Tables, names: tuple[str, ...], prefix: Sequence[str] = ()
     ) -> Iterator[Running]:
         """
-        Run it for the length of the block, with *prefix* before its command.
+        Run it for the length of the block, with *prefix* before its command, in a new directory below *scratch*.
 
         Raises:
             MissingError: It is not installed.
             NotReadyError: It does not start.
         """
-        scratch.mkdir(parents=True, exist_ok=True)
-        plan = self.plan(scratch, tables, names)
-        command = [*prefix, *plan.command]
-        with processes.started(command, plan.environment, scratch / "log", plan.is_ready) as (process, ready_s):
-            yield Running(plan, process.pid, ready_s)
+        with tempfile.TemporaryDirectory(dir=scratch) as name:
+            plan = self.plan(Path(name), tables, names)
+            command, log = [*prefix, *plan.command], Path(name) / "log"
+            with processes.started(command, plan.environment, log, plan.is_ready) as (process, ready_s):
+                yield Running(plan, process.pid, ready_s)
 
 
 def latchkey(name: str = "Latchkey", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:

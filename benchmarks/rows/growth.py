@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from benchmarks.bench import Curve, Effort, Place
@@ -25,7 +24,7 @@ def _subject(place: Place, name: str, *, keys: int = 1, patient: bool = False) -
 
 def along_keys(place: Place, name: str, keys: int, effort: Effort) -> dict[str, float]:
     """Start with that many keys, and send with the last of them."""
-    with _subject(place, name, keys=keys).running(place.scratch / "keys", place.tables, ()) as running:
+    with _subject(place, name, keys=keys).running(place.scratch, place.tables, ()) as running:
         found = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
         return found | {"start s": running.ready_s, "PSS MiB": pss_bytes(running.pid) / MIB}
 
@@ -42,8 +41,7 @@ def along_datasets(place: Place, name: str, datasets: int, effort: Effort) -> di
     names = tuple(f"copy_{number}" for number in range(1, datasets + 1))
     statement = Statement(f"SELECT a + {{}} FROM {names[-1]}")
     copies = _Copies(place.tables.directory)
-    scratch = place.scratch / f"datasets {name} {datasets} {time.monotonic_ns()}"
-    with _subject(place, name).running(scratch, copies, names) as running:
+    with _subject(place, name).running(place.scratch, copies, names) as running:
         found = sending(statement, _CONNECTIONS, running, effort.seconds)
         return found | {"start s": running.ready_s, "PSS MiB": pss_bytes(running.pid) / MIB}
 
@@ -53,8 +51,7 @@ def along_rows(place: Place, name: str, rows: int, effort: Effort) -> dict[str, 
     table = f"items_{rows}"
     point = Statement(POINT.sql.replace(ITEMS, table), lowest=0, count=rows)
     aggregate = Statement(AGGREGATE.sql.replace(ITEMS, table), AGGREGATE.lowest, AGGREGATE.count)
-    scratch = place.scratch / f"rows {name} {rows} {time.monotonic_ns()}"
-    with _subject(place, name, patient=True).running(scratch, place.tables, (table,)) as running:
+    with _subject(place, name, patient=True).running(place.scratch, place.tables, (table,)) as running:
         return {
             "point look-ups/s": sending(point, _CONNECTIONS, running, effort.seconds)["requests/s"],
             "aggregates/s": sending(aggregate, 2, running, effort.seconds)["requests/s"],
@@ -65,7 +62,7 @@ def along_rows(place: Place, name: str, rows: int, effort: Effort) -> dict[str, 
 def along_connections(place: Place, name: str, connections: int, effort: Effort) -> dict[str, float]:
     """Send over that many connections."""
     subject = _subject(place, name, patient=True)
-    with subject.running(place.scratch / f"connections {name}", place.tables, ("small",)) as running:
+    with subject.running(place.scratch, place.tables, ("small",)) as running:
         return sending(SELECT_1, connections, running, effort.seconds)
 
 
@@ -73,7 +70,7 @@ def along_processors(place: Place, name: str, processors: int, effort: Effort) -
     """Let the server run on that many processors only; the client may use all."""
     prefix = ["taskset", "--cpu-list", f"0-{processors - 1}"]
     subject = _subject(place, name, patient=True)
-    with subject.running(place.scratch / f"processors {name}", place.tables, (ITEMS,), prefix) as running:
+    with subject.running(place.scratch, place.tables, (ITEMS,), prefix) as running:
         small = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
         aggregates = sending(AGGREGATE, 4, running, effort.seconds)
         return {

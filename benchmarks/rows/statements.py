@@ -47,12 +47,12 @@ def stage(peers: Path) -> Stage:
 
 def sending(statement: Statement, connections: int, running: Running, seconds: float) -> dict[str, float]:
     """
-    Send a statement again and again, after a second of the same to warm up.
+    Send a statement again and again, after some of the same to warm up.
 
     Raises:
         AnswerError: One answer in a hundred is an error.
     """
-    running.send(statement, connections, 1)
+    running.warm_up(statement)
     cpu_s = running.cpu_s()
     found = running.send(statement, connections, seconds)
     cpu_s = running.cpu_s() - cpu_s

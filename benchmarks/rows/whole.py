@@ -84,7 +84,7 @@ def _shared_memory() -> set[str]:
     return {path.name for path in _SHARED_MEMORY.glob("*")}
 
 
-def authentication(place: Place, number: int, effort: Effort) -> dict[str, dict[str, float]]:
+def authentication(place: Place, _number: int, effort: Effort) -> dict[str, dict[str, float]]:
     """
     Compare what the authentication class takes, called alone, with the CPU time of a whole request.
 
@@ -93,7 +93,7 @@ def authentication(place: Place, number: int, effort: Effort) -> dict[str, dict[
     one, many = _authentication_us(1), _authentication_us(10_000)
     found: dict[str, dict[str, float]] = {}
     for subject in (latchkey(), latchkey(OFF, keys=0), latchkey(MANY, keys=10_000)):
-        with subject.running(place.scratch / f"{subject.name} {number}", place.tables, ()) as running:
+        with subject.running(place.scratch, place.tables, ()) as running:
             found[subject.name] = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
     request_us = found["Latchkey"]["CPU s per 1,000"] * 1000
     found["Latchkey"] |= {
@@ -110,11 +110,11 @@ def _authentication_us(keys: int) -> float:
     return float(done.stdout)
 
 
-def idle(place: Place, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
+def idle(place: Place, _number: int, _effort: Effort) -> dict[str, dict[str, float]]:
     """Look at the memory of this runtime and of ROAPI with one small table, idle."""
     found = {}
     for subject in (latchkey(), roapi(place.peers)):
-        with subject.running(place.scratch / f"idle {subject.name} {number}", place.tables, ("small",)) as running:
+        with subject.running(place.scratch, place.tables, ("small",)) as running:
             time.sleep(_IDLE_S)
             found[subject.name] = {"start s": running.ready_s, "idle PSS MiB": processes.pss_bytes(running.pid) / MIB}
     return found
