@@ -52,7 +52,7 @@ def started(
             if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
                 said = log.read_text(errors="replace").strip()
                 raise NotReadyError(f"{Path(command[0]).name} does not answer: {said[-1500:]}")
-            time.sleep(0.01)
+            time.sleep(0.02)
         yield process, time.monotonic() - began
     finally:
         process.send_signal(signal.SIGTERM)

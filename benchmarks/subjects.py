@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 import duckdb
-import httpx
 
 from benchmarks import load, processes
 from benchmarks.load import Endpoint, Load, Read, Statement
@@ -142,11 +141,11 @@ def key_list(count: int) -> list[str]:
 
 def serve(config: Path, http: int) -> Plan:
     """Return how to start `manage.py serve` with a YAML that binds HTTP to that port."""
-    ready = f"http://127.0.0.1:{http}/v1/ready"
+    ready = Endpoint(f"http://127.0.0.1:{http}/v1/ready", method="GET")
     return Plan(
         command=[sys.executable, REPOSITORY / "manage.py", "serve", "--config", config],
         environment=_AS_INSTALLED,
-        is_ready=lambda: _status(ready) == 200,
+        is_ready=lambda: _answers(ready, ""),
         http=Endpoint(f"http://127.0.0.1:{http}/v1/sql", {"X-API-Key": KEY}),
     )
 
@@ -350,16 +349,9 @@ def _program(peers: Path, name: str) -> Path:
     return path
 
 
-def _status(url: str) -> int:
+def _answers(endpoint: Endpoint, sql: str = "SELECT 1") -> bool:
     try:
-        return httpx.get(url, trust_env=False).status_code
-    except httpx.TransportError:
-        return 0
-
-
-def _answers(endpoint: Endpoint) -> bool:
-    try:
-        load.ask(endpoint, "SELECT 1")
+        load.ask(endpoint, sql)
     except (OSError, load.AnswerError):
         return False
     return True
