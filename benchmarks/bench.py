@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -154,8 +154,7 @@ def run_alone(row: Alone, place: Place, effort: Effort, results: Results) -> Non
 
 
 def run_curve(curve: Curve, place: Place, effort: Effort, results: Results) -> None:
-    """Measure a curve, all of its points in each round, each in half the time of a row: there are many."""
-    effort = replace(effort, seconds=effort.seconds / 2)
+    """Measure a curve, all of its points in each round."""
     points = results.curves[curve.name] = {point: Samples() for point in curve.points}
     rounds = min(effort.rounds, curve.rounds)
     for number in range(rounds):

@@ -77,7 +77,7 @@ def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: fl
     Send a statement over *connections* that stay open, each as soon as it has its answer to the last one.
 
     Raises:
-        AnswerError: wrk is missing or failed, or the server refuses the statement.
+        AnswerError: wrk is missing or failed, the server refuses the statement, or no answer came in time.
     """
     if shutil.which("wrk") is None:
         raise AnswerError("wrk is needed: apt-get install wrk")
@@ -90,7 +90,10 @@ def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: fl
     done = subprocess.run([*command, *script], capture_output=True, text=True, check=False)
     if done.returncode:
         raise AnswerError(f"wrk failed: {done.stderr.strip()[-500:]}")
-    return Load(**json.loads(done.stdout.splitlines()[-1]))
+    found = Load(**json.loads(done.stdout.splitlines()[-1]))
+    if not found.requests:
+        raise AnswerError(f"not one answer within {found.seconds:.1f} s over {connections} connections")
+    return found
 
 
 def ask(endpoint: Endpoint, sql: str) -> Read:
@@ -108,7 +111,7 @@ def ask(endpoint: Endpoint, sql: str) -> Read:
     path = parts._replace(scheme="", netloc="").geturl() + ("" if body else quote(sql, safe=""))
     fields = {"Host": parts.netloc, "Connection": "close", "Content-Length": str(len(body)), **endpoint.headers}
     head = "".join([f"{endpoint.method} {path} HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in fields.items()), "\r\n"])
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    buffer = bytearray(_BUFFER_BYTES)
     with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=120) as connection:
         began = time.perf_counter()
         connection.sendall(head.encode() + body)
@@ -122,7 +125,7 @@ def ask(endpoint: Endpoint, sql: str) -> Read:
         size, objects, tail = len(begun), begun.count(b"{"), begun[-_TAIL_BYTES:]
         while length := connection.recv_into(buffer):
             size += length
-            objects += buffer.obj.count(b"{", 0, length)
+            objects += buffer.count(b"{", 0, length)
             tail = (tail + bytes(buffer[max(0, length - _TAIL_BYTES) : length]))[-_TAIL_BYTES:]
         seconds = time.perf_counter() - began
     _check(header.decode("latin-1"), size, tail, begun)

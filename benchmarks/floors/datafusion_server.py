@@ -12,7 +12,7 @@ import json
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import datafusion
+import datafusion  # type: ignore[import-not-found]  # it is in the environment of the peers
 import pyarrow.parquet
 
 CONTEXT = datafusion.SessionContext()

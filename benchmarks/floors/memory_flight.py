@@ -14,7 +14,7 @@ import pyarrow.flight
 import pyarrow.parquet
 
 
-class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc] (compiled, without types)
+class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc]  # compiled, without types
     """Answers the statement of a Flight SQL client without reading it as one."""
 
     def __init__(self, location: str, table: pa.Table) -> None:
