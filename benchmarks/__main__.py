@@ -49,14 +49,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    usual = Effort()
     parser.add_argument("--list", action="store_true", help="show the names of rows and curves")
     parser.add_argument("--only", metavar="ROW,ROW", help="measure these rows and curves only")
     parser.add_argument("--against", metavar="NAME,NAME", help="measure these subjects only")
+    parser.add_argument("--rounds", type=int, default=usual.rounds, help="turns of each subject (default: %(default)s)")
     parser.add_argument(
-        "--rounds", type=int, default=Effort.rounds, help="turns of each subject (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=Effort.seconds, help="of sending in one turn (default: %(default)s)"
+        "--seconds", type=float, default=usual.seconds, help="of sending in one turn (default: %(default)s)"
     )
     parser.add_argument(
         "--peers",

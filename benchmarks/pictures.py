@@ -26,7 +26,7 @@ def draw(curve: Curve, points: Mapping[int, Samples], path: Path) -> None:
             for subject in curve.subjects
             if (found := samples.of(subject, metric))
         ]
-        base = alt.Chart(alt.Data(values=values)).encode(
+        base = alt.Chart(alt.InlineData(values=values)).encode(
             x=alt.X("x:Q", title=curve.along, scale=alt.Scale(type="log", nice=False), axis=_axis(curve)),
             color=alt.Color("who:N", title=None, scale=alt.Scale(domain=list(curve.subjects), range=_COLOURS)),
         )

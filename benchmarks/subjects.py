@@ -215,8 +215,16 @@ def datasette(peers: Path) -> Subject:
         settings = [part for name, value in limits.items() for part in ("--setting", name, str(value))]
         path = f"http://127.0.0.1:{port}/{quote(database.stem)}.json?_shape=array&sql="
         endpoint = Endpoint(path, method="GET")
-        serve = [_program(peers, "datasette"), "serve", "--immutable", database, "--port", str(port), *settings]
-        return Plan(command=serve, is_ready=lambda: _answers(endpoint), http=endpoint)
+        command: list[str | Path] = [
+            _program(peers, "datasette"),
+            "serve",
+            "--immutable",
+            database,
+            "--port",
+            str(port),
+            *settings,
+        ]
+        return Plan(command=command, is_ready=lambda: _answers(endpoint), http=endpoint)
 
     return Subject("Datasette", plan)
 
@@ -229,7 +237,7 @@ def sail(peers: Path) -> Subject:
         for name in names:
             tables.parquet(name)
         speaks = FlightEndpoint(f"grpc://127.0.0.1:{port}", table=f"parquet.`{tables.directory}/{{}}.parquet`")
-        command = [_program(peers, "sail"), "flight", "server", "--port", str(port)]
+        command: list[str | Path] = [_program(peers, "sail"), "flight", "server", "--port", str(port)]
         return Plan(command=command, is_ready=lambda: _listens(port), flight=speaks)
 
     return Subject("Sail", plan)
@@ -250,7 +258,13 @@ def memory_flight() -> Subject:
 
     def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         port = free_port()
-        command = [sys.executable, "-m", "benchmarks.floors.memory_flight", str(port), tables.parquet(names[0])]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "benchmarks.floors.memory_flight",
+            str(port),
+            tables.parquet(names[0]),
+        ]
         speaks = FlightEndpoint(f"grpc://127.0.0.1:{port}")
         return Plan(command=command, environment=_AS_INSTALLED, is_ready=lambda: _listens(port), flight=speaks)
 
@@ -265,7 +279,7 @@ def datafusion(peers: Path) -> Subject:
         files = [f"{name}={tables.parquet(name)}" for name in names]
         program = REPOSITORY / "benchmarks/floors/datafusion_server.py"
         endpoint = Endpoint(f"http://127.0.0.1:{port}/")
-        command = [_program(peers, "python"), program, str(port), *files]
+        command: list[str | Path] = [_program(peers, "python"), program, str(port), *files]
         return Plan(command=command, is_ready=lambda: _answers(endpoint), http=endpoint)
 
     return Subject("DataFusion", plan)
