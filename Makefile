@@ -61,13 +61,20 @@ format: $(VENV)/lint.stamp  ## Format the code.
 	$(BIN)/ruff format .
 
 lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes.
-	for name in base sources test lint bench dev; do \
+	for name in base sources test lint bench peers dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 
-bench: $(VENV)/bench.stamp  ## Measure the encoders against polars.
-	$(BIN)/python -m benchmarks.encode
+# The peers need other versions of what the runtime needs: they have an environment of their own.
+$(VENV)/peers.stamp: requirements/peers.txt | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)/peers
+	$(VENV)/peers/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
+	@touch $@
+
+bench: $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers, half an hour, and write docs/performance.md (BENCH_ARGS= options).
+	$(BIN)/python -m benchmarks --json docs/performance.json --pictures docs/curves \
+	  --markdown docs/performance.md --markdown README.md $(BENCH_ARGS)
 
 soak: $(VENV)/test.stamp  ## Run the runtime under mixed load for SOAK_S seconds (default 600), kill it, fail its calls.
 	$(BIN)/python -m pytest -m soak -s --override-ini=addopts= -W error --no-cov -p no:randomly $(SOAK_TESTS)

@@ -1,0 +1,140 @@
+"""
+Measure this runtime beside its peers on the same data, in one run.
+
+    python -m benchmarks                               everything, Markdown on standard output
+    python -m benchmarks --only point,json-1m          two rows
+    python -m benchmarks --against Latchkey,ROAPI      these subjects only
+    python -m benchmarks --from-json FILE --markdown PAGE    write a page from an earlier run
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import machine, pictures, report
+from benchmarks.bench import Effort, Place, Results, run_alone, run_curve, run_stage, say
+from benchmarks.catalogue import Catalogue, catalogue
+from benchmarks.report import Report
+from benchmarks.tables import Tables
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    everything = catalogue(options.peers.resolve())
+    if options.list:
+        for row in (*everything.rows, *everything.curves):
+            print(f"{row.name:16} {row.title}")
+        return 0
+    if options.from_json:
+        found = Report.from_json(options.from_json.read_text(encoding="utf-8"))
+    else:
+        chosen = set(options.only.split(",")) if options.only else set(everything.names)
+        if unknown := chosen - set(everything.names):
+            sys.stderr.write(f"There is no {', '.join(sorted(unknown))}; there are {', '.join(everything.names)}\n")
+            return 2
+        if options.against:
+            everything = _only_against(everything, set(options.against.split(",")))
+        found = _measure(everything, chosen, options)
+    _write(found, everything, options)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    usual = Effort()
+    parser.add_argument("--list", action="store_true", help="show the names of rows and curves")
+    parser.add_argument("--only", metavar="ROW,ROW", help="measure these rows and curves only")
+    parser.add_argument("--against", metavar="NAME,NAME", help="measure these subjects only")
+    parser.add_argument("--rounds", type=int, default=usual.rounds, help="turns of each subject (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=usual.seconds, help="of sending in one turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=Path(sys.prefix) / "peers",
+        help="the environment that requirements/peers.txt is installed in (default: peers in that of Python)",
+    )
+    parser.add_argument("--tables", type=Path, help="a directory to keep the data in for the next run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="PAGE",
+        action="append",
+        default=[],
+        help="write between the markers of a page, or a new page; may be given again",
+    )
+    parser.add_argument("--pictures", type=Path, metavar="DIRECTORY", help="draw the curves as SVG")
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing: take what --json wrote")
+    return parser
+
+
+def _only_against(everything: Catalogue, names: set[str]) -> Catalogue:
+    """Return what is left when only these subjects are measured; rows that start things themselves stay whole."""
+
+    def kept(given: object) -> list[str]:
+        return [name for name in given.subjects if name in names]  # type: ignore[attr-defined]
+
+    return Catalogue(
+        stages=tuple(
+            replace(stage, rows=[replace(row, subjects=kept(row)) for row in stage.rows if kept(row)])
+            for stage in everything.stages
+        ),
+        alone=everything.alone,
+        curves=tuple(replace(curve, subjects=kept(curve)) for curve in everything.curves if kept(curve)),
+    )
+
+
+def _measure(everything: Catalogue, chosen: set[str], options: argparse.Namespace) -> Report:
+    effort = Effort(rounds=options.rounds, seconds=options.seconds)
+    results = Results()
+    began = time.monotonic()
+    facts = machine.facts(options.peers)
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        tables = Tables((options.tables or Path(scratch) / "tables").resolve())
+        place = Place(scratch=Path(scratch), peers=options.peers.resolve(), tables=tables)
+        for stage in everything.stages:
+            if any(row.name in chosen for row in stage.rows):
+                run_stage(stage, chosen, place, effort, results)
+        for row in everything.alone:
+            if row.name in chosen:
+                run_alone(row, place, effort, results)
+        for curve in everything.curves:
+            if curve.name in chosen:
+                run_curve(curve, place, effort, results)
+    results.seconds = time.monotonic() - began
+    say(f"done after {results.seconds / 60:.1f} minutes")
+    return Report(machine=facts, effort=effort, results=results)
+
+
+def _write(found: Report, everything: Catalogue, options: argparse.Namespace) -> None:
+    if options.json:
+        options.json.write_text(found.to_json(), encoding="utf-8")
+    drawn: dict[str, Path] = {}
+    if options.pictures:
+        for curve in everything.curves:
+            if curve.name in found.results.curves:
+                drawn[curve.name] = options.pictures / f"{curve.name}.svg"
+                pictures.draw(curve, found.results.curves[curve.name], drawn[curve.name])
+
+    def parts(start: Path) -> Mapping[str, str]:
+        picture: Callable[[str], str | None] = lambda name: report.link(drawn[name], start) if name in drawn else None  # noqa: E731
+        return report.blocks(found, everything, picture)
+
+    for page in options.markdown:
+        report.rewrite(page, parts)
+    if not options.markdown:
+        print(report.whole(parts(Path.cwd())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

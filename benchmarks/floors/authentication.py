@@ -1,0 +1,59 @@
+"""
+What authentication alone costs: CPU microseconds of one call of the class that every request goes through.
+
+    python -m benchmarks.floors.authentication KEYS
+
+The key is the last of the list. Nothing else of a request runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.subjects import KEY, key_list
+
+CALLS = 20_000
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        config = Path(scratch) / "runtime.yaml"
+        config.touch(0o600)
+        keys = {"enabled": True, "keys": key_list(int(sys.argv[1]))}
+        config.write_text(json.dumps({"runtime": {"auth": {"api-key": keys}}}))
+        os.environ |= {"DJANGO_SETTINGS_MODULE": "runtime_site.settings", "RUNTIME_CONFIG": str(config)}
+        _measure()
+
+
+def _measure() -> None:
+    import django  # noqa: PLC0415 (the settings read the environment)
+
+    django.setup()
+    from django.test import RequestFactory  # noqa: PLC0415 (as above)
+    from rest_framework.request import Request  # noqa: PLC0415
+
+    from authkeys.authentication import ApiKeyAuthentication  # noqa: PLC0415
+    from runtime_site.startup import checked_config  # noqa: PLC0415
+
+    checked_config()  # builds the key set of this process
+    request = Request(RequestFactory().post("/v1/sql", headers={"X-API-Key": KEY}))
+    best_s = min(_calls_s(ApiKeyAuthentication, request) for _ in range(5))
+    sys.stdout.write(f"{best_s / CALLS * 1e6:.4f}\n")
+
+
+def _calls_s(authentication: type, request: object) -> float:
+    began = time.process_time()
+    for _ in range(CALLS):
+        # A new instance each time, as the framework makes one for each request.
+        if authentication().authenticate(request) is None:
+            raise AssertionError("the key is not accepted")
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""
+pyarrow's Flight server with one table in memory: `python -m benchmarks.floors.memory_flight PORT PARQUET`.
+
+It has no engine: a statement that says `*` gets the whole table, any other one a single row.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight
+import pyarrow.parquet
+
+
+class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc]  # compiled, without types
+    """Answers the statement of a Flight SQL client without reading it as one."""
+
+    def __init__(self, location: str, table: pa.Table) -> None:
+        super().__init__(location)
+        self._location = location
+        self._answers = {b"all": table, b"one": pa.table({"1": [1]})}
+
+    def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
+        """Say what the answer will look like; only of statements, or the driver takes it for one about the server."""
+        if b"CommandStatementQuery" not in descriptor.command:
+            raise NotImplementedError
+        ticket = b"all" if b"*" in descriptor.command else b"one"
+        answer = self._answers[ticket]
+        endpoint = pa.flight.FlightEndpoint(ticket, [self._location])
+        return pa.flight.FlightInfo(answer.schema, descriptor, [endpoint], answer.num_rows, answer.nbytes)
+
+    def do_get(self, _context: Any, ticket: Any) -> Any:
+        """Send it."""
+        return pa.flight.RecordBatchStream(self._answers[ticket.ticket])
+
+
+if __name__ == "__main__":
+    MemoryServer(f"grpc://127.0.0.1:{sys.argv[1]}", pa.parquet.read_table(sys.argv[2])).serve()

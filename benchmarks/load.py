@@ -1,0 +1,145 @@
+"""Who asks: wrk for many small statements, a plain socket for large answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote, urlsplit
+
+_SCRIPT = Path(__file__).with_name("statement.lua")
+_BUFFER_BYTES = 1 << 20
+#: How far the numbers of two requests in a row are apart, as in the script.
+STRIDE = 7919
+#: The most of an answer's end that is kept to see whether it is complete.
+_TAIL_BYTES = 16
+
+
+class AnswerError(Exception):
+    """A server refused what is measured, or its answer broke off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where statements go: as the body of a POST, or as what is added to the URL of a GET."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    method: Literal["POST", "GET"] = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """
+    A statement as clients send it; `{}` in it is another number in each request.
+
+    The numbers begin at `lowest`, and there are `count` of them before one comes again.
+    """
+
+    sql: str
+    lowest: int = 1_000_000_000
+    count: int = 1_000_000_007
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of sending one statement again and again."""
+
+    requests: int
+    seconds: float
+    errors: int
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def per_s(self) -> float:
+        """Answers a second, those that were errors not counted."""
+        return (self.requests - self.errors) / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What it took to read one large answer to its end."""
+
+    seconds: float
+    size_bytes: int
+    objects: int
+
+
+def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: float) -> Load:
+    """
+    Send a statement over *connections* that stay open, each as soon as it has its answer to the last one.
+
+    Raises:
+        AnswerError: wrk is missing or failed, the server refuses the statement, or no answer came in time.
+    """
+    if shutil.which("wrk") is None:
+        raise AnswerError("wrk is needed: apt-get install wrk")
+    ask(endpoint, statement.sql.replace("{}", str(statement.lowest)))
+    path = urlsplit(endpoint.url)._replace(scheme="", netloc="").geturl()
+    headers = [part for name, value in endpoint.headers.items() for part in ("-H", f"{name}: {value}")]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s", *headers]
+    numbers = [str(statement.lowest), str(statement.count)]
+    script = ["-s", str(_SCRIPT), endpoint.url, "--", endpoint.method, path, statement.sql, *numbers]
+    done = subprocess.run([*command, *script], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AnswerError(f"wrk failed: {done.stderr.strip()[-500:]}")
+    found = Load(**json.loads(done.stdout.splitlines()[-1]))
+    if not found.requests:
+        raise AnswerError(f"not one answer within {found.seconds:.1f} s over {connections} connections")
+    return found
+
+
+def ask(endpoint: Endpoint, sql: str) -> Read:
+    """
+    Read one answer to its end and count the JSON objects in it, which takes little beside receiving it.
+
+    Nothing is kept and nothing else is looked at: a client that parsed would take longer than any server.
+
+    Raises:
+        AnswerError: The status is not 200, or the answer breaks off.
+        OSError: Nobody answers.
+    """
+    parts = urlsplit(endpoint.url)
+    body = sql.encode() if endpoint.method == "POST" else b""
+    path = parts._replace(scheme="", netloc="").geturl() + ("" if body else quote(sql, safe=""))
+    fields = {"Host": parts.netloc, "Connection": "close", "Content-Length": str(len(body)), **endpoint.headers}
+    head = "".join([f"{endpoint.method} {path} HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in fields.items()), "\r\n"])
+    buffer = bytearray(_BUFFER_BYTES)
+    with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=120) as connection:
+        began = time.perf_counter()
+        connection.sendall(head.encode() + body)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            more = connection.recv(_BUFFER_BYTES)
+            if not more:
+                raise AnswerError("the answer has no end of its header")
+            received += more
+        header, _, begun = received.partition(b"\r\n\r\n")
+        size, objects, tail = len(begun), begun.count(b"{"), begun[-_TAIL_BYTES:]
+        while length := connection.recv_into(buffer):
+            size += length
+            objects += buffer.count(b"{", 0, length)
+            tail = (tail + bytes(buffer[max(0, length - _TAIL_BYTES) : length]))[-_TAIL_BYTES:]
+        seconds = time.perf_counter() - began
+    _check(header.decode("latin-1"), size, tail, begun)
+    return Read(seconds, size, objects)
+
+
+def _check(header: str, size: int, tail: bytes, begun: bytes) -> None:
+    status, *lines = header.split("\r\n")
+    if status.split()[1] != "200":
+        raise AnswerError(f"{status}: {begun[:300].decode(errors='replace')}")
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if fields.get("transfer-encoding", "").lower() == "chunked":
+        complete = tail.endswith(b"0\r\n\r\n")
+    else:
+        complete = size == int(fields.get("content-length", size))
+    if not complete:
+        raise AnswerError(f"the answer breaks off after {size} bytes")

@@ -1,0 +1,1 @@
+"""What is measured. A module holds the rows of one subject matter."""

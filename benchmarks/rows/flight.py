@@ -1,0 +1,105 @@
+"""Arrow Flight SQL by ADBC: a large table, and small statements."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import Row, Stage
+from benchmarks.load import AnswerError
+from benchmarks.processes import REPOSITORY
+from benchmarks.samples import Target
+from benchmarks.subjects import FlightEndpoint, Running, latchkey, memory_flight, roapi, sail
+
+ROWS = 5_000_000
+BIG = f"big_{ROWS}"
+READS = 3
+#: The client sends a quarter more than it counts.
+_WITH_WARM_UP = 1.25
+
+
+def stage(peers: Path) -> Stage:
+    """Return the rows and whom they compare."""
+    subjects = [latchkey(), roapi(peers), sail(peers), memory_flight()]
+    names = [subject.name for subject in subjects]
+    return Stage(
+        tables=(BIG,),
+        subjects=subjects,
+        rows=[
+            Row(
+                name="flight-rows",
+                title="Flight SQL: 5,000,000 rows x 5 columns by ADBC",
+                subjects=names,
+                measure=reading,
+                targets=[
+                    Target(metric="million rows/s", against="ROAPI", at_least=1.3),
+                    Target(metric="million rows/s", against="pyarrow.flight", at_least=0.8),
+                ],
+            ),
+            Row(
+                name="flight-select-1",
+                title="Flight SQL: `SELECT <number>`, one after the other",
+                subjects=names,
+                measure=asking,
+                targets=[Target(metric="p50 ms", against="ROAPI", at_most=1.5)],
+            ),
+        ],
+    )
+
+
+def reading(running: Running, _seconds: float) -> dict[str, float]:
+    """
+    Read the whole table some times: the best of them, and the first.
+
+    Raises:
+        AnswerError: It has another number of rows, or the client fails.
+    """
+    found = _client(running.flight, {"read": f"SELECT * FROM {running.flight.table.format(BIG)}", "times": READS})
+    if found["rows"] != ROWS:
+        raise AnswerError(f"{found['rows']} rows instead of {ROWS}")
+    taken = found["seconds"]
+    return {"million rows/s": ROWS / min(taken) / 1e6, "when first read": ROWS / taken[0] / 1e6}
+
+
+def asking(running: Running, seconds: float) -> dict[str, float]:
+    """
+    Send small statements one after the other on one connection, each with another number.
+
+    Raises:
+        AnswerError: The client fails.
+    """
+    before_s = running.cpu_s()
+    taken = sorted(_client(running.flight, {"ask": "SELECT {}", "seconds": seconds})["seconds"])
+    cpu_s = running.cpu_s() - before_s
+    return {
+        "p50 ms": statistics.median(taken) * 1e3,
+        "p99 ms": taken[len(taken) * 99 // 100] * 1e3,
+        "CPU s per 1,000": cpu_s / (len(taken) * _WITH_WARM_UP) * 1000,
+    }
+
+
+def _client(endpoint: FlightEndpoint, task: Mapping[str, Any]) -> dict[str, Any]:
+    table = endpoint.table.format(BIG)
+    asked = {
+        "uri": endpoint.uri,
+        "authorization": endpoint.headers.get("authorization", ""),
+        "wait_for": f"SELECT count(id) FROM {table}",
+        **task,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.flight_client"],
+        cwd=REPOSITORY,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise AnswerError(f"the client failed: {done.stderr.strip()[-400:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,130 @@
+"""How cost grows with keys, datasets, rows, connections and processors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.bench import Curve, Effort, Place
+from benchmarks.load import Statement
+from benchmarks.processes import pss_bytes
+from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT, SELECT_1, sending
+from benchmarks.subjects import CORES, Subject, latchkey, roapi
+from benchmarks.tables import Tables
+
+MIB = 1 << 20
+_CONNECTIONS = 16
+#: More connections than the default lets wait for a place: the curve is about what they cost, not about refusals.
+_PATIENT = {"query": {"max_queued": 10_000, "queue_timeout": "1m"}}
+_BOTH = ("Latchkey", "ROAPI")
+
+
+def _subject(place: Place, name: str, *, keys: int = 1, patient: bool = False) -> Subject:
+    return roapi(place.peers) if name == "ROAPI" else latchkey(keys=keys, runtime=_PATIENT if patient else None)
+
+
+def along_keys(place: Place, name: str, keys: int, effort: Effort) -> dict[str, float]:
+    """Start with that many keys, and send with the last of them."""
+    with _subject(place, name, keys=keys).running(place.scratch, place.tables, ()) as running:
+        found = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
+        return found | {"start s": running.ready_s, "PSS MiB": pss_bytes(running.pid) / MIB}
+
+
+class _Copies(Tables):
+    """Any number of names for one small table."""
+
+    def parquet(self, name: str) -> Path:
+        return super().parquet("small" if name.startswith("copy_") else name)
+
+
+def along_datasets(place: Place, name: str, datasets: int, effort: Effort) -> dict[str, float]:
+    """Start with that many datasets of one small file, each loaded anew, and ask the last of them."""
+    names = tuple(f"copy_{number}" for number in range(1, datasets + 1))
+    statement = Statement(f"SELECT a + {{}} FROM {names[-1]}")
+    copies = _Copies(place.tables.directory)
+    with _subject(place, name).running(place.scratch, copies, names) as running:
+        found = sending(statement, _CONNECTIONS, running, effort.seconds)
+        return found | {"start s": running.ready_s, "PSS MiB": pss_bytes(running.pid) / MIB}
+
+
+def along_rows(place: Place, name: str, rows: int, effort: Effort) -> dict[str, float]:
+    """Ask a table of that many rows, for one of them and for all, twice as long: an answer may take a second."""
+    table = f"items_{rows}"
+    point = Statement(POINT.sql.replace(ITEMS, table), lowest=0, count=rows)
+    aggregate = Statement(AGGREGATE.sql.replace(ITEMS, table), AGGREGATE.lowest, AGGREGATE.count)
+    with _subject(place, name, patient=True).running(place.scratch, place.tables, (table,)) as running:
+        return {
+            "point look-ups/s": sending(point, 4, running, effort.seconds * 2)["requests/s"],
+            "aggregates/s": sending(aggregate, 2, running, effort.seconds * 2)["requests/s"],
+            "start s": running.ready_s,
+        }
+
+
+def along_connections(place: Place, name: str, connections: int, effort: Effort) -> dict[str, float]:
+    """Send over that many connections."""
+    subject = _subject(place, name, patient=True)
+    with subject.running(place.scratch, place.tables, ("small",)) as running:
+        return sending(SELECT_1, connections, running, effort.seconds)
+
+
+def along_processors(place: Place, name: str, processors: int, effort: Effort) -> dict[str, float]:
+    """Let the server run on that many processors only; the client may use all."""
+    prefix = ["taskset", "--cpu-list", f"0-{processors - 1}"]
+    subject = _subject(place, name, patient=True)
+    with subject.running(place.scratch, place.tables, (ITEMS,), prefix) as running:
+        small = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
+        aggregates = sending(AGGREGATE, 4, running, effort.seconds)
+        return {
+            "requests/s": small["requests/s"],
+            "p99 ms": small["p99 ms"],
+            "aggregates/s": aggregates["requests/s"],
+        }
+
+
+CURVES = (
+    Curve(
+        name="keys",
+        title="Accepted keys",
+        along="keys",
+        points=(1, 10, 100, 1_000, 10_000),
+        subjects=("Latchkey",),
+        shown=("requests/s", "CPU s per 1,000"),
+        measure=along_keys,
+    ),
+    Curve(
+        name="datasets",
+        title="Datasets",
+        along="datasets",
+        points=(1, 10, 100, 1_000),
+        subjects=_BOTH,
+        shown=("requests/s", "start s"),
+        measure=along_datasets,
+        rounds=1,
+    ),
+    Curve(
+        name="rows",
+        title="Rows of a table",
+        along="rows",
+        points=(100_000, 1_000_000, 10_000_000),
+        subjects=_BOTH,
+        shown=("point look-ups/s", "aggregates/s"),
+        measure=along_rows,
+    ),
+    Curve(
+        name="connections",
+        title="Connections",
+        along="connections",
+        points=(1, 4, 16, 64, 256, 1_000),
+        subjects=_BOTH,
+        shown=("requests/s", "p99 ms"),
+        measure=along_connections,
+    ),
+    Curve(
+        name="processors",
+        title="Processors",
+        along="processors",
+        points=tuple(range(1, min(CORES, 8) + 1)),
+        subjects=_BOTH,
+        shown=("requests/s", "aggregates/s"),
+        measure=along_processors,
+    ),
+)

@@ -1,0 +1,146 @@
+"""The runtime as a whole: its start, its memory, its stop, and what authentication takes of a request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from benchmarks import load, processes
+from benchmarks.bench import Alone, Effort, Place
+from benchmarks.rows.statements import SELECT_1, sending
+from benchmarks.samples import Target
+from benchmarks.subjects import KEY, Plan, latchkey, roapi, serve
+
+MIB = 1 << 20
+EXAMPLE = processes.REPOSITORY / "examples/runtime.yaml"
+#: The example has its default of 4 engine workers. They are idle that long before memory is looked at.
+_IDLE_S = 2.0
+_CONNECTIONS = 16
+OFF, MANY = "Latchkey, authentication off", "Latchkey, 10,000 keys"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (nothing is written there)
+
+
+def example(place: Place, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
+    """Start and stop the example twice: without its state, when it loads its data, and with it."""
+    directory = place.scratch / f"example-{number}"
+    directory.mkdir()
+    plan = _example_plan(directory)
+    found: dict[str, float] = {}
+    for name in ("first start s", "start s"):
+        shared = _shared_memory()
+        with processes.started(plan.command, plan.environment, directory / "log", plan.is_ready) as (process, ready_s):
+            found[name] = ready_s
+            if plan.http is not None:
+                load.ask(plan.http, "SELECT count(*) FROM flights")
+            time.sleep(_IDLE_S)
+            found["idle PSS MiB"] = processes.pss_bytes(process.pid) / MIB
+            members = {member: processes.start_time(member) for member in processes.family(process.pid)}
+            told = time.monotonic()
+        found["stop s"] = time.monotonic() - told
+        left = [f"process {member}" for member, start in members.items() if start == processes.start_time(member) != ""]
+        left += [f"file {path}" for path in _not_to_stay(directory / ".runtime")]
+        found["left behind"] = len(left)
+        found["exit code"] = process.returncode
+        # Whoever else uses shared memory meanwhile is counted too.
+        found["left in /dev/shm"] = len(_shared_memory() - shared)
+    return {"Latchkey": found}
+
+
+def _example_plan(directory: Path) -> Plan:
+    """Return how to serve the example with a key, ports and a state directory of its own."""
+    settings = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    http = processes.free_port()
+    del settings["secrets"]
+    settings["runtime"] |= {
+        "auth": {"api-key": {"enabled": True, "keys": [KEY]}},
+        "http": {"bind": f"127.0.0.1:{http}"},
+        "flight": {"bind": f"127.0.0.1:{processes.free_port()}"},
+    }
+    for dataset in settings["datasets"]:
+        connector, _, path = dataset["from"].partition(":")
+        dataset["from"] = f"{connector}:{EXAMPLE.parent / path}"
+    config = directory / "runtime.yaml"
+    config.touch(0o600)
+    config.write_text(yaml.safe_dump(settings, sort_keys=False))
+    return serve(config, http)
+
+
+def _not_to_stay(state_dir: Path) -> Iterator[str]:
+    """Yield what a stop has to remove: sockets, spilled data, snapshots that are not published."""
+    published = (state_dir / "manifest.json").read_text()
+    for path in sorted(state_dir.rglob("*")):
+        name = path.relative_to(state_dir)
+        is_superseded = name.parts[0] == "snapshots" and path.is_file() and path.name not in published
+        if path.is_socket() or (len(name.parts) > 1 and name.parts[0] != "snapshots") or is_superseded:
+            yield str(name)
+
+
+def _shared_memory() -> set[str]:
+    return {path.name for path in _SHARED_MEMORY.glob("*")}
+
+
+def authentication(place: Place, _number: int, effort: Effort) -> dict[str, dict[str, float]]:
+    """
+    Compare what the authentication class takes, called alone, with the CPU time of a whole request.
+
+    Requests with authentication off are sent beside it: the difference of whole requests is smaller than their noise.
+    """
+    one, many = _authentication_us(1), _authentication_us(10_000)
+    found: dict[str, dict[str, float]] = {}
+    for subject in (latchkey(), latchkey(OFF, keys=0), latchkey(MANY, keys=10_000)):
+        with subject.running(place.scratch, place.tables, ()) as running:
+            found[subject.name] = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
+    request_us = found["Latchkey"]["CPU s per 1,000"] * 1000
+    found["Latchkey"] |= {
+        "authentication us": one,
+        "share of the CPU time %": one / request_us * 100,
+        "10,000 keys: more of it %": (many - one) / request_us * 100,
+    }
+    return found
+
+
+def _authentication_us(keys: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.floors.authentication", str(keys)]
+    done = subprocess.run(command, cwd=processes.REPOSITORY, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def idle(place: Place, _number: int, _effort: Effort) -> dict[str, dict[str, float]]:
+    """Look at the memory of this runtime and of ROAPI with one small table, idle."""
+    found = {}
+    for subject in (latchkey(), roapi(place.peers)):
+        with subject.running(place.scratch, place.tables, ("small",)) as running:
+            time.sleep(_IDLE_S)
+            found[subject.name] = {"start s": running.ready_s, "idle PSS MiB": processes.pss_bytes(running.pid) / MIB}
+    return found
+
+
+ROWS = (
+    Alone(
+        name="example",
+        title="the example: start to ready, idle memory with 4 workers, stop",
+        measure=example,
+        targets=[
+            Target(metric="first start s", at_most=3.0),
+            Target(metric="start s", at_most=3.0),
+            Target(metric="idle PSS MiB", at_most=400e6 / MIB),
+            Target(metric="left behind", at_most=0.0),
+            Target(metric="exit code", at_most=0.0),
+        ],
+    ),
+    Alone(name="idle", title="one small table: start to ready, idle memory", measure=idle),
+    Alone(
+        name="authentication",
+        title="authentication's share of a small request",
+        measure=authentication,
+        targets=[
+            Target(metric="share of the CPU time %", at_most=3.0),
+            Target(metric="10,000 keys: more of it %", at_most=1.0),
+        ],
+    ),
+)

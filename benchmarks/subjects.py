@@ -1,0 +1,376 @@
+"""Who is measured: this runtime, its peers, and floors, each started with the same tables in the way it is meant to."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import duckdb
+
+from benchmarks import load, processes
+from benchmarks.load import Endpoint, Load, Read, Statement
+from benchmarks.processes import REPOSITORY, free_port
+from benchmarks.tables import Tables
+
+KEY = "benchmark-key-of-no-worth-0123456789"
+CORES = len(os.sched_getaffinity(0))
+
+_WARM_UP_THREADS, _WARM_UP_STATEMENTS = 8, 24
+
+#: Programs start without numpy and pandas, as from requirements/base.txt: where they are, pyarrow loads both in every
+#: process. The environment of the benchmarks may have them for other reasons.
+_AS_INSTALLED = {"PYTHONPATH": str(REPOSITORY / "tests/data/not_installed")}
+
+
+class MissingError(Exception):
+    """A program that is needed is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightEndpoint:
+    """Where Flight SQL is spoken, how the caller shows who it is, and how a table is named in SQL."""
+
+    uri: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    table: str = "{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How to start a server, where it will answer, and how to see that it is ready."""
+
+    command: Sequence[str | Path]
+    is_ready: Callable[[], bool]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    http: Endpoint | None = None
+    flight: FlightEndpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is ready: what rows measure. `ready_s` are the seconds that it took."""
+
+    plan: Plan
+    pid: int
+    ready_s: float
+
+    @property
+    def http(self) -> Endpoint:
+        """Where it answers over HTTP."""
+        assert self.plan.http is not None  # noqa: S101 (rows name subjects that have what they measure)
+        return self.plan.http
+
+    @property
+    def flight(self) -> FlightEndpoint:
+        """Where it speaks Flight SQL."""
+        assert self.plan.flight is not None  # noqa: S101 (as above)
+        return self.plan.flight
+
+    def send(self, statement: Statement, connections: int, seconds: float) -> Load:
+        """Send a statement again and again: see `load.send`."""
+        return load.send(self.http, statement, connections, seconds)
+
+    def warm_up(self, statement: Statement) -> None:
+        """Send a statement a few times at once, so that each process of a server has met it."""
+        with ThreadPoolExecutor(_WARM_UP_THREADS) as pool:
+            texts = (statement.sql.replace("{}", str(statement.lowest + n)) for n in range(_WARM_UP_STATEMENTS))
+            list(pool.map(self.ask, texts))
+
+    def ask(self, sql: str) -> Read:
+        """Read one answer: see `load.ask`."""
+        return load.ask(self.http, sql)
+
+    def cpu_s(self) -> float:
+        """CPU time of all its processes so far."""
+        return processes.cpu_s(self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A name for the report, and how to make a plan in a scratch directory with the files of the tables."""
+
+    name: str
+    plan: Callable[[Path, Tables, tuple[str, ...]], Plan]
+
+    @contextmanager
+    def running(
+        self, scratch: Path, tables: Tables, names: tuple[str, ...], prefix: Sequence[str] = ()
+    ) -> Iterator[Running]:
+        """
+        Run it for the length of the block, with *prefix* before its command, in a new directory below *scratch*.
+
+        Raises:
+            MissingError: It is not installed.
+            NotReadyError: It does not start.
+        """
+        with tempfile.TemporaryDirectory(dir=scratch) as name:
+            plan = self.plan(Path(name), tables, names)
+            command, log = [*prefix, *plan.command], Path(name) / "log"
+            with processes.started(command, plan.environment, log, plan.is_ready) as (process, ready_s):
+                yield Running(plan, process.pid, ready_s)
+
+
+def latchkey(name: str = "Latchkey", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:
+    """
+    Return this runtime under `manage.py serve`, its settings the defaults, with keys and log lines.
+
+    Args:
+        name: Its name in the report.
+        keys: How many keys it accepts; the one that is presented is the last of them. None: authentication is off.
+        runtime: Settings of the section `runtime` that are to differ.
+    """
+    return Subject(name, partial(_latchkey, keys=keys, runtime=runtime or {}))
+
+
+def key_list(count: int) -> list[str]:
+    """Return that many keys of which the last one is KEY."""
+    return [*(f"another-key-of-no-worth-{number:012}" for number in range(count - 1)), KEY]
+
+
+def serve(config: Path, http: int) -> Plan:
+    """Return how to start `manage.py serve` with a YAML that binds HTTP to that port."""
+    ready = Endpoint(f"http://127.0.0.1:{http}/v1/ready", method="GET")
+    return Plan(
+        command=[sys.executable, REPOSITORY / "manage.py", "serve", "--config", config],
+        environment=_AS_INSTALLED,
+        is_ready=lambda: _answers(ready, ""),
+        http=Endpoint(f"http://127.0.0.1:{http}/v1/sql", {"X-API-Key": KEY}),
+    )
+
+
+def _latchkey(scratch: Path, tables: Tables, names: tuple[str, ...], keys: int, runtime: Mapping[str, Any]) -> Plan:
+    http, flight = free_port(), free_port()
+    auth: dict[str, Any] = {"enabled": bool(keys)}
+    settings = {
+        "auth": {"api-key": auth | ({"keys": key_list(keys)} if keys else {})},
+        "http": {"bind": f"127.0.0.1:{http}"},
+        "flight": {"bind": f"127.0.0.1:{flight}"},
+        **runtime,
+    }
+    datasets = [
+        {"from": f"file:{tables.parquet(name)}", "name": name, "acceleration": {"enabled": True}} for name in names
+    ]
+    config = scratch / "runtime.yaml"
+    config.touch(0o600)
+    config.write_text(json.dumps({"runtime": settings, **({"datasets": datasets} if datasets else {})}))  # JSON is YAML
+    plan = serve(config, http)
+    speaks = FlightEndpoint(f"grpc://127.0.0.1:{flight}", {"authorization": f"Bearer {KEY}"} if keys else {})
+    return Plan(
+        command=plan.command, environment=plan.environment, is_ready=plan.is_ready, http=plan.http, flight=speaks
+    )
+
+
+def roapi(peers: Path) -> Subject:
+    """Return ROAPI (Rust, DataFusion), its tables in memory. Over HTTP it knows no keys."""
+
+    def plan(scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+        http, flight = free_port(), free_port()
+        settings = {
+            "addr": {
+                "http": f"127.0.0.1:{http}",
+                "postgres": f"127.0.0.1:{free_port()}",
+                "flight_sql": f"127.0.0.1:{flight}",
+            },
+            "tables": [
+                {
+                    "name": name,
+                    "uri": str(tables.parquet(name)),
+                    "option": {"format": "parquet", "use_memory_table": True},
+                }
+                for name in names
+            ],
+            "flight_sql_config": {"auth_token": KEY},
+        }
+        config = scratch / "roapi.yml"
+        config.write_text(json.dumps(settings))
+        endpoint = Endpoint(f"http://127.0.0.1:{http}/api/sql")
+        return Plan(
+            command=[_program(peers, "roapi"), "-c", config],
+            is_ready=lambda: _answers(endpoint),
+            http=endpoint,
+            flight=FlightEndpoint(f"grpc://127.0.0.1:{flight}", {"authorization": f"Bearer {KEY}"}),
+        )
+
+    return Subject("ROAPI", plan)
+
+
+def datasette(peers: Path) -> Subject:
+    """Return Datasette (Python, SQLite with an index on the id), its limits on time and rows lifted."""
+
+    def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+        port, database = free_port(), tables.sqlite(names)
+        limits = {"sql_time_limit_ms": 600_000, "max_returned_rows": 10_000_000}
+        settings = [part for name, value in limits.items() for part in ("--setting", name, str(value))]
+        path = f"http://127.0.0.1:{port}/{quote(database.stem)}.json?_shape=array&sql="
+        endpoint = Endpoint(path, method="GET")
+        command: list[str | Path] = [
+            _program(peers, "datasette"),
+            "serve",
+            "--immutable",
+            database,
+            "--port",
+            str(port),
+            *settings,
+        ]
+        return Plan(command=command, is_ready=lambda: _answers(endpoint), http=endpoint)
+
+    return Subject("Datasette", plan)
+
+
+def sail(peers: Path) -> Subject:
+    """Return the Flight SQL server of Sail (Rust, DataFusion): over Parquet files, in the dialect of Spark, no keys."""
+
+    def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+        port = free_port()
+        for name in names:
+            tables.parquet(name)
+        speaks = FlightEndpoint(f"grpc://127.0.0.1:{port}", table=f"parquet.`{tables.directory}/{{}}.parquet`")
+        command: list[str | Path] = [_program(peers, "sail"), "flight", "server", "--port", str(port)]
+        return Plan(command=command, is_ready=lambda: _listens(port), flight=speaks)
+
+    return Subject("Sail", plan)
+
+
+def bare_view() -> Subject:
+    """Return one view of Django REST framework that answers a constant, on the web server of this runtime."""
+    return Subject("bare DRF view", partial(_gunicorn, application="benchmarks.floors.bare_view:application"))
+
+
+def bare_wsgi() -> Subject:
+    """Return a WSGI function that answers a constant, on the web server of this runtime."""
+    return Subject("bare WSGI", partial(_gunicorn, application="benchmarks.floors.bare_wsgi:application"))
+
+
+def memory_flight() -> Subject:
+    """Return pyarrow's own Flight server with the table in memory: no engine, no keys."""
+
+    def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+        port = free_port()
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "benchmarks.floors.memory_flight",
+            str(port),
+            tables.parquet(names[0]),
+        ]
+        speaks = FlightEndpoint(f"grpc://127.0.0.1:{port}")
+        return Plan(command=command, environment=_AS_INSTALLED, is_ready=lambda: _listens(port), flight=speaks)
+
+    return Subject("pyarrow.flight", plan)
+
+
+def datafusion(peers: Path) -> Subject:
+    """Return DataFusion (Rust) with the tables in memory, behind the HTTP server of Python's standard library."""
+
+    def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
+        port = free_port()
+        files = [f"{name}={tables.parquet(name)}" for name in names]
+        program = REPOSITORY / "benchmarks/floors/datafusion_server.py"
+        endpoint = Endpoint(f"http://127.0.0.1:{port}/")
+        command: list[str | Path] = [_program(peers, "python"), program, str(port), *files]
+        return Plan(command=command, is_ready=lambda: _answers(endpoint), http=endpoint)
+
+    return Subject("DataFusion", plan)
+
+
+class DuckDBInProcess(Subject):
+    """The engine of this runtime in the process of the benchmark, with its tables in memory: nothing is sent."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("DuckDB in process", _no_plan)
+
+    @contextmanager
+    def running(
+        self, scratch: Path, tables: Tables, names: tuple[str, ...], prefix: Sequence[str] = ()
+    ) -> Iterator[InProcess]:
+        """Load the tables and keep them for the length of the block."""
+        began = time.monotonic()
+        with duckdb.connect() as engine:
+            for name in names:
+                engine.execute(f"CREATE TABLE {name} AS FROM '{tables.parquet(name)}'")
+            yield InProcess(_NO_SERVER, os.getpid(), time.monotonic() - began, engine)
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess(Running):
+    """An engine that is asked by calls, on as many threads as there are cores, or connections if these are fewer."""
+
+    engine: duckdb.DuckDBPyConnection
+
+    def send(self, statement: Statement, connections: int, seconds: float) -> Load:
+        """Run a statement again and again, and fetch its rows as Python values."""
+        end = time.perf_counter() + seconds
+
+        def run(offset: int) -> list[float]:
+            taken: list[float] = []
+            cursor = self.engine.cursor()
+            while (began := time.perf_counter()) < end:
+                number = statement.lowest + (offset + len(taken) * load.STRIDE) % statement.count
+                cursor.execute(statement.sql.replace("{}", str(number))).fetchall()
+                taken.append(time.perf_counter() - began)
+            return taken
+
+        threads = min(connections, CORES)
+        with ThreadPoolExecutor(threads) as pool:
+            taken = sorted(one for found in pool.map(run, range(threads)) for one in found)
+        p50, p99 = taken[len(taken) // 2], taken[len(taken) * 99 // 100]
+        return Load(len(taken), seconds, 0, p50 * 1e3, p99 * 1e3)
+
+    def ask(self, sql: str) -> Read:
+        """Run a statement and take its rows as Arrow."""
+        began = time.perf_counter()
+        table = self.engine.cursor().sql(sql).to_arrow_table()
+        return Read(time.perf_counter() - began, table.nbytes, table.num_rows)
+
+    def cpu_s(self) -> float:
+        """CPU time of this process so far."""
+        return time.process_time()
+
+
+def _no_plan(_scratch: Path, _tables: Tables, _names: tuple[str, ...]) -> Plan:
+    raise AssertionError("there is no server")
+
+
+_NO_SERVER = Plan(command=[], is_ready=bool)
+
+
+def _gunicorn(_scratch: Path, _tables: Tables, _names: tuple[str, ...], application: str) -> Plan:
+    port = free_port()
+    endpoint = Endpoint(f"http://127.0.0.1:{port}/v1/sql")
+    gunicorn = [sys.executable, "-m", "gunicorn", "--config", os.devnull, "--worker-class", "gevent"]
+    command = [*gunicorn, "--workers", str(CORES), "--bind", f"127.0.0.1:{port}", application]
+    return Plan(command=command, environment=_AS_INSTALLED, is_ready=lambda: _answers(endpoint), http=endpoint)
+
+
+def _program(peers: Path, name: str) -> Path:
+    path = peers / "bin" / name
+    if not path.exists():
+        raise MissingError(f"{name} is not installed: make bench installs it, or name its environment with --peers")
+    return path
+
+
+def _answers(endpoint: Endpoint, sql: str = "SELECT 1") -> bool:
+    try:
+        load.ask(endpoint, sql)
+    except (OSError, load.AnswerError):
+        return False
+    return True
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,75 @@
+"""The order of a run, and what happens when a part of it fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bench import Alone, Curve, Effort, Place, Results, Row, Stage, rotated, run_alone, run_curve, run_stage
+from benchmarks.processes import cpu_s, family, pss_bytes
+from benchmarks.subjects import Plan, Running, Subject
+from benchmarks.tables import Tables
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(scratch=tmp_path, peers=tmp_path, tables=Tables(tmp_path / "tables"))
+
+
+def program(name: str, code: str) -> Subject:
+    return Subject(name, lambda *_: Plan(command=[sys.executable, "-c", code], is_ready=lambda: name == "good"))
+
+
+def refused(*_: object) -> Any:
+    raise ValueError("it cannot be done")
+
+
+def test_another_one_is_first_in_each_round() -> None:
+    assert [rotated("abc", number) for number in range(3)] == [list("abc"), list("bca"), list("cab")]
+
+
+def test_what_fails_is_told_and_the_others_go_on(place: Place) -> None:
+    seen: list[int] = []
+
+    def look(running: Running, _seconds: float) -> dict[str, float]:
+        seen.append(running.pid)
+        return {"members": len(list(family(running.pid))), "MiB": pss_bytes(running.pid), "s": cpu_s(running.pid)}
+
+    both = ("good", "bad")
+    stage = Stage(
+        tables=(),
+        subjects=[program("bad", "print('no such thing')"), program("good", "import time; time.sleep(600)")],
+        rows=[
+            Row(name="refused", title="", subjects=both, measure=refused),
+            Row(name="looked", title="", subjects=both, measure=look),
+            Row(name="not chosen", title="", subjects=both, measure=refused),
+        ],
+    )
+    results = Results()
+
+    run_stage(stage, {"refused", "looked"}, place, Effort(rounds=2, seconds=0.1), results)
+
+    assert set(results.rows) == {"refused", "looked"}
+    assert results.rows["refused"].failures["good"] == "ValueError: it cannot be done"
+    assert "no such thing" in results.rows["looked"].failures["bad"]
+    assert results.rows["looked"].of("good", "members") == [1, 1]
+    assert len(set(seen)) == 2
+    assert [Path(f"/proc/{pid}").exists() for pid in seen] == [False, False]
+
+
+def test_a_row_of_its_own_and_a_curve_tell_what_failed(place: Place) -> None:
+    curve = Curve(
+        name="curve", title="", along="", points=(1, 2), subjects=("Latchkey",), shown=(), measure=refused, rounds=2
+    )
+    results = Results()
+
+    run_alone(Alone(name="row", title="", measure=refused), place, Effort(rounds=2), results)
+    run_curve(curve, place, Effort(rounds=2), results)
+
+    assert results.rows["row"].failures == {"Latchkey": "ValueError: it cannot be done"}
+    assert [samples.failures for samples in results.curves["curve"].values()] == [
+        {"Latchkey": "ValueError: it cannot be done"}
+    ] * 2

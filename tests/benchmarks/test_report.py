@@ -1,0 +1,136 @@
+"""The report: JSON there and back, Markdown between markers, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks import pictures
+from benchmarks.bench import Alone, Curve, Effort, Results
+from benchmarks.catalogue import Catalogue, catalogue
+from benchmarks.report import Report, blocks, link, number, rewrite, whole
+from benchmarks.samples import Samples, Target
+
+ROW = Alone(
+    name="speed",
+    title="how fast",
+    measure=lambda *_: {},
+    targets=[Target(metric="requests/s", against="peer", at_least=2.0), Target(metric="s", at_most=1.0)],
+)
+CURVE = Curve(
+    name="width",
+    title="Width",
+    along="columns",
+    points=(1, 1000),
+    subjects=("Latchkey", "peer"),
+    shown=("s",),
+    measure=lambda *_: {},
+)
+EVERYTHING = Catalogue(stages=(), alone=(ROW,), curves=(CURVE,))
+
+
+@pytest.fixture
+def found() -> Report:
+    speed, narrow, wide = Samples(), Samples(), Samples()
+    for ours, theirs in ((3000.0, 1000.0), (2000.0, 1000.0), (2400.0, 800.0)):
+        speed.add("Latchkey", {"requests/s": ours})
+        speed.add("peer", {"requests/s": theirs})
+    speed.fail("other", "AnswerError: no /some/place/of a|b/file.txt")
+    narrow.add("Latchkey", {"s": 0.5})
+    wide.add("Latchkey", {"s": 1.5})
+    wide.fail("peer", "gone")
+    results = Results(rows={"speed": speed}, curves={"width": {1: narrow, 1000: wide}}, seconds=120.0)
+    return Report(machine={"cores": "2"}, effort=Effort(rounds=3, seconds=1.0), results=results)
+
+
+def parts(found: Report) -> Mapping[str, str]:
+    return blocks(found, EVERYTHING, lambda name: f"curves/{name}.svg")
+
+
+def test_json_there_and_back(found: Report) -> None:
+    assert Report.from_json(found.to_json()) == found
+
+
+def test_the_summary_has_a_line_for_each_target(found: Report) -> None:
+    lines = parts(found)["summary"].splitlines()
+
+    assert lines[2] == ("| how fast: requests/s | 2,400 | peer 1,000 | **2.40** (2.00 to 3.00) | ≥ 2 x | reached |")
+    assert lines[3] == "| how fast: s |  |  |  | ≤ 1 | not measured: Latchkey: not run |"
+
+
+def test_a_row_shows_everybody_and_who_failed_without_a_path(found: Report) -> None:
+    text = parts(found)["rows"]
+
+    assert "| peer | 1,000 (800 to 1,000) |" in text
+    assert "Not measured: other. AnswerError: no of a\\|b/file.txt" in text
+
+
+def test_a_curve_has_a_picture_a_table_and_what_failed(found: Report) -> None:
+    text = parts(found)["curves"]
+
+    assert "![Width: s.](curves/width.svg)" in text
+    assert "| 1,000 | 1.50 |" in text
+    assert "Not measured: peer at 1,000. gone" in text
+
+
+def test_the_machine_and_the_effort_are_told(found: Report) -> None:
+    assert (
+        "| cores | 2 |\n| effort | 3 rounds, 1 s of sending in each turn, 2 minutes in all |" in parts(found)["machine"]
+    )
+
+
+def test_only_what_is_between_markers_is_written_anew(tmp_path: Path, found: Report) -> None:
+    page = tmp_path / "page.md"
+    marked = "# A page\n\n<!-- measured: machine -->\n{}<!-- /measured -->\n\nThe end.\n"
+    page.write_text(marked.format("old\n"))
+
+    for _ in range(2):
+        rewrite(page, lambda _: parts(found))
+
+    assert page.read_text() == marked.format(f"\n{parts(found)['machine']}\n\n")
+
+
+def test_a_part_without_figures_leaves_what_the_page_has(tmp_path: Path, found: Report) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- measured: curves -->\nold\n<!-- /measured -->\n")
+    found.results.curves.clear()
+
+    rewrite(page, lambda _: parts(found))
+
+    assert page.read_text() == "<!-- measured: curves -->\nold\n<!-- /measured -->\n"
+
+
+def test_a_page_that_is_not_there_becomes_the_whole_report(tmp_path: Path, found: Report) -> None:
+    page = tmp_path / "page.md"
+
+    rewrite(page, lambda _: parts(found))
+
+    assert page.read_text() == whole(parts(found))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.00012, "0.00012"), (0.1234, "0.123"), (12.34, "12.3"), (12345.6, "12,346")]
+)
+def test_numbers_have_the_digits_that_count(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_links_are_relative_to_the_page(tmp_path: Path) -> None:
+    assert link(tmp_path / "docs/curves/keys.svg", tmp_path / "docs") == "curves/keys.svg"
+    assert link(tmp_path / "docs/curves/keys.svg", tmp_path) == "docs/curves/keys.svg"
+
+
+def test_a_curve_is_drawn(tmp_path: Path, found: Report) -> None:
+    path = tmp_path / "curves" / "width.svg"
+
+    pictures.draw(CURVE, found.results.curves["width"], path)
+
+    assert path.read_text().startswith("<svg")
+
+
+def test_names_are_given_once() -> None:
+    names = catalogue(Path("peers")).names
+
+    assert len(set(names)) == len(names)
