@@ -8,23 +8,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryengine.catalog import Column
-from queryengine.encoders.plan import column_names, renderers, text_pieces
-from queryengine.encoders.rendering import join, specials, value_bytes
+from queryengine.encoders.parts import Parts
+from queryengine.encoders.plan import column_names, renderers, texts
+from queryengine.encoders.rendering import Fragment, join, specials
+from queryengine.encoders.rows import row_bytes
 
 #: A field that holds one of these is quoted; a carriage return alone ends a line for many readers.
 _QUOTED = frozenset(b'",\r\n')
 _PLAIN = bytes(set(range(256)) - _QUOTED)
 
 
-def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:
     """Give the header and the rows. A null is an empty field, an empty string is `""`."""
     plan = renderers(columns, schema)
+    literals = ["", *[","] * (len(columns) - 1), "\n"]
+
+    def rows(piece: pa.RecordBatch) -> memoryview:
+        plain = [renderer.plain(array) for renderer, array in zip(plan, piece.columns, strict=True)]
+        fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, plain, strict=True)]
+        return row_bytes(list(map(Fragment, fields)), literals, null="")
+
     start = ",".join(map(_quoted_name, column_names(columns))).encode() + b"\n"
-    for piece in text_pieces(batches, plan, row_overhead=len(columns)):
-        texts = [renderer.plain(array) for renderer, array in zip(plan, piece.columns, strict=True)]
-        fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, texts, strict=True)]
-        separated = [part for field in fields for part in (",", field)][1:]
-        yield start + value_bytes(join(*separated, "\n", null=""))
+    for text in texts(batches, plan, len(columns), rows):
+        yield start, text
         start = b""
     if start:
         yield start

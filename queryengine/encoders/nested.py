@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, json_text, where
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, where
+from queryengine.encoders.rows import joined_rows, object_literals
 from queryengine.values import unique_names
 
 
@@ -30,11 +31,14 @@ class StructRenderer(Renderer):
 
     def __init__(self, names: Sequence[str], members: Sequence[Renderer]) -> None:
         self._members = members
-        self._keys = [json_text(name) + ":" for name in unique_names(names)]
-        self._overhead = sum(len(key.encode()) for key in self._keys) + 2 * len(self._keys) + 8
+        self._literals = object_literals(unique_names(names))
+        self._overhead = len("".join(self._literals).encode()) + 8
 
     def _json(self, array: pa.Array) -> Fragment:
-        text = object_text([member.json(child) for member, child in self._children(array)], self._keys, len(array))
+        members = [member.json(child) for member, child in self._children(array)]
+        text = (
+            joined_rows(members, self._literals, null="null") if members else pa.array(["{}"] * len(array), pa.string())
+        )
         return Fragment(where(array.is_valid(), text) if array.null_count else text)
 
     def _size(self, array: pa.Array) -> int:
@@ -114,28 +118,6 @@ class UnionRenderer(Renderer):
 
     def _children(self, array: pa.UnionArray) -> list[tuple[Renderer, pa.Array]]:
         return [(member, array.field(position)) for position, member in enumerate(self._members)]
-
-
-def object_text(fragments: Sequence[Fragment], keys: Sequence[str], length: int, start: str = "{") -> pa.StringArray:
-    """
-    Join columns to one JSON object a row.
-
-    Args:
-        fragments: The columns.
-        keys: The key of each column as JSON with its colon.
-        length: How many rows, for objects without members.
-        start: What each object begins with.
-    """
-    parts: list[pa.Array | str] = []
-    literal = start
-    for key, fragment in zip(keys, fragments, strict=True):
-        bare = fragment.values.null_count == 0 or not (fragment.before or fragment.after)
-        column = fragment if bare else Fragment(fragment.tokens())
-        parts += [literal + key + column.before, column.values]
-        literal = column.after + ","
-    if not parts:
-        return pa.array([start + "}"] * length, pa.string())
-    return join(*parts, literal[:-1] + "}", null="null")
 
 
 def _joined_by_row(lists: pa.Array, tokens: pa.StringArray) -> pa.StringArray:

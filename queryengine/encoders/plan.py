@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -24,14 +27,20 @@ from queryengine.encoders.scalars import (
     StringRenderer,
 )
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
+from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.errors import ResourceLimitError, SqlError
 from queryengine.values import Carrier, ValueType, parse_type, unique_names
+
+_Text = TypeVar("_Text")
 
 #: Renderers of types with a longer text are made each time: kept, they could fill the memory.
 _LONGEST_KEPT_TEXT = 256
 
 #: Pieces of a batch: large enough that a call of a kernel costs nothing, small enough for many answers at once.
 TEXT_PIECE_BYTES = 4 * 1024 * 1024
+
+#: When the engine took longer for a batch, in seconds, all text is given before it is asked for another.
+_FAST_S = 0.02
 
 #: As Arrow: with its frame well below the 4 MiB that Flight clients take as one message.
 ARROW_PIECE_BYTES = 3 * 1024 * 1024
@@ -62,16 +71,21 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     return tuple(chosen)
 
 
-def text_pieces(
-    batches: Iterable[pa.RecordBatch], plan: Sequence[Renderer], row_overhead: int
-) -> Iterator[pa.RecordBatch]:
+def texts(
+    batches: Iterable[pa.RecordBatch],
+    plan: Sequence[Renderer],
+    row_overhead: int,
+    render: Callable[[pa.RecordBatch], _Text],
+) -> Iterator[_Text]:
     """
-    Cut batches into pieces that are small as text.
+    Cut batches into pieces that are small as text, and give what *render* makes of each.
 
     Args:
-        batches: Pulled one at a time, when the pieces of the one before are used up.
+        batches: Pulled one at a time, when the texts of the one before are given. While they come fast, the last texts
+            of a batch that makes several may still be under way.
         plan: The renderers of the columns.
         row_overhead: Bytes that each row takes besides its values.
+        render: Is called from several threads, where a batch makes several pieces.
 
     Raises:
         ResourceLimitError: A single row takes more than `MAX_ROW_BYTES`.
@@ -81,28 +95,48 @@ def text_pieces(
         columns = zip(plan, batch.columns, strict=True)
         return row_overhead * int(batch.num_rows) + sum(renderer.size(array) for renderer, array in columns)
 
-    for piece, piece_bytes in pieces(batches, size, TEXT_PIECE_BYTES):
-        if piece_bytes > MAX_ROW_BYTES:
-            raise ResourceLimitError(
-                f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select less of it, or ask for Arrow."
-            )
-        yield piece
+    with closing(InOrder(render)) as line:
+        for batch, took_s in _timed(batches):
+            for piece, piece_bytes in pieces([batch], size, TEXT_PIECE_BYTES):
+                if piece_bytes > MAX_ROW_BYTES:
+                    raise ResourceLimitError(
+                        f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select less of it, or ask "
+                        "for Arrow."
+                    )
+                # A piece that is all there is need not change threads, and a long row has all the memory for itself.
+                if THREADS == 1 or piece.num_rows == batch.num_rows or piece_bytes > TEXT_PIECE_BYTES:
+                    yield from line.rest()
+                    yield render(piece)
+                else:
+                    yield from line.give(piece)
+            if took_s > _FAST_S:
+                yield from line.rest()
+        yield from line.rest()
 
 
 def pieces(
     batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], limit: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Cut batches in halves until each piece has one row or at most *limit* bytes by *size*, and give its size."""
+    """Cut batches until each piece has one row or at most *limit* bytes by *size*, and give its size."""
     for batch in batches:
         waiting = [batch] if batch.num_rows else []
         while waiting:
             piece = waiting.pop()
             piece_bytes = size(piece)
             if piece.num_rows > 1 and piece_bytes > limit:
-                middle = piece.num_rows // 2
-                waiting += [piece.slice(middle), piece.slice(0, middle)]
+                # In as many equal parts as should do: to ask for the size again and again takes its time.
+                rows = math.ceil(piece.num_rows / math.ceil(piece_bytes / limit))
+                waiting += [piece.slice(first, rows) for first in range(0, piece.num_rows, rows)][::-1]
             else:
                 yield piece, piece_bytes
+
+
+def _timed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Give each batch with the seconds that it took to come."""
+    began = time.perf_counter()
+    for batch in batches:
+        yield batch, time.perf_counter() - began
+        began = time.perf_counter()
 
 
 def _chosen(duckdb_type: str, arrow: pa.DataType) -> Renderer | None:

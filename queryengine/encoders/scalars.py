@@ -70,8 +70,8 @@ class FloatRenderer(Renderer):
         if large.true_count:
             whole = pc.and_(whole, pc.less(magnitude, _WHOLE_UNTIL))
             large = pc.and_(large, whole)
-            text = pc.if_else(large, to_text(pc.cast(where(large, array), pa.int64())), text)
-        return pc.if_else(whole, join(where(whole, text), ".0"), text)
+            text = pc.replace_with_mask(text, large, to_text(pc.cast(array.filter(large), pa.int64())))
+        return pc.replace_with_mask(text, whole, join(text.filter(whole), ".0"))
 
 
 class DecimalRenderer(Renderer):

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from queryengine.encoders.rendering import Fragment, Renderer, to_text, where
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_FINER = {"s": "ms", "ms": "us", "us": "ns"}
+_COARSER = {"ms": "s", "us": "ms", "ns": "us"}
+_PER_COARSER = pa.scalar(1000, pa.int64())
 _SECONDS_A_DAY = 86_400
 
 #: Days since 1970 that have a year of four digits: 0000-01-01 and the last before 10000-01-01.
@@ -132,24 +133,18 @@ class TimeRenderer(_TemporalRenderer):
 
 
 def _shortest(
-    integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray], coarser: str = "s"
+    integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray]
 ) -> pa.StringArray:
-    """
-    Render integers of *unit*, each with the shortest fraction that holds it.
-
-    *text* renders one length of fraction; *coarser* is the unit that is tried first.
-    """
-    if coarser == unit:
+    """Render integers of *unit*, each with the shortest fraction that holds it; *text* renders one length of it."""
+    if unit == "s":
         return text(integers, unit)
-    step = _PER_SECOND[unit] // _PER_SECOND[coarser]
-    quotients = pc.divide(integers, step)
-    fits = pc.equal(pc.multiply(quotients, step), integers)
-    if not fits.false_count:
-        return text(quotients, coarser)
+    quotients = pc.divide(integers, _PER_COARSER)
+    fits = pc.equal(pc.multiply(quotients, _PER_COARSER), integers)
     if not fits.true_count:
-        return _shortest(integers, unit, text, _FINER[coarser])
-    finer = _shortest(where(pc.invert(fits), integers), unit, text, _FINER[coarser])
-    return pc.if_else(fits, text(where(fits, quotients), coarser), finer)
+        return text(integers, unit)
+    if not fits.false_count:
+        return _shortest(quotients, _COARSER[unit], text)
+    return pc.replace_with_mask(text(integers, unit), fits, _shortest(quotients.filter(fits), _COARSER[unit], text))
 
 
 def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:

@@ -12,10 +12,11 @@ import pyarrow as pa
 from queryengine.catalog import Column
 from queryengine.encoders import json as json_encoder
 from queryengine.encoders.arrow import answer_schema
+from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import renderers
 
 
-def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:
     """
     Give `{"schema":{...},"data":[...],"row_count":2}`.
 
@@ -34,7 +35,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
     head = _compact({"schema": {"fields": fields, "metadata": {}}})
     start = head[:-1] + b',"data":'
     for chunk in json_encoder.encode(columns, schema, counted()):
-        yield start + chunk
+        yield start, *([chunk] if isinstance(chunk, bytes) else chunk)
         start = b""
     yield b',"row_count":%d}' % rows
 

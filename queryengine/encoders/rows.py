@@ -1,0 +1,111 @@
+"""
+Rows of text from columns of text.
+
+Few rows are joined by the kernel that is made for it. Of many rows all values are put into one long column, literals
+first, and taken from it in the order of the rows: the kernel looks at each of its arguments anew in each row.
+"""
+
+from __future__ import annotations
+
+from array import array as numbers
+from collections.abc import Sequence
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queryengine.encoders.rendering import Fragment, join, json_text, value_bytes
+
+#: So many rows are many: fewer are joined before the others begin.
+_MANY_ROWS = 512
+
+#: What a literal is written in: with what stands around the value before and after it, where these are not null.
+_FORMS = 4
+
+
+def object_literals(names: Sequence[str], start: str = "{") -> list[str]:
+    """Return the literals of rows that are JSON objects with *names* as keys, and begin with *start*."""
+    keys = [json_text(name) + ":" for name in names]
+    return [*(("," if number else start) + key for number, key in enumerate(keys)), "}"]
+
+
+def joined_rows(fragments: Sequence[Fragment], literals: Sequence[str], null: str) -> pa.StringArray:
+    """
+    Join columns to one text a row.
+
+    Args:
+        fragments: The columns, equally long; one at least.
+        literals: What stands before each column, and after the last one.
+        null: What a null becomes; nothing stands around it.
+    """
+    parts: list[pa.Array | str] = []
+    after = ""
+    for literal, fragment in zip(literals[:-1], fragments, strict=True):
+        column = Fragment(fragment.whole()) if _is_mixed(fragment) else fragment
+        parts += [after + literal + column.before, column.values]
+        after = column.after
+    return join(*parts, after + literals[-1], null=null)
+
+
+def row_bytes(fragments: Sequence[Fragment], literals: Sequence[str], null: str) -> memoryview:
+    """Return the bytes of what `joined_rows` gives, one row after another."""
+    rows = len(fragments[0].values)
+    if rows < _MANY_ROWS:
+        return value_bytes(joined_rows(fragments, literals, null))
+    room = 1 << (rows - 1).bit_length()
+    padding = [pa.nulls(room - rows, pa.string())] if room > rows else []
+    columns = [fragment.values.fill_null(null) if null else fragment.values for fragment in fragments]
+    texts = pa.concat_arrays([_forms(fragments, literals), *(part for one in columns for part in (one, *padding))])
+    places = _places(len(fragments), room)
+    if any(_is_mixed(fragment) for fragment in fragments):
+        places = _with_forms(places, fragments, rows)
+    indices = pa.Array.from_buffers(pa.int32(), rows * (2 * len(fragments) + 1), [None, places])
+    return value_bytes(pc.take(texts, indices))
+
+
+def _forms(fragments: Sequence[Fragment], literals: Sequence[str]) -> pa.StringArray:
+    """Return the literals in their forms: the plain one, without what is before a value, after one, and both."""
+    befores = [*(fragment.before for fragment in fragments), ""]
+    afters = ["", *(fragment.after for fragment in fragments)]
+    forms = []
+    for literal, after, before in zip(literals, afters, befores, strict=True):
+        forms += [after + literal + before, after + literal, literal + before, literal]
+    return pa.array(forms, pa.string())
+
+
+def _is_mixed(fragment: Fragment) -> bool:
+    """Say whether something stands around some values, and nothing around others."""
+    return bool(fragment.before or fragment.after) and fragment.values.null_count > 0
+
+
+def _with_forms(places: pa.Buffer, fragments: Sequence[Fragment], rows: int) -> pa.Buffer:
+    """Return *places* with the form that each literal has in each of *rows*."""
+    step = 2 * len(fragments) + 1
+    changed = memoryview(bytearray(memoryview(places)[: 4 * rows * step])).cast("i")
+    before: pa.Int32Array | None = None
+    for number, fragment in enumerate([*fragments, None]):
+        mixed = fragment is not None and _is_mixed(fragment)
+        after = pc.cast(fragment.values.is_null(), pa.int32()) if mixed else None
+        if before is not None or after is not None:
+            form = pa.scalar(_FORMS * number, pa.int32())
+            if after is not None:
+                form = pc.add(form, after)
+            if before is not None:
+                form = pc.add(form, pc.multiply(before, pa.scalar(2, pa.int32())))
+            changed[2 * number :: step] = memoryview(form.buffers()[1]).cast("i")[form.offset : form.offset + rows]
+        before = after
+    return pa.py_buffer(changed)
+
+
+@lru_cache(maxsize=8)
+def _places(columns: int, rows: int) -> pa.Buffer:
+    """Say row by row where each literal and each value is, as 32-bit numbers: it is the same for many pieces."""
+    step = 2 * columns + 1
+    places = memoryview(bytearray(4 * rows * step)).cast("i")
+    for number in range(columns + 1):
+        places[2 * number :: step] = numbers("i", [_FORMS * number]) * rows
+    first = _FORMS * (columns + 1)
+    for number in range(columns):
+        places[2 * number + 1 :: step] = numbers("i", range(first, first + rows))
+        first += rows
+    return pa.py_buffer(places)

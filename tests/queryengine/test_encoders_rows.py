@@ -1,0 +1,121 @@
+"""Many rows are put together in another way than few, and by several threads: the bytes are the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queryengine.catalog import Column
+from queryengine.encoders import encode
+from queryengine.encoders.rendering import Fragment, value_bytes
+from queryengine.encoders.rows import joined_rows, row_bytes
+from queryengine.encoders.threads import THREADS, InOrder
+from queryengine.engine import Encoding
+from tests.queryengine.answers import strict_json
+
+MIXED = tuple(
+    Column(name=name, type=type_)
+    for name, type_ in (("i", "BIGINT"), ("d", "DOUBLE"), ("s", "VARCHAR"), ("t", "TIMESTAMP"), ("n", "DECIMAL(12,2)"))
+)
+
+
+def mixed(rows: int, seed: int = 0) -> pa.RecordBatch:
+    """Return rows of all shapes: nulls here and there, whole and broken numbers, fractions of all lengths."""
+    numbers = range(seed, seed + rows)
+
+    def some(values: list[object], every: int) -> list[object]:
+        return [None if every and number % every == 0 else value for number, value in zip(numbers, values, strict=True)]
+
+    return pa.record_batch(
+        {
+            "i": pa.array(some(list(numbers), 0), pa.int64()),
+            "d": pa.array(some([number / 4 * 10.0 ** (number % 17) for number in numbers], 7), pa.float64()),
+            "s": pa.array(some([f'é"{number}\n' * (number % 5) for number in numbers], 3), pa.string()),
+            "t": pa.array(some([number * 10 ** (number % 8) for number in numbers], 5), pa.timestamp("us")),
+            "n": pa.array(some([Decimal(number).scaleb(-2) for number in numbers], 2), pa.decimal128(12, 2)),
+        }
+    )
+
+
+texts = st.one_of(st.none(), st.text(max_size=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), null=st.sampled_from(["null", ""]))
+def test_many_rows_are_joined_as_few_are(data: st.DataObject, null: str) -> None:
+    around = st.sampled_from([("", ""), ('"', '"'), ("[", "Z]")])
+    columns = data.draw(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=7), around), min_size=1, max_size=5))
+    rows = data.draw(st.integers(512, 1500))
+    literals = data.draw(st.lists(st.text(max_size=4), min_size=len(columns) + 1, max_size=len(columns) + 1))
+    fragments = [
+        Fragment(pa.array((values * (rows + 3))[: rows + 3], pa.string()).slice(3), before, after)
+        for values, (before, after) in columns
+    ]
+
+    assert bytes(row_bytes(fragments, literals, null)) == bytes(value_bytes(joined_rows(fragments, literals, null)))
+
+
+@pytest.mark.parametrize("encoding", ["json", "csv", "vnd"])
+def test_large_batches_give_what_single_rows_do(encoding: Encoding) -> None:
+    whole = mixed(50_000)
+    few = [whole.slice(first, 500) for first in range(0, whole.num_rows, 500)]
+
+    at_once = b"".join(encode(encoding, MIXED, whole.schema, [whole]))
+
+    assert at_once == b"".join(encode(encoding, MIXED, whole.schema, few))
+
+
+def test_the_text_of_several_batches_keeps_its_order() -> None:
+    batches = [mixed(60_000, seed) for seed in range(0, 240_000, 60_000)]
+
+    chunks = list(encode("json", MIXED[:1], batches[0].select([0]).schema, (one.select([0]) for one in batches)))
+
+    assert [row["i"] for row in strict_json(b"".join(chunks))] == list(range(240_000))
+
+
+def test_pieces_come_in_order_whoever_is_done_first() -> None:
+    later = threading.Event()
+
+    def make(number: int) -> int:
+        if number == 0:
+            assert later.wait(30)
+        else:
+            later.set()
+        return number
+
+    def made() -> Iterator[int]:
+        line = InOrder(make)
+        for number in range(5):
+            yield from line.give(number)
+        yield from line.rest()
+
+    if THREADS == 1:
+        later.set()
+    assert list(made()) == [0, 1, 2, 3, 4]
+
+
+def test_a_piece_that_fails_says_so_in_its_turn() -> None:
+    line = InOrder(lambda number: 1 // number)
+    assert not [*line.give(1), *line.give(0)]
+    rest = line.rest()
+
+    assert next(rest) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(rest)
+    line.close()
+
+
+def test_a_thread_that_cannot_be_started_is_a_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", none_left)
+
+    with pytest.raises(MemoryError):
+        list(InOrder(str).give(1))
