@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from authkeys.principal import ANONYMOUS
 from flightapi import actions, commands, metadata
+from flightapi.ahead import AnswersAhead, Asked
 from flightapi.authentication import Accepted, CallDetails, Judge, Undecided
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import PreparedExecution, Statement
@@ -54,6 +55,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, config: RuntimeConfig, engine: QueryEngine, judge: Judge, clock: IdleClock) -> None:
         self._statements = Statements(engine)
         self._descriptions = Descriptions(config.state_dir)
+        self._ahead = AnswersAhead(config.state_dir)
+        clock.each_tick(self._ahead.expire)
         self._prepared = PreparedStatements()
         self._handshake = Handshake(judge)
         self._relations = (
@@ -101,42 +104,68 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _get_flight_info(self, call: Call) -> bytes:
         descriptor = call.message()
-        plan = commands.plan_descriptor(descriptor)
-        schema, plan = self._schema_of(call, plan)
-        ticket = commands.ticket(plan, secrets.token_bytes(commands.TICKET_ID_BYTES))
-        return commands.flight_info(descriptor, schema, ticket)
+        ticket_id = secrets.token_bytes(commands.TICKET_ID_BYTES)
+        schema, plan = self._schema_of(call, commands.plan_descriptor(descriptor), ticket_id)
+        return commands.flight_info(descriptor, schema, commands.ticket(plan, ticket_id))
 
     def _get_schema(self, call: Call) -> bytes:
         schema, _ = self._schema_of(call, commands.plan_descriptor(call.message()))
         return commands.schema_result(schema)
 
-    def _schema_of(self, call: Call, plan: commands.Plan) -> tuple[bytes, commands.Plan]:
-        """Return the schema of what *plan* will answer, and the plan for its ticket."""
+    def _schema_of(
+        self, call: Call, plan: commands.Plan, ticket_id: bytes | None = None
+    ) -> tuple[bytes, commands.Plan]:
+        """
+        Return the schema of what *plan* will answer, and the plan for its ticket.
+
+        With *ticket_id*, which that ticket will have, the answer itself may be found as well, and waits for its call.
+        """
         if isinstance(plan, Statement):
-            return self._described(call, plan.sql), plan
+            return self._described(call, plan.sql, None, ticket_id), plan
         if isinstance(plan, PreparedExecution):
             prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
+            schema = self._described(call, prepared.sql, prepared.parameters, ticket_id)
             if prepared.takes_parameters or prepared.parameters is not None:
-                return self._statements.describe(call, prepared.sql, _given(prepared)).schema or b"", plan
+                return schema, plan
             # Such a ticket needs nothing that is kept here.
-            return self._described(call, prepared.sql), Statement(prepared.sql)
+            return schema, Statement(prepared.sql)
         return schemas.encapsulated(metadata.answer_schema(plan)), plan
 
-    def _described(self, call: Call, sql: str) -> bytes:
-        """Return the schema of *sql*, which gets no parameters."""
-        return self._descriptions.of(sql, partial(self._statements.describe, call, sql, ())).schema or b""
+    def _described(self, call: Call, sql: str, parameters: ArrowParameters | None, ticket_id: bytes | None) -> bytes:
+        """Return the schema of *sql* with *parameters*."""
+        given: Parameters = () if parameters is None else parameters
+        ahead_s = 0.0 if ticket_id is None else self._ahead.limit_s(sql)
+        describe = partial(self._statements.describe, call, sql, given, ahead_s)
+        if ticket_id is None or not ahead_s:
+            found = describe() if parameters is not None else self._descriptions.of(sql, describe)
+            return found.schema or b""
+        published = self._ahead.published()
+        found = describe()
+        if found.answer is None:
+            self._ahead.was_in_vain(sql)
+        else:
+            asked = Asked(call.principal.fingerprint, ticket_id, sql, parameters)
+            self._ahead.keep(asked, found.answer, published)
+        return found.schema or b""
 
     # Any number of answers.
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())
         if isinstance(plan, Statement):
-            return self._statements.run(call, plan.sql, None, plan.ticket_id)
+            return self._run(call, plan.sql, None, plan.ticket_id)
         if isinstance(plan, PreparedExecution):
             prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
-            return self._statements.run(call, prepared.sql, _given(prepared), plan.ticket_id)
+            return self._run(call, prepared.sql, prepared.parameters, plan.ticket_id)
         table = metadata.answer(plan, self._relations, partial(self._table_schemas, call), self._facts)
         return framing.table_data(table)
+
+    def _run(
+        self, call: Call, sql: str, parameters: ArrowParameters | None, ticket_id: bytes | None
+    ) -> Iterator[bytes]:
+        fingerprint = call.principal.fingerprint
+        answer = None if ticket_id is None else self._ahead.take(Asked(fingerprint, ticket_id, sql, parameters))
+        return self._statements.run(call, sql, () if parameters is None else parameters, ticket_id, answer)
 
     def _do_put(self, call: Call) -> Iterator[bytes]:
         incoming = call.messages()
@@ -186,7 +215,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         for name in names:
             quoted = '"' + name.replace('"', '""') + '"'
             try:
-                schema = self._described(call, f"FROM {quoted}")
+                schema = self._described(call, f"FROM {quoted}", None, None)
             except StatementError:
                 continue  # A view that does not fit its data has no columns.
             except EngineUnavailableError as error:
@@ -196,11 +225,6 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if unavailable is not None and not found:
             raise unavailable
         return found
-
-
-def _given(prepared: Prepared) -> Parameters:
-    """Return the parameters that were bound, or that there are none."""
-    return () if prepared.parameters is None else prepared.parameters
 
 
 def _stream(row: pa.Table) -> bytes:
