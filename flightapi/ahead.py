@@ -6,6 +6,9 @@ statement the engine has as much to do for the first as for the second, so it is
 over: once, to the key that asked, for the statement and parameters of its ticket, over the data that was published
 then. Nobody has to come for it: an answer that is forgotten is computed anew.
 
+Some clients prepare a statement for each execution. One whose answer follows from the data alone is run then: its
+answer waits for the handle, and from GetFlightInfo on for the ticket.
+
 A statement is run ahead for a moment only. That is in vain for a long one, so what was in vain is remembered, by the
 statement's shape: its text without its numbers and quoted texts.
 """
@@ -22,14 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queryengine.catalog import Signature, manifest_path, signature
-from queryengine.engine import Answer, ArrowParameters
+from queryengine.engine import Answer, ArrowParameters, Description, Parameters
 
 #: Seconds for which a statement is run ahead.
 AHEAD_S = 0.02
 
-#: Seconds for which an answer waits, and for which a shape is not tried again.
+#: Seconds for which an answer waits, and for which a shape is not tried again. That is not long: a short statement may
+#: just have had to wait for a processor.
 WAITING_S = 5.0
-IN_VAIN_S = 60.0
+IN_VAIN_S = 5.0
 
 #: All that waits takes so much memory at most.
 MAX_BYTES = 16 * 1024 * 1024
@@ -46,17 +50,26 @@ _LITERAL = re.compile(r"'[^']*'|[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be run for whom: the key's fingerprint, the id of the ticket, the statement and its parameters."""
+    """
+    What is to be run for whom: the key's fingerprint, the statement and its parameters.
+
+    `name` is the ticket's id or the handle with which somebody will come for the answer, b"" when nobody will.
+    """
 
     fingerprint: str
-    ticket_id: bytes
+    name: bytes
     sql: str
-    parameters: ArrowParameters | None
+    parameters: ArrowParameters | None = None
+
+    @property
+    def given(self) -> Parameters:
+        """The parameters for an engine: without any, that there are none."""
+        return () if self.parameters is None else self.parameters
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    answer: Answer
+    description: Description
     published: Signature
     since: float
     size: int
@@ -69,7 +82,7 @@ class AnswersAhead:
         self._manifest = str(manifest_path(state_dir))
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[Asked, _Waiting] = OrderedDict()  # oldest first
+        self._waiting: OrderedDict[Asked, _Waiting] = OrderedDict()  # the longest known first
         self._bytes = 0
         self._in_vain: OrderedDict[int, float] = OrderedDict()  # by the hash of a shape, oldest first
 
@@ -98,35 +111,49 @@ class AnswersAhead:
             if len(self._in_vain) > MAX_SHAPES:
                 self._in_vain.popitem(last=False)
 
-    def keep(self, asked: Asked, answer: Answer, published: Signature) -> None:
-        """Let *answer*, over what was *published*, wait for who asks for it. For room the oldest ones go."""
-        size = _ENTRY_BYTES + sys.getsizeof(asked.sql) + sum(map(len, answer.chunks))
+    def keep(self, asked: Asked, found: Description, published: Signature) -> None:
+        """Let the answer in *found*, over what was *published*, wait for who asks for it. For room the oldest go."""
+        if found.answer is None:
+            return
+        size = _ENTRY_BYTES + sys.getsizeof(asked.sql) + len(found.schema or b"") + sum(map(len, found.answer.chunks))
         if asked.parameters is not None:
             size += len(asked.parameters.stream)
         with self._lock:
-            self._waiting[asked] = _Waiting(answer, published, self._clock(), size)
-            self._bytes += size
-            while self._bytes > MAX_BYTES:
-                self._forget(next(iter(self._waiting)))
+            self._put(asked, _Waiting(found, published, self._clock(), size))
+
+    def pass_on(self, former: Asked, asked: Asked) -> Description | None:
+        """Let what waits for *former* wait for *asked*, and return it; None as for `take`."""
+        with self._lock:
+            found = self._forget(former)
+            if found is None or not self._is_good(found):
+                return None
+            self._put(asked, found)
+            return found.description
 
     def take(self, asked: Asked) -> Answer | None:
         """Return the answer that waits, once; None when there is none, or other data is published by now."""
         with self._lock:
             found = self._forget(asked)
-        if found is None or self._clock() >= found.since + WAITING_S or found.published != self.published():
-            return None
-        return found.answer
+        return found.description.answer if found is not None and self._is_good(found) else None
 
     def expire(self) -> None:
         """Forget what nobody came for."""
-        before = self._clock() - WAITING_S
         with self._lock:
-            while self._waiting and next(iter(self._waiting.values())).since <= before:
-                self._forget(next(iter(self._waiting)))
+            for asked in [asked for asked, waiting in self._waiting.items() if not self._is_good(waiting)]:
+                self._forget(asked)
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._waiting)
+
+    def _is_good(self, found: _Waiting) -> bool:
+        return self._clock() < found.since + WAITING_S and found.published == self.published()
+
+    def _put(self, asked: Asked, waiting: _Waiting) -> None:
+        self._waiting[asked] = waiting
+        self._bytes += waiting.size
+        while self._bytes > MAX_BYTES:
+            self._forget(next(iter(self._waiting)))
 
     def _forget(self, asked: Asked) -> _Waiting | None:
         found = self._waiting.pop(asked, None)

@@ -512,6 +512,7 @@ class EngineClient:
                 schema=None if schema is None else b64decode(schema),
                 parameters=tuple(fields["parameters"]),
                 is_lasting=fields["is_lasting"],
+                is_steady=fields["is_steady"],
                 answer=Answer(chunks=chunks, timings=statement.timings) if chunks else None,
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -141,12 +141,13 @@ class Description:
 
     `schema` is that of its answer in Arrow, as an encapsulated IPC message; None when it depends on the values of
     parameters that were not given. `parameters` are the names of those it takes in their order, "1" and "2" for `?`
-    and `$1`. One `is_lasting` that stays true until other data is published.
+    and `$1`. One `is_lasting` that stays true until other data is published; a statement `is_steady` whose answer does.
     """
 
     schema: bytes | None
     parameters: tuple[str, ...]
     is_lasting: bool = False
+    is_steady: bool = False
     answer: Answer | None = None
 
 

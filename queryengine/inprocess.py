@@ -272,7 +272,8 @@ class InProcessEngine:
         found, answer = None, None
         with ExitStack() as held:
             statement, session = self._enter(query, cancel, timings, interruption, held)
-            if ahead_s:
+            is_steady = session.is_steady(statement)
+            if ahead_s and (query.parameters is not None or not statement.parameters):
                 begin = partial(session.run, statement, query.parameters)
                 found, answer = self._ahead(begin, query.encoding, timings, interruption, ahead_s)
             if found is None:
@@ -285,7 +286,11 @@ class InProcessEngine:
         # A pivot finds its columns in what its query gives, which may be the time.
         is_lasting = statement.kind != "pivot"
         return Description(
-            schema=schema, parameters=ordered(statement.parameters), is_lasting=is_lasting, answer=answer
+            schema=schema,
+            parameters=ordered(statement.parameters),
+            is_lasting=is_lasting,
+            is_steady=is_steady,
+            answer=answer,
         )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:

@@ -482,7 +482,12 @@ def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | mem
 def _described(engine: InProcessEngine, call: _Call, cancel: CancelSource) -> bytes:
     description = engine.describe(call.query, cancel, ahead_s=call.ahead_s)
     schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
-    fields = {"schema": schema, "parameters": description.parameters, "is_lasting": description.is_lasting}
+    fields = {
+        "schema": schema,
+        "parameters": description.parameters,
+        "is_lasting": description.is_lasting,
+        "is_steady": description.is_steady,
+    }
     if description.answer is None:
         return encode_json(Kind.END, {"description": fields})
     return b"".join(
