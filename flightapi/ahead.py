@@ -87,7 +87,7 @@ class AnswersAhead:
         self._in_vain: OrderedDict[int, float] = OrderedDict()  # by the hash of a shape, oldest first
 
     def published(self) -> Signature:
-        """Say what is published now: to be asked before the statement is run."""
+        """Say what is published now; whoever has an answer to keep has asked before its statement ran."""
         return signature(self._manifest)
 
     def limit_s(self, sql: str) -> float:
@@ -125,7 +125,7 @@ class AnswersAhead:
         """Let what waits for *former* wait for *asked*, and return it; None as for `take`."""
         with self._lock:
             found = self._forget(former)
-            if found is None or not self._is_good(found):
+            if found is None or not self._is_good(found, self.published()):
                 return None
             self._put(asked, found)
             return found.description
@@ -134,20 +134,21 @@ class AnswersAhead:
         """Return the answer that waits, once; None when there is none, or other data is published by now."""
         with self._lock:
             found = self._forget(asked)
-        return found.description.answer if found is not None and self._is_good(found) else None
+        return found.description.answer if found is not None and self._is_good(found, self.published()) else None
 
     def expire(self) -> None:
         """Forget what nobody came for."""
+        published = self.published()
         with self._lock:
-            for asked in [asked for asked, waiting in self._waiting.items() if not self._is_good(waiting)]:
+            for asked in [asked for asked, found in self._waiting.items() if not self._is_good(found, published)]:
                 self._forget(asked)
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._waiting)
 
-    def _is_good(self, found: _Waiting) -> bool:
-        return self._clock() < found.since + WAITING_S and found.published == self.published()
+    def _is_good(self, found: _Waiting, published: Signature) -> bool:
+        return self._clock() < found.since + WAITING_S and found.published == published
 
     def _put(self, asked: Asked, waiting: _Waiting) -> None:
         self._waiting[asked] = waiting
