@@ -54,6 +54,7 @@ class IdleClock:
         self._waits: dict[object, tuple[float, Callable[[], None]]] = {}
         self._messages: set[object] = set()  # the waits for one
         self._stops_by = math.inf
+        self._housekeeping: list[Callable[[], None]] = []
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flight-idle-clock", daemon=True)
         self._thread.start()
@@ -77,6 +78,10 @@ class IdleClock:
                 self._waits.pop(wait, None)
                 self._messages.discard(wait)
 
+    def each_tick(self, act: Callable[[], None]) -> None:
+        """Call *act*, which does not fail, about once a second."""
+        self._housekeeping.append(act)
+
     def begin_stop(self) -> None:
         """Have no call wait for a message for longer than `STOPPING_IDLE_S` from now on."""
         self._stops_by = time.monotonic() + STOPPING_IDLE_S
@@ -93,8 +98,8 @@ class IdleClock:
                 silent = self._messages if now >= self._stops_by else ()
                 due = [wait for wait, (deadline, _) in self._waits.items() if deadline <= now or wait in silent]
                 ends = [self._waits.pop(wait)[1] for wait in due]
-            for end in ends:
-                end()
+            for act in (*ends, *self._housekeeping):
+                act()
 
 
 class Call:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from queryengine.catalog import Signature, manifest_path, signature
@@ -61,7 +62,7 @@ class Descriptions:
         if description.is_lasting and description.schema is not None and not description.parameters:
             with self._lock:
                 if published == self._published:  # and not something else meanwhile
-                    self._keep(sql, description, now)
+                    self._keep(sql, replace(description, answer=None), now)
         return description
 
     def _keep(self, sql: str, description: Description, now: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from authkeys.principal import ANONYMOUS
 from flightapi import actions, commands, metadata
+from flightapi.ahead import AnswersAhead, Asked
 from flightapi.authentication import Accepted, CallDetails, Judge, Undecided
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import PreparedExecution, Statement
@@ -24,7 +26,7 @@ from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import framing, schemas, uploads
 from flightapi.protocol.messages import METHODS
 from flightapi.statements import Statements
-from queryengine.engine import ArrowParameters, Parameters, QueryEngine
+from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
 from queryengine.errors import EngineUnavailableError, StatementError
 from runtimeconf.model import RuntimeConfig
 
@@ -54,6 +56,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, config: RuntimeConfig, engine: QueryEngine, judge: Judge, clock: IdleClock) -> None:
         self._statements = Statements(engine)
         self._descriptions = Descriptions(config.state_dir)
+        self._ahead = AnswersAhead(config.state_dir)
+        clock.each_tick(self._ahead.expire)
         self._prepared = PreparedStatements()
         self._handshake = Handshake(judge)
         self._relations = (
@@ -101,42 +105,74 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _get_flight_info(self, call: Call) -> bytes:
         descriptor = call.message()
-        plan = commands.plan_descriptor(descriptor)
-        schema, plan = self._schema_of(call, plan)
-        ticket = commands.ticket(plan, secrets.token_bytes(commands.TICKET_ID_BYTES))
-        return commands.flight_info(descriptor, schema, ticket)
+        ticket_id = secrets.token_bytes(commands.TICKET_ID_BYTES)
+        schema, plan = self._schema_of(call, commands.plan_descriptor(descriptor), ticket_id)
+        return commands.flight_info(descriptor, schema, commands.ticket(plan, ticket_id))
 
     def _get_schema(self, call: Call) -> bytes:
         schema, _ = self._schema_of(call, commands.plan_descriptor(call.message()))
         return commands.schema_result(schema)
 
-    def _schema_of(self, call: Call, plan: commands.Plan) -> tuple[bytes, commands.Plan]:
-        """Return the schema of what *plan* will answer, and the plan for its ticket."""
+    def _schema_of(self, call: Call, plan: commands.Plan, ticket_id: bytes = b"") -> tuple[bytes, commands.Plan]:
+        """
+        Return the schema of what *plan* will answer, and the plan for its ticket.
+
+        With *ticket_id*, which that ticket will have, the answer itself may be found as well, and waits for its call.
+        """
         if isinstance(plan, Statement):
-            return self._described(call, plan.sql), plan
+            return self._described(Asked(call.principal.fingerprint, ticket_id, plan.sql), call), plan
         if isinstance(plan, PreparedExecution):
-            prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
+            fingerprint = call.principal.fingerprint
+            prepared = self._prepared.get(fingerprint, plan.handle)
+            asked = Asked(fingerprint, ticket_id, prepared.sql, prepared.parameters)
+            schema = self._described(asked, call, plan.handle)
             if prepared.takes_parameters or prepared.parameters is not None:
-                return self._statements.describe(call, prepared.sql, _given(prepared)).schema or b"", plan
+                return schema, plan
             # Such a ticket needs nothing that is kept here.
-            return self._described(call, prepared.sql), Statement(prepared.sql)
+            return schema, Statement(prepared.sql)
         return schemas.encapsulated(metadata.answer_schema(plan)), plan
 
-    def _described(self, call: Call, sql: str) -> bytes:
-        """Return the schema of *sql*, which gets no parameters."""
-        return self._descriptions.of(sql, partial(self._statements.describe, call, sql, ())).schema or b""
+    def _described(self, asked: Asked, call: Call, handle: bytes = b"") -> bytes:
+        """Return the schema of the statement *asked* for, which was prepared if it has a *handle*."""
+        if handle and asked.name:
+            found = self._ahead.pass_on(replace(asked, name=handle), asked)
+            if found is not None:
+                return found.schema or b""
+        if asked.name and self._ahead.limit_s(asked.sql):
+            published = self._ahead.published()
+            found = self._run_ahead(call, asked.sql, asked.given)
+            self._ahead.keep(asked, found, published)
+        elif asked.parameters is None:
+            describe = partial(self._statements.describe, call, asked.sql, ())
+            found = self._descriptions.of(asked.sql, describe)
+        else:
+            found = self._statements.describe(call, asked.sql, asked.given)
+        return found.schema or b""
+
+    def _run_ahead(self, call: Call, sql: str, parameters: Parameters | None) -> Description:
+        """Describe a statement, with its answer unless it takes long, or took long before."""
+        limit_s = self._ahead.limit_s(sql)
+        found = self._statements.describe(call, sql, parameters, limit_s)
+        if limit_s and found.answer is None and (parameters is not None or not found.parameters):
+            self._ahead.was_in_vain(sql)
+        return found
 
     # Any number of answers.
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())
+        fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
-            return self._statements.run(call, plan.sql, None, plan.ticket_id)
+            return self._run(call, Asked(fingerprint, plan.ticket_id or b"", plan.sql))
         if isinstance(plan, PreparedExecution):
-            prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
-            return self._statements.run(call, prepared.sql, _given(prepared), plan.ticket_id)
+            prepared = self._prepared.get(fingerprint, plan.handle)
+            return self._run(call, Asked(fingerprint, plan.ticket_id or b"", prepared.sql, prepared.parameters))
         table = metadata.answer(plan, self._relations, partial(self._table_schemas, call), self._facts)
         return framing.table_data(table)
+
+    def _run(self, call: Call, asked: Asked) -> Iterator[bytes]:
+        answer = self._ahead.take(asked) if asked.name else None
+        return self._statements.run(call, asked.sql, asked.given, asked.name or None, answer)
 
     def _do_put(self, call: Call) -> Iterator[bytes]:
         incoming = call.messages()
@@ -165,9 +201,13 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return iter(actions.action_types())
 
     def _prepare(self, call: Call, sql: str) -> bytes:
-        description = self._descriptions.of(sql, partial(self._statements.describe, call, sql, None))
+        published = self._ahead.published()
+        description = self._descriptions.of(sql, partial(self._run_ahead, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
-        handle = self._prepared.add(call.principal.fingerprint, prepared)
+        fingerprint = call.principal.fingerprint
+        handle = self._prepared.add(fingerprint, prepared)
+        if description.is_steady:
+            self._ahead.keep(Asked(fingerprint, handle, sql), description, published)
         takes = schemas.parameter_schema(description.parameters)
         return actions.prepared_result(
             handle, description.schema or b"", b"" if takes is None else schemas.encapsulated(takes)
@@ -186,7 +226,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         for name in names:
             quoted = '"' + name.replace('"', '""') + '"'
             try:
-                schema = self._described(call, f"FROM {quoted}")
+                schema = self._described(Asked(call.principal.fingerprint, b"", f"FROM {quoted}"), call)
             except StatementError:
                 continue  # A view that does not fit its data has no columns.
             except EngineUnavailableError as error:
@@ -196,11 +236,6 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if unavailable is not None and not found:
             raise unavailable
         return found
-
-
-def _given(prepared: Prepared) -> Parameters:
-    """Return the parameters that were bound, or that there are none."""
-    return () if prepared.parameters is None else prepared.parameters
 
 
 def _stream(row: pa.Table) -> bytes:

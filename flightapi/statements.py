@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
 from queryengine.cancellation import CancelSource
-from queryengine.engine import Description, Parameters, Query, QueryEngine, QueryResult
+from queryengine.engine import Answer, Description, Parameters, Query, QueryEngine, QueryResult
 from queryengine.errors import QueryCancelledError
 from queryengine.ids import new_id
 from queryengine.query_log import QueryRecord
@@ -35,27 +35,37 @@ class Statements:
         # By ticket; the same one may be asked for several times at once.
         self._running: dict[tuple[str, bytes], list[CancelSource]] = {}
 
-    def describe(self, call: Call, sql: str, parameters: Parameters | None) -> Description:
+    def describe(self, call: Call, sql: str, parameters: Parameters | None, ahead_s: float = 0.0) -> Description:
         """
-        Describe *sql* for *call*. One that fails has its line in the log: nobody will run it.
+        Describe *sql* for *call*, and run it ahead for *ahead_s* seconds.
+
+        One that fails has its line in the log: nobody will run it.
 
         Raises:
-            QueryError: It is refused, or cannot be bound.
+            QueryError: It is refused, cannot be bound, or fails when it is run.
         """
-        query = Query(sql=sql, parameters=parameters, query_id=new_id(), fingerprint=call.principal.fingerprint)
+        query = Query(
+            sql=sql,
+            encoding="flight",
+            parameters=parameters,
+            query_id=new_id(),
+            fingerprint=call.principal.fingerprint,
+        )
         record = QueryRecord(logger, "flight-sql", query, call.request_id)
         cancel = CancelSource()
         call.on_end(cancel.cancel)
         try:
-            return self._engine.describe(query, cancel)
+            return self._engine.describe(query, cancel, ahead_s=ahead_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
             record.write(CLIENT_GONE if gone else code_of(error), None)
             raise
 
-    def run(self, call: Call, sql: str, parameters: Parameters | None, ticket_id: bytes | None) -> Iterator[bytes]:
+    def run(
+        self, call: Call, sql: str, parameters: Parameters | None, ticket_id: bytes | None, answer: Answer | None
+    ) -> Iterator[bytes]:
         """
-        Run *sql* for *call* and give its answer as serialised FlightData.
+        Run *sql* for *call*, unless *answer* is its answer, and give its answer as serialised FlightData.
 
         Raises:
             QueryError: Any, before or while the answer is given; an answer that was cut never looks complete.
@@ -69,7 +79,8 @@ class Statements:
             fingerprint=call.principal.fingerprint,
         )
         call.say_last(QUERY_ID, query.query_id)
-        return _Answer(self._engine, query, call, cancel)
+        begin = partial(self._engine.run, query, cancel) if answer is None else partial(_Known, answer)
+        return _Given(begin, query, call, cancel)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
         """
@@ -113,10 +124,29 @@ class Statements:
                 del self._running[key]
 
 
-class _Answer:
-    """A statement that runs, as an iterator. It ends with its call, whoever still holds it."""
+class _Known:
+    """A `QueryResult` that was there before it was asked for."""
 
-    def __init__(self, engine: QueryEngine, query: Query, call: Call, cancel: CancelSource) -> None:
+    def __init__(self, answer: Answer) -> None:
+        self.timings = answer.timings
+        self._chunks = answer.chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Give the chunks."""
+        return iter(self._chunks)
+
+    def cancel(self) -> None:
+        """Stop nothing."""
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class _Given:
+    """A statement as an iterator over its answer. It ends with its call, whoever still holds it."""
+
+    def __init__(self, begin: Callable[[], QueryResult], query: Query, call: Call, cancel: CancelSource) -> None:
+        """*begin* the statement, which *cancel* stops."""
         self._record = QueryRecord(logger, "flight-sql", query, call.request_id)
         self._lock = threading.Lock()
         self._ended = False
@@ -125,7 +155,7 @@ class _Answer:
         self._cancel = cancel
         call.on_end(self._leave)
         try:
-            self._result = engine.run(query, self._cancel)
+            self._result = begin()
         except Exception as error:
             self._end(self._outcome(error))
             raise

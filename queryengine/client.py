@@ -26,6 +26,7 @@ from queryengine.cancellation import Reason
 from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
     ActiveQuery,
+    Answer,
     ArrowParameters,
     CancelToken,
     Description,
@@ -491,23 +492,28 @@ class EngineClient:
         result.start(call, cancel)
         return result
 
-    def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
         call = {
             "call": "describe",
             "sql": query.sql,
+            "encoding": query.encoding,
+            "ahead_s": ahead_s,
             "fingerprint": query.fingerprint,
             **_values(query.parameters),
         }
         statement = self._statement(query.query_id, query.fingerprint, query.timeout_s)
         statement.start(call, cancel)
         try:
+            chunks = tuple(statement)
             fields = statement.answer["description"]
             schema = fields["schema"]
             return Description(
                 schema=None if schema is None else b64decode(schema),
                 parameters=tuple(fields["parameters"]),
                 is_lasting=fields["is_lasting"],
+                is_steady=fields["is_steady"],
+                answer=Answer(chunks=chunks, timings=statement.timings) if chunks else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise EngineUnavailableError("The engine's answer cannot be read.") from error

@@ -89,6 +89,9 @@ class ActiveQuery:
 #: How much of a statement a list of active ones shows.
 ACTIVE_SQL_CHARACTERS = 1000
 
+#: The longest answer that comes with a description.
+MAX_AHEAD_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
@@ -124,18 +127,28 @@ class QueryResult(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole answer: its encoded chunks, and where the time of its statement went."""
+
+    chunks: tuple[bytes, ...]
+    timings: QueryTimings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """
-    What a statement is, found out without running it.
+    What a statement is, found out without running it, or with its `answer`.
 
     `schema` is that of its answer in Arrow, as an encapsulated IPC message; None when it depends on the values of
     parameters that were not given. `parameters` are the names of those it takes in their order, "1" and "2" for `?`
-    and `$1`. One `is_lasting` that stays true until other data is published.
+    and `$1`. One `is_lasting` that stays true until other data is published; a statement `is_steady` whose answer does.
     """
 
     schema: bytes | None
     parameters: tuple[str, ...]
     is_lasting: bool = False
+    is_steady: bool = False
+    answer: Answer | None = None
 
 
 class CancelToken(Protocol):
@@ -159,14 +172,20 @@ class QueryEngine(Protocol):
             QueryError: Any of the tree in `queryengine.errors`.
         """
 
-    def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
         """
         Gate and bind one statement without running it. It waits for a place, and counts, as any other of its key.
 
         A statement with parameters may come without values. A PIVOT that finds its columns in the data reads it.
 
+        Args:
+            query: The statement.
+            cancel: Stops it.
+            ahead_s: For so many seconds, give or take a tick of the engine's clock, the statement is run all the same:
+                an answer of `MAX_AHEAD_BYTES` at most that is all there by then comes with the description.
+
         Raises:
-            QueryError: As `run`, for whatever can be known before a statement runs.
+            QueryError: As `run`, for whatever can be known before a statement runs, or is found when it is run ahead.
         """
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:

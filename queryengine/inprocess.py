@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -29,9 +29,12 @@ from queryengine.encoders.arrow import answer_schema
 from queryengine.encoders.parts import Parts, joined, length
 from queryengine.encoders.plan import renderers
 from queryengine.engine import (
+    MAX_AHEAD_BYTES,
     ActiveQuery,
+    Answer,
     CancelToken,
     Description,
+    Encoding,
     EngineStatus,
     GatedStatement,
     Query,
@@ -42,7 +45,7 @@ from queryengine.gate import Gate
 from queryengine.generations import Generations
 from queryengine.parameters import ordered
 from queryengine.scratch import ScratchDirectory
-from queryengine.session import EngineInstance
+from queryengine.session import EngineInstance, Reader
 from queryengine.views import gate_views
 from runtimeconf.model import RuntimeConfig
 
@@ -256,21 +259,25 @@ class InProcessEngine:
         interruption = Interruption()
         with ExitStack() as held:
             statement, session = self._enter(query, cancel, timings, interruption, held)
-            began = time.perf_counter()
-            reader = session.run(statement, query.parameters, interruption)
-            timings.run_ms = _ms_since(began)
-            held.callback(reader.close)
+            reader = _reader(partial(session.run, statement, query.parameters), timings, interruption, held)
             chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
 
-    def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
         interruption = Interruption()
+        timings = QueryTimings()
+        found, answer = None, None
         with ExitStack() as held:
-            statement, session = self._enter(query, cancel, QueryTimings(), interruption, held)
-            found = session.describe(statement, query.parameters, interruption)
+            statement, session = self._enter(query, cancel, timings, interruption, held)
+            is_steady = session.is_steady(statement)
+            if ahead_s and (query.parameters is not None or not statement.parameters):
+                begin = partial(session.run, statement, query.parameters)
+                found, answer = self._ahead(begin, query.encoding, timings, interruption, ahead_s)
+            if found is None:
+                found = session.describe(statement, query.parameters, interruption)
         schema = None
         if found is not None:
             columns, of_batches = found
@@ -278,7 +285,13 @@ class InProcessEngine:
             schema = answer_schema(columns, of_batches).serialize().to_pybytes()
         # A pivot finds its columns in what its query gives, which may be the time.
         is_lasting = statement.kind != "pivot"
-        return Description(schema=schema, parameters=ordered(statement.parameters), is_lasting=is_lasting)
+        return Description(
+            schema=schema,
+            parameters=ordered(statement.parameters),
+            is_lasting=is_lasting,
+            is_steady=is_steady,
+            answer=answer,
+        )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
@@ -346,6 +359,45 @@ class InProcessEngine:
         held.callback(lease.release)
         return statement, lease.session
 
+    def _ahead(
+        self,
+        begin: Callable[[Interruption], Reader],
+        encoding: Encoding,
+        timings: QueryTimings,
+        interruption: Interruption,
+        limit_s: float,
+    ) -> tuple[tuple[tuple[Column, ...], pa.Schema] | None, Answer | None]:
+        """
+        Run the statement that *begin* starts for *limit_s* seconds.
+
+        Returns:
+            Its columns and schema, None when they are not known by then; and its answer, if all of it is there.
+
+        Raises:
+            QueryError: It failed, or *interruption* was stopped.
+        """
+        soon = Interruption()
+        try:
+            with ExitStack() as held:
+                interruption.attach(partial(soon.stop, QueryCancelledError))
+                held.callback(interruption.detach)
+                self._watchdog.watch(soon, limit_s)
+                held.callback(self._watchdog.forget, soon)
+                reader = _reader(begin, timings, soon, held)
+                found = reader.columns, reader.schema
+                if not reader.short:
+                    return found, None
+                chunks = encode_parts(encoding, *found, _counted(reader, timings))
+                result = InProcessResult(reader.columns, chunks, timings, soon, held.pop_all())
+            result.begin(partial(reader.interrupt), whole=True)
+        except QueryError:
+            interruption.check()
+            if soon.stopped:
+                return None, None
+            raise
+        answer = Answer(chunks=tuple(result), timings=timings)
+        return found, answer if timings.bytes <= MAX_AHEAD_BYTES else None
+
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:
             scratch = self._scratch.subdirectory(str(next(self._serial)))
@@ -354,6 +406,17 @@ class InProcessEngine:
             raise EngineUnavailableError("The engine cannot start.") from exc
         self._snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
         return EngineInstance.open(self._config, manifest, self._views, scratch, tolerant=tolerant)
+
+
+def _reader(
+    begin: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
+) -> Reader:
+    """Run the statement that *begin* starts until its first rows; *held* closes the reader."""
+    began = time.perf_counter()
+    reader = begin(interruption)
+    timings.run_ms = _ms_since(began)
+    held.callback(reader.close)
+    return reader
 
 
 def _ms_since(began: float) -> float:

@@ -27,7 +27,7 @@ from queryengine import process_limits
 from queryengine.cancellation import CancelSource
 from queryengine.encoders import CONTENT_TYPES
 from queryengine.encoders.parts import Parts, length
-from queryengine.engine import ArrowParameters, Encoding, Parameters, Query
+from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.frames import MAX_DATA_BYTES, FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 from queryengine.inprocess import InProcessEngine
@@ -380,12 +380,13 @@ class _Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A request, checked; `relations` are those of "admit", `deadline` is on the monotonic clock."""
+    """A request, checked; `relations` are of "admit", `ahead_s` of "describe"; `deadline` is on the monotonic clock."""
 
     kind: _CallKind
     query: Query
     relations: frozenset[str]
     deadline: float
+    ahead_s: float
 
     @property
     def named(self) -> dict[str, str]:
@@ -414,9 +415,10 @@ def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
             timeout_s=left_s,
         )
         relations = frozenset(map(str, fields.get("relations", ())))
+        ahead_s = float(fields.get("ahead_s", 0.0))
     except (KeyError, TypeError, ValueError):
         raise FrameError("a request is not well-formed") from None
-    return _Call(kind=kind, query=query, relations=relations, deadline=time.monotonic() + left_s)
+    return _Call(kind=kind, query=query, relations=relations, deadline=time.monotonic() + left_s, ahead_s=ahead_s)
 
 
 def _parameters(fields: dict[str, Any]) -> Parameters | None:
@@ -455,15 +457,19 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
                 frames, chunks, unsent = [], [], 0
     finally:
         result.close()
-    timings = result.timings
-    fields = {
+    last = encode_json(Kind.END, _told(result.timings))
+    return b"".join([*frames, *_framed(chunks, call.query.encoding), last])
+
+
+def _told(timings: QueryTimings) -> dict[str, float]:
+    """Return what the last frame of an answer tells of it."""
+    return {
         "rows": timings.rows,
         "bytes": timings.bytes,
         "parse_ms": round(timings.parse_ms, 3),
         "run_ms": round(timings.run_ms, 3),
         "encode_ms": round(timings.encode_ms, 3),
     }
-    return b"".join([*frames, *_framed(chunks, call.query.encoding), encode_json(Kind.END, fields)])
 
 
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
@@ -474,10 +480,23 @@ def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | mem
 
 
 def _described(engine: InProcessEngine, call: _Call, cancel: CancelSource) -> bytes:
-    description = engine.describe(call.query, cancel)
+    description = engine.describe(call.query, cancel, ahead_s=call.ahead_s)
     schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
-    fields = {"schema": schema, "parameters": description.parameters, "is_lasting": description.is_lasting}
-    return encode_json(Kind.END, {"description": fields})
+    fields = {
+        "schema": schema,
+        "parameters": description.parameters,
+        "is_lasting": description.is_lasting,
+        "is_steady": description.is_steady,
+    }
+    if description.answer is None:
+        return encode_json(Kind.END, {"description": fields})
+    return b"".join(
+        [
+            encode_json(Kind.HEADER, {}),
+            *_framed([[chunk] for chunk in description.answer.chunks], call.query.encoding),
+            encode_json(Kind.END, {"description": fields, **_told(description.answer.timings)}),
+        ]
+    )
 
 
 def _admitted(engine: InProcessEngine, call: _Call) -> bytes:

@@ -17,7 +17,15 @@ import pytest
 
 from queryengine.cancellation import CancelSource
 from queryengine.catalog import SNAPSHOT_DIRECTORY
-from queryengine.engine import ACTIVE_SQL_CHARACTERS, ArrowParameters, Encoding, Parameters, Query, QueryEngine
+from queryengine.engine import (
+    ACTIVE_SQL_CHARACTERS,
+    ArrowParameters,
+    Description,
+    Encoding,
+    Parameters,
+    Query,
+    QueryEngine,
+)
 from queryengine.errors import (
     DatasetNotLoadedError,
     EngineBusyError,
@@ -1154,3 +1162,103 @@ def test_a_token_cancels_a_description(engine: QueryEngine) -> None:
 
     with pytest.raises(QueryCancelledError):
         engine.describe(Query(sql=SLOW_TO_DESCRIBE), cancel)
+
+
+def ahead(engine: QueryEngine, sql: str, parameters: Parameters | None = (), **query: Any) -> Description:
+    """Describe a statement and run it to its end, if it has one."""
+    return engine.describe(Query(sql=sql, parameters=parameters, encoding="flight", **query), ahead_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT id, name FROM few", "SELECT 1 AS a WHERE false", "EXPLAIN ANALYZE SELECT 1", "SHOW TABLES"]
+)
+def test_a_short_answer_comes_with_its_description(engine: QueryEngine, sql: str) -> None:
+    found = ahead(engine, sql)
+
+    assert found.answer is not None
+    assert found.schema == engine.describe(Query(sql=sql)).schema
+    if not sql.startswith("EXPLAIN"):  # which has its times in it
+        assert b"".join(found.answer.chunks) == ask(engine, sql, encoding="flight")
+
+
+def test_an_answer_with_parameters(engine: QueryEngine) -> None:
+    one, two = (ahead(engine, "SELECT id FROM flights WHERE id < $1", [limit]) for limit in (1, 2))
+
+    assert one.answer is not None
+    assert two.answer is not None
+    assert (one.answer.timings.rows, two.answer.timings.rows) == (1, 2)
+    assert ahead(engine, "SELECT id FROM flights WHERE id < $1", None).answer is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(ENDLESS_ROWS, id="many rows"),
+        pytest.param("SELECT repeat('x', 100000) AS a", id="many bytes"),
+    ],
+)
+def test_a_long_answer_does_not_come_with_its_description(engine: QueryEngine, sql: str) -> None:
+    found = ahead(engine, sql)
+
+    assert found.answer is None
+    assert found.schema == engine.describe(Query(sql=sql)).schema
+
+
+@pytest.mark.parametrize("sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}"])
+def test_a_statement_that_takes_long_is_described(engine: QueryEngine, sql: str) -> None:
+    found = engine.describe(Query(sql=sql, encoding="flight"), ahead_s=0.02)
+
+    assert found.answer is None
+    assert found.schema == engine.describe(Query(sql=sql)).schema
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_steady"),
+    [
+        ("SELECT id FROM few", True),
+        ("SELECT now()", False),
+        ("SELECT random()", False),
+        ("SHOW TABLES", False),
+        ("EXPLAIN SELECT 1", False),
+    ],
+)
+def test_a_description_says_whether_the_data_alone_decides(engine: QueryEngine, sql: str, is_steady: bool) -> None:
+    assert engine.describe(Query(sql=sql)).is_steady is is_steady
+
+
+def test_a_view_over_the_clock_is_not_steady(start_engine: StartEngine) -> None:
+    engine = start_engine(views={"clock": "SELECT now() AS t", "over": "SELECT * FROM clock"})
+
+    assert not engine.describe(Query(sql="FROM over")).is_steady
+
+
+def test_what_fails_ahead_fails(engine: QueryEngine) -> None:
+    with pytest.raises(SqlError, match="Could not convert"):
+        ahead(engine, "SELECT name::INTEGER FROM few")
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_statement_ahead_ends_at_its_time_limit(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=0.5)
+
+    with pytest.raises(QueryTimeoutError):
+        ahead(engine, ENDLESS)
+
+
+def test_a_statement_ahead_is_active_and_cancelled(engine: QueryEngine) -> None:
+    errors: list[QueryError] = []
+
+    def describe() -> None:
+        try:
+            ahead(engine, ENDLESS, query_id="ahead", fingerprint="f1")
+        except QueryError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=describe)
+    thread.start()
+    wait_until(lambda: [one.state for one in engine.active("f1")] == ["running"])
+
+    assert engine.cancel("ahead", "f1")
+
+    thread.join(PATIENCE_S)
+    assert [type(error) for error in errors] == [QueryCancelledError]
