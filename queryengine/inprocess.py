@@ -23,7 +23,7 @@ import pyarrow as pa
 from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
-from queryengine.catalog import Column, Manifest
+from queryengine.catalog import Column, Manifest, Signature
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
 from queryengine.encoders.parts import Parts, joined, length
@@ -39,7 +39,7 @@ from queryengine.engine import (
 )
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, ResourceLimitError
 from queryengine.gate import Gate
-from queryengine.generations import Generations
+from queryengine.generations import Generations, Lease
 from queryengine.parameters import ordered
 from queryengine.scratch import ScratchDirectory
 from queryengine.session import EngineInstance
@@ -65,6 +65,7 @@ class InProcessResult:
 
     columns: tuple[Column, ...]  # the names and DuckDB types of the result
     whole: bool  # whether all chunks are here already
+    basis: Signature  # see `QueryResult`
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class InProcessResult:
         """Take over a running statement with what it holds, which is closed once, when it ends in any way."""
         self.columns = columns
         self.whole = False
+        self.basis = None
         self.timings = timings
         self._chunks = chunks
         self._interruption = interruption
@@ -255,13 +257,16 @@ class InProcessEngine:
         timings = QueryTimings()
         interruption = Interruption()
         with ExitStack() as held:
-            statement, session = self._enter(query, cancel, timings, interruption, held)
+            statement, lease = self._enter(query, cancel, timings, interruption, held)
+            session = lease.session
             began = time.perf_counter()
             reader = session.run(statement, query.parameters, interruption)
             timings.run_ms = _ms_since(began)
             held.callback(reader.close)
             chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
+        if session.is_steady(statement):
+            result.basis = lease.basis
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
 
@@ -269,8 +274,8 @@ class InProcessEngine:
         """As `QueryEngine.describe`."""
         interruption = Interruption()
         with ExitStack() as held:
-            statement, session = self._enter(query, cancel, QueryTimings(), interruption, held)
-            found = session.describe(statement, query.parameters, interruption)
+            statement, lease = self._enter(query, cancel, QueryTimings(), interruption, held)
+            found = lease.session.describe(statement, query.parameters, interruption)
         schema = None
         if found is not None:
             columns, of_batches = found
@@ -296,6 +301,11 @@ class InProcessEngine:
     def snapshot_bytes(self) -> int:
         """The size of the files that the newest session reads: DuckDB's cache of them can be as large."""
         return self._snapshot_bytes
+
+    @property
+    def era(self) -> object | None:
+        """As `QueryEngine.era`: its own from its start to its end."""
+        return None if self._closed else self
 
     def status(self) -> EngineStatus | None:
         """Say that there are no worker processes."""
@@ -325,7 +335,7 @@ class InProcessEngine:
         timings: QueryTimings,
         interruption: Interruption,
         held: ExitStack,
-    ) -> tuple[GatedStatement, EngineInstance]:
+    ) -> tuple[GatedStatement, Lease]:
         """Gate a statement and wait for its place; *held* gets what is to be given back when it has ended."""
         if self._closed:
             raise _stopping()
@@ -344,7 +354,7 @@ class InProcessEngine:
         active.run()
         lease = self._generations.lease()
         held.callback(lease.release)
-        return statement, lease.session
+        return statement, lease
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:

@@ -503,13 +503,13 @@ class EngineInstance:
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
+    def is_steady(self, statement: GatedStatement) -> bool:
+        """Say whether its parameters and the data alone decide the answer of *statement*."""
+        return statement.plain and self._unsteady.isdisjoint(statement.relations)
+
     def _may_share(self, statement: GatedStatement) -> bool:
         """Say whether *statement* may run on a cursor on which others ran."""
-        return (
-            statement.plain
-            and len(statement.sql) <= _SHARED_CHARACTERS
-            and self._unsteady.isdisjoint(statement.relations)
-        )
+        return len(statement.sql) <= _SHARED_CHARACTERS and self.is_steady(statement)
 
     def _take(self, *, shared: bool) -> Cursor:
         """Return a cursor, for a *shared* one perhaps one that others had."""
