@@ -182,6 +182,11 @@ class BrokerLink:
             thread.start()
 
     @property
+    def era(self) -> object | None:
+        """Another object for each connection, None while there is none."""
+        return self._connection
+
+    @property
     def is_heard(self) -> bool:
         """Whether the broker has said something lately."""
         return time.monotonic() - self._status_at < SILENCE_S

@@ -84,6 +84,35 @@ def signature(path: str) -> Signature:
         stat = os.stat(path)  # noqa: PTH116 - for each statement; a Path takes three times as long
     except OSError:
         return None
+    return _signature_of(stat)
+
+
+class Pin:
+    """
+    Holds the manifest at *path*. While it is held no later one can have its inode, and so its `signature`.
+
+    Without it, of two manifests that are replaced within one tick of the file system's clock the next may look like the
+    first. `is_held` is False when there is none, or no descriptor to hold it by: then its signature may come again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.signature = signature(path)
+        else:
+            self.signature = _signature_of(os.fstat(self._descriptor))
+        self.is_held = self._descriptor is not None
+
+    def close(self) -> None:
+        """Let go. More than one call is harmless, from one thread."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _signature_of(stat: os.stat_result) -> Signature:
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from queryengine.broker_link import unreachable
 from queryengine.cancellation import Reason
+from queryengine.catalog import Signature
 from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
     ActiveQuery,
@@ -117,6 +118,8 @@ class ClientResult:
         self.query_id = query_id
         self.key = key
         self.answer: dict[str, Any] = {}  # of the END frame
+        self.basis: Signature = None  # as `QueryResult.basis`
+        self._wants_basis = False
         self.place: Place | None = None
         self._places = places
         self._lock = places.lock
@@ -156,6 +159,7 @@ class ClientResult:
             QueryError: There is no place, or the statement failed; everything is given back.
         """
         self._listed, self._is_inner = call["sql"], inner
+        self._wants_basis = "basis" in call
         try:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
@@ -381,6 +385,8 @@ class ClientResult:
             self._ready.append(payload)
         elif kind is Kind.HEADER:
             self._has_header = True
+            if self._wants_basis:
+                self.basis = _basis(decode_json(payload))
         elif kind is Kind.END:
             self._worker_is_done = self._has_last_word = True
             self.answer = decode_json(payload)
@@ -472,6 +478,7 @@ class EngineClient:
 
     def __init__(self, config: RuntimeConfig) -> None:
         self._limit_s = config.query.timeout_s
+        self._remembers = config.results_cache.enabled
         self._places = Places(config.state_dir)
 
     def run(self, query: Query, cancel: CancelToken | None = None) -> ClientResult:
@@ -487,6 +494,7 @@ class EngineClient:
             "encoding": query.encoding,
             "fingerprint": query.fingerprint,
             **_values(query.parameters),
+            **({"basis": True} if self._remembers and query.cache != "none" else {}),
         }
         result = self._statement(query.query_id, query.fingerprint, query.timeout_s)
         result.start(call, cancel)
@@ -551,6 +559,11 @@ class EngineClient:
         self._places.tell()
         return bool(self._places.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
 
+    @property
+    def era(self) -> object | None:
+        """As `QueryEngine.era`: the connection to the broker, which a new engine does not inherit."""
+        return self._places.link.era
+
     def status(self) -> EngineStatus:
         """Say how many workers are alive and were killed; none alive when the engine has not been heard of lately."""
         return self._places.link.status
@@ -575,6 +588,13 @@ def _values(parameters: Parameters | None) -> dict[str, Any]:
     if isinstance(parameters, ArrowParameters):
         return {"arrow_parameters": b64encode(parameters.stream).decode("ascii")}
     return {"parameters": parameters}
+
+
+def _basis(header: Mapping[str, Any]) -> Signature:
+    match header.get("basis"):
+        case [int(mtime_ns), int(inode), int(size)]:
+            return mtime_ns, inode, size
+    return None
 
 
 def _listed(sql: str) -> str:

@@ -11,6 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from queryengine.catalog import Signature
+
+#: What to do about remembered answers: give one and remember what is new, only remember, or neither.
+CacheUse = Literal["use", "renew", "none"]
+
+#: Where an answer came from: "bypass" when none that was remembered was wanted, "" when nothing is remembered.
+CacheState = Literal["", "hit", "miss", "bypass"]
+
 #: How an answer is written; of "flight" each chunk is a message of Arrow Flight.
 Encoding = Literal["json", "csv", "arrow", "vnd", "flight"]
 
@@ -62,6 +70,7 @@ class Query:
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key: for the log and for fairness, "" when there is none
     timeout_s: float | None = None  # what is left of the time limit; None: all of it
+    cache: CacheUse = "none"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +83,7 @@ class QueryTimings:
     encode_ms: float = 0.0
     rows: int = 0
     bytes: int = 0
+    cache: CacheState = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +122,16 @@ class QueryResult(Protocol):
 
     The first chunk is computed before `QueryEngine.run` returns, so an error in the statement raises there. A later
     failure raises a `QueryError` from the iterator: the bytes until then are then not a complete answer.
+
+    `basis` is the manifest whose data alone decides the answer; None when more does, or when that is not known, as for
+    a query that has nothing to do with remembered answers.
     """
 
     timings: QueryTimings
+
+    @property
+    def basis(self) -> Signature:
+        """As above."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Give the encoded answer in chunks."""
@@ -162,7 +179,16 @@ class CancelToken(Protocol):
 
 
 class QueryEngine(Protocol):
-    """Runs statements against the newest published data."""
+    """
+    Runs statements against the newest published data.
+
+    `era` is what stands for the engine that answers now: another object after each start of one, None while there is
+    none. Two of an era have the same views.
+    """
+
+    @property
+    def era(self) -> object | None:
+        """As above."""
 
     def run(self, query: Query, cancel: CancelToken | None = None) -> QueryResult:
         """

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
-from queryengine.catalog import Manifest, ManifestError, Signature, manifest_path, read_manifest, signature
+from queryengine.catalog import Manifest, ManifestError, Pin, Signature, manifest_path, read_manifest, signature
 from queryengine.errors import EngineUnavailableError
 from queryengine.session import EngineInstance, SnapshotGoneError, UnfitView
 
@@ -25,19 +26,29 @@ POLL_S = 0.25
 
 
 class _Held:
-    """A session with the number of statements on it."""
+    """A session over a manifest, with the number of statements on it."""
 
-    def __init__(self, session: EngineInstance, signature: Signature) -> None:
+    def __init__(self, session: EngineInstance, pin: Pin) -> None:
         self.session = session
-        self.signature = signature
+        self.pin = pin
         self.leases = 0
+
+    def close(self) -> None:
+        """Free what the session reads."""
+        self.session.close()
+        self.pin.close()
 
 
 class Lease:
-    """The use of one session. It is given back by `release`, always."""
+    """
+    The use of one session. It is given back by `release`, always.
+
+    `basis` is the manifest that the session is over, or one before it; None when that cannot be told for sure.
+    """
 
     def __init__(self, generations: Generations, held: _Held) -> None:
         self.session = held.session
+        self.basis: Signature = held.pin.signature if held.pin.is_held else None
         self._generations = generations
         self._held: _Held | None = held
 
@@ -107,7 +118,7 @@ class Generations:
         """Replace the current session when there is a newer manifest, or it is broken. Called under the lock."""
         if self._closed:
             raise EngineUnavailableError("The runtime is stopping.")
-        if self._current.signature == self._signature() and not self._current.session.broken:
+        if self._current.pin.signature == self._signature() and not self._current.session.broken:
             return
         try:
             successor = self._open()
@@ -140,7 +151,7 @@ class Generations:
             return self._open()
         except ManifestError as exc:
             logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
-            return _Held(self._open_session(Manifest(generation=0), True), self._signature())
+            return _Held(self._open_session(Manifest(generation=0), True), Pin(self._manifest))
 
     def _open(self) -> _Held:
         """
@@ -151,18 +162,22 @@ class Generations:
         """
         failed: Signature = None
         while True:
-            published = self._signature()
-            manifest = read_manifest(self._state_dir)
-            try:
-                # What the same manifest names and is still not there was lost, not superseded: serve the others.
-                session = self._open_session(manifest, published == failed)
-            except SnapshotGoneError:
-                failed = published
-                continue
+            with ExitStack() as undo:
+                # Before it is read: should another take its place meanwhile, that one is noticed.
+                pin = Pin(self._manifest)
+                undo.callback(pin.close)
+                manifest = read_manifest(self._state_dir)
+                try:
+                    # What the same manifest names and is still not there was lost, not superseded: serve the others.
+                    session = self._open_session(manifest, pin.signature == failed)
+                except SnapshotGoneError:
+                    failed = pin.signature
+                    continue
+                undo.pop_all()
             fields = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
             logger.info("generation opened", extra={"fields": fields})
             self._tell_of_views(session)
-            return _Held(session, published)
+            return _Held(session, pin)
 
     def _tell_of_views(self, session: EngineInstance) -> None:
         """Log what has come to fit the data no longer, or for another reason than before."""
@@ -182,6 +197,6 @@ class Generations:
                 self._retired = [held for held in self._retired if held.leases]
                 done = self._closed and not self._retired
             for held in idle:
-                held.session.close()
+                held.close()
             if done:
                 return

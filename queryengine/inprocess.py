@@ -23,7 +23,7 @@ import pyarrow as pa
 from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
-from queryengine.catalog import Column, Manifest
+from queryengine.catalog import Column, Manifest, Signature
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
 from queryengine.encoders.parts import Parts, joined, length
@@ -42,7 +42,7 @@ from queryengine.engine import (
 )
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, ResourceLimitError
 from queryengine.gate import Gate
-from queryengine.generations import Generations
+from queryengine.generations import Generations, Lease
 from queryengine.parameters import ordered
 from queryengine.scratch import ScratchDirectory
 from queryengine.session import EngineInstance, Reader
@@ -68,6 +68,7 @@ class InProcessResult:
 
     columns: tuple[Column, ...]  # the names and DuckDB types of the result
     whole: bool  # whether all chunks are here already
+    basis: Signature  # see `QueryResult`
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class InProcessResult:
         """Take over a running statement with what it holds, which is closed once, when it ends in any way."""
         self.columns = columns
         self.whole = False
+        self.basis = None
         self.timings = timings
         self._chunks = chunks
         self._interruption = interruption
@@ -258,10 +260,13 @@ class InProcessEngine:
         timings = QueryTimings()
         interruption = Interruption()
         with ExitStack() as held:
-            statement, session = self._enter(query, cancel, timings, interruption, held)
+            statement, lease = self._enter(query, cancel, timings, interruption, held)
+            session = lease.session
             reader = _reader(partial(session.run, statement, query.parameters), timings, interruption, held)
             chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
+        if session.is_steady(statement):
+            result.basis = lease.basis
         result.begin(partial(reader.interrupt), whole=reader.short)
         return result
 
@@ -271,7 +276,8 @@ class InProcessEngine:
         timings = QueryTimings()
         found, answer = None, None
         with ExitStack() as held:
-            statement, session = self._enter(query, cancel, timings, interruption, held)
+            statement, lease = self._enter(query, cancel, timings, interruption, held)
+            session = lease.session
             is_steady = session.is_steady(statement)
             if ahead_s and (query.parameters is not None or not statement.parameters):
                 begin = partial(session.run, statement, query.parameters)
@@ -310,6 +316,11 @@ class InProcessEngine:
         """The size of the files that the newest session reads: DuckDB's cache of them can be as large."""
         return self._snapshot_bytes
 
+    @property
+    def era(self) -> object | None:
+        """As `QueryEngine.era`: its own from its start to its end."""
+        return None if self._closed else self
+
     def status(self) -> EngineStatus | None:
         """Say that there are no worker processes."""
         return None
@@ -338,7 +349,7 @@ class InProcessEngine:
         timings: QueryTimings,
         interruption: Interruption,
         held: ExitStack,
-    ) -> tuple[GatedStatement, EngineInstance]:
+    ) -> tuple[GatedStatement, Lease]:
         """Gate a statement and wait for its place; *held* gets what is to be given back when it has ended."""
         if self._closed:
             raise _stopping()
@@ -357,7 +368,7 @@ class InProcessEngine:
         active.run()
         lease = self._generations.lease()
         held.callback(lease.release)
-        return statement, lease.session
+        return statement, lease
 
     def _ahead(
         self,

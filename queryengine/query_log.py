@@ -48,4 +48,6 @@ class QueryRecord:
                 "run_ms": round(timings.run_ms, 1),
                 "encode_ms": round(timings.encode_ms, 1),
             }
+            if timings.cache:
+                fields["cache"] = timings.cache
         self._logger.info("query", extra={"fields": fields})

@@ -380,13 +380,18 @@ class _Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A request, checked; `relations` are of "admit", `ahead_s` of "describe"; `deadline` is on the monotonic clock."""
+    """
+    A request, checked; `relations` are of "admit", `ahead_s` of "describe"; `deadline` is on the monotonic clock.
+
+    With `wants_basis` the head of an answer tells the manifest whose data decides it, if that is all that does.
+    """
 
     kind: _CallKind
     query: Query
     relations: frozenset[str]
     deadline: float
     ahead_s: float
+    wants_basis: bool
 
     @property
     def named(self) -> dict[str, str]:
@@ -418,7 +423,14 @@ def _checked(fields: dict[str, Any], limit_s: float) -> _Call:
         ahead_s = float(fields.get("ahead_s", 0.0))
     except (KeyError, TypeError, ValueError):
         raise FrameError("a request is not well-formed") from None
-    return _Call(kind=kind, query=query, relations=relations, deadline=time.monotonic() + left_s, ahead_s=ahead_s)
+    return _Call(
+        kind=kind,
+        query=query,
+        relations=relations,
+        deadline=time.monotonic() + left_s,
+        ahead_s=ahead_s,
+        wants_basis="basis" in fields,
+    )
 
 
 def _parameters(fields: dict[str, Any]) -> Parameters | None:
@@ -446,7 +458,9 @@ def _run(engine: InProcessEngine, call: _Call, cancel: CancelSource, sender: _Se
     unsent = 0
     try:
         columns = [[column.name, column.type] for column in result.columns]
-        header = {"columns": columns, "content_type": CONTENT_TYPES[call.query.encoding]}
+        header: dict[str, Any] = {"columns": columns, "content_type": CONTENT_TYPES[call.query.encoding]}
+        if call.wants_basis:
+            header["basis"] = result.basis
         frames = [encode_json(Kind.HEADER, header)]
         chunks: list[Parts] = []
         for chunk in result.parts():

@@ -111,6 +111,7 @@ class Runtime:
 
     def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
         from datasets.service import DatasetService  # noqa: PLC0415 (as above)
+        from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
 
         self._shutdown_timeout_s = config.shutdown_timeout_s
@@ -121,7 +122,8 @@ class Runtime:
         self._datasets.start()
         try:
             key_set = authkeys.state.get_access().key_set
-            self._engine = InProcessEngine(config, several_keys=key_set is not None and len(key_set) > 1)
+            several_keys = key_set is not None and len(key_set) > 1
+            self._engine = remembering(InProcessEngine(config, several_keys=several_keys), config)
         except BaseException:
             self._datasets.stop(self._shutdown_timeout_s)
             raise

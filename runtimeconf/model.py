@@ -100,6 +100,14 @@ class QueryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsCacheConfig:
+    """`runtime.results_cache`: answers that are given again; `max_bytes` is the memory of each web process for them."""
+
+    enabled: bool = False
+    max_bytes: int = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerationConfig:
     """
     `datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh.
@@ -167,6 +175,7 @@ class RuntimeConfig:
     flight: FlightConfig = FlightConfig()
     tls: TlsConfig = TlsConfig()
     query: QueryConfig = QueryConfig()
+    results_cache: ResultsCacheConfig = ResultsCacheConfig()
     ready_state: Literal["on_load"] = "on_load"
     shutdown_timeout_s: float = 30.0
     compatibility: Literal["2.0", "1.10"] = "2.0"

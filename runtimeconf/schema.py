@@ -19,6 +19,7 @@ from runtimeconf.model import (
     FlightConfig,
     HttpConfig,
     QueryConfig,
+    ResultsCacheConfig,
     RuntimeConfig,
     TlsConfig,
 )
@@ -243,6 +244,15 @@ RUNTIME = Section[dict[str, Any]](
             Field(name="max_queued", shape=Integer(0, 10_000)),
             Field(name="queue_timeout", attribute="queue_timeout_s", shape=Duration("1ms", "1h")),
             Field(name="temp_directory_limit", attribute="temp_directory_limit_bytes", shape=Size("0B", "1024TiB")),
+        ),
+    ),
+    Field(
+        name="results_cache",
+        shape=Section(
+            into(ResultsCacheConfig),
+            Field(name="enabled", shape=Boolean(), is_required=True),
+            Field(name="max_bytes", shape=Size("64KiB", "1TiB")),
+            may_be_empty=False,
         ),
     ),
     Field(name="ready_state", shape=Choice("on_load")),

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from queryengine.cancellation import CancelSource
-from queryengine.engine import Query, QueryEngine, QueryResult
+from queryengine.engine import CacheState, Query, QueryEngine, QueryResult
 from queryengine.errors import QueryCancelledError
 from queryengine.query_log import QueryRecord
 from sqlapi import disconnects
@@ -65,6 +65,11 @@ class Answer:
         except BaseException:
             self._end(SERVER_STOPPED)
             raise
+
+    @property
+    def cache(self) -> CacheState:
+        """Where the answer comes from; empty when none is remembered."""
+        return "" if self._result is None else self._result.timings.cache
 
     def __iter__(self) -> Iterator[bytes]:
         return self

@@ -28,6 +28,7 @@ from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
 from sqlapi.body import read_body
+from sqlapi.cache_control import cache_use
 from sqlapi.disconnects import connection_of
 from sqlapi.errors import (
     InvalidJsonError,
@@ -158,12 +159,14 @@ class SqlView(ApiView):
             parameters=asked.parameters,
             query_id=environ[QUERY_ID],
             fingerprint=_fingerprint(request),
+            cache=cache_use(environ.get("HTTP_CACHE_CONTROL")),
         )
         answer = Answer(get_engine(), query, environ.get(REQUEST_ID, ""), connection_of(environ))
         whole = answer.whole()
+        headers = {"X-Cache": answer.cache} if answer.cache else None
         if whole is None:
-            return StreamingHttpResponse(answer, content_type=offer.content_type)
-        return HttpResponse(whole, content_type=offer.content_type)
+            return StreamingHttpResponse(answer, content_type=offer.content_type, headers=headers)
+        return HttpResponse(whole, content_type=offer.content_type, headers=headers)
 
 
 class ActiveView(ApiView):

@@ -11,7 +11,14 @@ import duckdb
 import pytest
 
 from queryengine.cancellation import Interruption
-from queryengine.catalog import Manifest, manifest_path, read_manifest, snapshot_path, write_manifest
+from queryengine.catalog import (
+    SNAPSHOT_DIRECTORY,
+    Manifest,
+    manifest_path,
+    read_manifest,
+    snapshot_path,
+    write_manifest,
+)
 from queryengine.errors import EngineUnavailableError, SqlError
 from queryengine.gate import Gate
 from queryengine.generations import Generations
@@ -119,7 +126,7 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     generations = make_generations()
-    (old,) = open_files(publisher.state_dir)
+    (old,) = open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     leases = [generations.lease(), generations.lease()]
     publisher.publish(flights="SELECT 2 AS id")
     assert value(generations) == 2
@@ -127,10 +134,10 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
     leases[0].release()
     leases[0].release()
     wait_until(lambda: not generations._wake.is_set())
-    assert any(old in name for name in open_files(publisher.state_dir))
+    assert any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
     leases[1].release()
 
-    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir)))
+    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)))
 
 
 def test_a_manifest_is_noticed_without_a_statement(
@@ -244,12 +251,12 @@ def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_
     wait_until(lambda: generations._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
         generations.lease()
-    assert open_files(publisher.state_dir)
+    assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
     closing.join(5)
 
     assert not closing.is_alive()
-    assert not open_files(publisher.state_dir)
+    assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     generations.close(1)
 
 
@@ -301,4 +308,4 @@ def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_
     failing.clear()
 
     assert value(generations) == 2
-    wait_until(lambda: len(open_files(publisher.state_dir)) == 1, within_s=30)
+    wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)

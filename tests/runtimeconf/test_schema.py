@@ -21,6 +21,7 @@ from runtimeconf.model import (
     FlightConfig,
     HttpConfig,
     QueryConfig,
+    ResultsCacheConfig,
     RuntimeConfig,
     TlsConfig,
     ViewConfig,
@@ -56,6 +57,7 @@ runtime:
     max_queued: 8
     queue_timeout: 500ms
     temp_directory_limit: 0
+  results_cache: {enabled: true, max_bytes: 1MiB}
   ready_state: on_load
   shutdown_timeout: 10s
   compatibility: 1.10
@@ -102,6 +104,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             queue_timeout_s=0.5,
             temp_directory_limit_bytes=0,
         ),
+        results_cache=ResultsCacheConfig(enabled=True, max_bytes=1024**2),
         ready_state="on_load",
         shutdown_timeout_s=10.0,
         compatibility="1.10",
@@ -119,11 +122,11 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                     refresh_timeout_s=300.0,
                     refresh_sql="SELECT * FROM flights",
                 ),
-                line=29,
+                line=30,
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=41, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=42, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -198,6 +201,20 @@ def test_compatibility_may_be_quoted(load_text: Load, value: str) -> None:
             "2: runtime.tls: lacks the field key_file, which TLS needs\n"
             "3: runtime.state_dir: must be the path of a directory that is the runtime's alone; found '' (it is blank)",
             id="several",
+        ),
+        pytest.param(
+            "runtime:\n  results_cache: {max_bytes: 1KiB, item_ttl: 1s}\n",
+            "2: runtime.results_cache.item_ttl: unknown field; this runtime has no such part, "
+            "known here are: enabled, max_bytes\n"
+            "2: runtime.results_cache: lacks the field enabled: true or false\n"
+            "2: runtime.results_cache.max_bytes: must be a size in bytes such as 1048576, 128MiB or 1GiB, from 64KiB "
+            "to 1TiB; found '1KiB'",
+            id="remembered answers",
+        ),
+        pytest.param(
+            "runtime:\n  results_cache: {}\n",
+            "2: runtime.results_cache: is empty: fill it in, or leave it out",
+            id="no word on remembered answers",
         ),
         pytest.param(
             "runtime:\n  timeout: 3s\n",

@@ -57,9 +57,10 @@ class _Web(BaseApplication):
         """Connect this worker with the other parts; gevent has replaced threads and sockets by now."""
         # Imported here: what it makes at its import is then made of gevent's threads and sockets.
         from datasets.remote import RemoteDatasets  # noqa: PLC0415
+        from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.client import EngineClient  # noqa: PLC0415
 
-        engine = EngineClient(self._config)
+        engine = remembering(EngineClient(self._config), self._config)
         atexit.register(engine.close)
         queryengine.state.set_engine(engine)
         datasets.state.set_datasets(RemoteDatasets(self._config))

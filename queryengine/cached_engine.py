@@ -1,0 +1,397 @@
+"""
+An engine that gives an answer again, as long as the data is the one it was computed from.
+
+It stands before another engine, in the process that answers callers, so that a remembered answer costs neither a place
+nor a worker. What makes it right is in `docs/decisions/0017-results-cache.md`; in short: an answer is remembered under
+the manifest that the engine names as all that decides it, and only while that is the published one, which each
+statement looks at first. Statements that are the same and come while one of them runs wait for its answer.
+
+It is right under threads and under gevent: whatever waits is looked up in `threading` when it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from queryengine.catalog import Pin, Signature, manifest_path, signature
+from queryengine.engine import (
+    ActiveQuery,
+    ArrowParameters,
+    CacheState,
+    CancelToken,
+    Description,
+    EngineStatus,
+    GatedStatement,
+    Query,
+    QueryEngine,
+    QueryResult,
+    QueryTimings,
+)
+from queryengine.errors import QueryCancelledError, QueryTimeoutError
+from queryengine.normal_form import normal_form
+from queryengine.results_cache import Key, Remembered, ResultsCache, chunk_bytes, key_bytes
+from runtimeconf.model import RuntimeConfig
+
+#: An answer up to this size is read whole before the first of it is given. Whoever waits for the answer of another
+#: waits so long at most: never for a client that reads slowly.
+READ_AHEAD_BYTES: Final = 64 * 1024
+
+#: So many statements are known for which it is in vain to wait for one another: their answers are long, or unsteady.
+_MOST_LONERS: Final = 1024
+
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+@dataclass(eq=False, slots=True)
+class _Basis:
+    """What all remembered answers are right for; `leaders` are the statements that others wait for."""
+
+    era: object
+    pin: Pin
+    leaders: dict[Key, _Leader] = field(default_factory=dict)
+
+
+class _Leader:
+    """A statement under way, for those that are the same."""
+
+    __slots__ = ("answer", "has_ended", "waiting")
+
+    def __init__(self) -> None:
+        self.answer: Remembered | None = None
+        self.has_ended = False
+        self.waiting: list[Callable[[], None]] = []
+
+
+def remembering(engine: QueryEngine, config: RuntimeConfig) -> QueryEngine:
+    """Return *engine* with a memory for answers, if *config* asks for one."""
+    return CachedEngine(engine, config) if config.results_cache.enabled else engine
+
+
+class CachedEngine:
+    """A `QueryEngine` over *engine*, which it closes. It is made after any fork."""
+
+    def __init__(self, engine: QueryEngine, config: RuntimeConfig) -> None:
+        self._engine = engine
+        self._limit_s = config.query.timeout_s
+        self._manifest = str(manifest_path(config.state_dir))
+        self._lock = threading.Lock()  # of all that follows; nothing under it blocks
+        self._cache = ResultsCache(config.results_cache.max_bytes)
+        self._basis: _Basis | None = None
+        self._loners: dict[int, None] = {}  # by hash: at worst one does not wait for another that could
+
+    def run(self, query: Query, cancel: CancelToken | None = None) -> QueryResult:
+        """As `QueryEngine.run`: give the answer that is remembered, or run the statement and remember its answer."""
+        key = None if query.cache == "none" else _key(query)
+        basis = None if key is None else self._published()
+        if key is None or basis is None:
+            return self._run(query, cancel, "bypass" if query.cache == "none" else "miss")
+        if query.cache == "renew":
+            return self._read_ahead(self._run(query, cancel, "bypass"), basis, key)[0]
+        with self._lock:
+            answer = self._cache.get(key) if basis is self._basis else None
+            leader = basis.leaders.get(key)
+            leads = answer is None and leader is None and hash(key) not in self._loners
+            if leads:
+                leader = basis.leaders[key] = _Leader()
+        if answer is not None:
+            return _Again(answer)
+        if leader is None:
+            return self._read_ahead(self._run(query, cancel, "miss"), basis, key)[0]
+        if leads:
+            return self._lead(leader, query, cancel, basis, key)
+        return self._follow(leader, query, cancel, basis, key)
+
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
+        """As `QueryEngine.describe`."""
+        return self._engine.describe(query, cancel, ahead_s=ahead_s)
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """As `QueryEngine.admit`."""
+        return self._engine.admit(sql, relations)
+
+    def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
+        """As `QueryEngine.active`, without those that wait for the answer of another: they use nothing."""
+        return self._engine.active(fingerprint)
+
+    def cancel(self, query_id: str, fingerprint: str) -> bool:
+        """As `QueryEngine.cancel`."""
+        return self._engine.cancel(query_id, fingerprint)
+
+    @property
+    def era(self) -> object | None:
+        """As `QueryEngine.era`."""
+        return self._engine.era
+
+    def status(self) -> EngineStatus | None:
+        """As `QueryEngine.status`."""
+        return self._engine.status()
+
+    def is_alive(self) -> bool:
+        """As `QueryEngine.is_alive`."""
+        return self._engine.is_alive()
+
+    def close(self) -> None:
+        """Close the engine, and forget every answer."""
+        self._engine.close()
+        with self._lock:
+            self._cache.clear()
+            if self._basis is not None:
+                self._basis.pin.close()
+                self._basis = None
+
+    # The basis.
+
+    def _published(self) -> _Basis | None:
+        """Return what answers must be right for now, having forgotten those for anything else; None: nothing is."""
+        era, basis = self._engine.era, self._basis
+        if basis is not None and basis.era is era and basis.pin.signature == signature(self._manifest):
+            return basis
+        with self._lock:
+            if self._basis is not None:
+                self._cache.clear()
+                self._basis.pin.close()
+                self._basis = None
+            if era is None:
+                return None
+            pin = Pin(self._manifest)
+            if pin.is_held:
+                self._basis = _Basis(era, pin)
+            return self._basis
+
+    # The way of a statement.
+
+    def _run(self, query: Query, cancel: CancelToken | None, state: CacheState) -> QueryResult:
+        result = self._engine.run(query, cancel)
+        result.timings.cache = state
+        return result
+
+    def _lead(self, leader: _Leader, query: Query, cancel: CancelToken | None, basis: _Basis, key: Key) -> QueryResult:
+        """Run a statement that others may wait for, and let them go on however it ends."""
+        answer = None
+        try:
+            result, answer = self._read_ahead(self._run(query, cancel, "miss"), basis, key)
+            return result
+        finally:
+            with self._lock:
+                del basis.leaders[key]
+                leader.answer, leader.has_ended = answer, True
+            for wake in leader.waiting:
+                wake()
+
+    def _follow(
+        self, leader: _Leader, query: Query, cancel: CancelToken | None, basis: _Basis, key: Key
+    ) -> QueryResult:
+        """
+        Wait for the answer of *leader*, and run the statement itself if there is none.
+
+        Raises:
+            QueryTimeoutError: The statement's own time is up.
+            QueryCancelledError: It was cancelled.
+            QueryError: As `run`.
+        """
+        began = time.monotonic()
+        limit_s = self._limit_s if query.timeout_s is None else query.timeout_s
+        woken = threading.Event()
+        with self._lock:
+            if leader.has_ended:
+                woken.set()
+            else:
+                leader.waiting.append(woken.set)
+        unsubscribe = None if cancel is None else cancel.subscribe(woken.set)
+        try:
+            in_time = woken.wait(limit_s)
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+        waited_s = time.monotonic() - began
+        if leader.answer is not None:
+            return _Again(leader.answer, queued_ms=waited_s * 1000)
+        if not leader.has_ended:
+            raise QueryCancelledError if in_time else QueryTimeoutError(self._limit_s)
+        left = replace(query, timeout_s=max(0.0, limit_s - waited_s))
+        return self._read_ahead(self._run(left, cancel, "miss"), basis, key)[0]
+
+    def _read_ahead(self, result: QueryResult, basis: _Basis, key: Key) -> tuple[QueryResult, Remembered | None]:
+        """
+        Read *result* until it is complete or long, if *basis* decides it.
+
+        Returns:
+            What is to be given to the caller, and the answer for those that wait, if it is short and decided so.
+
+        Raises:
+            QueryError: The statement failed before.
+        """
+        if result.basis != basis.pin.signature:
+            if result.basis is None:
+                self._is_lonely(key)
+            return result, None
+        ahead: list[bytes] = []
+        size = 0
+        try:
+            for chunk in result:
+                ahead.append(chunk)
+                size += len(chunk)
+                if size >= READ_AHEAD_BYTES:
+                    self._is_lonely(key)
+                    return _Collected(self, result, ahead, basis, key), None
+        except BaseException:
+            result.close()
+            raise
+        result.close()
+        answer = Remembered((b"".join(ahead),), result.timings.rows, result.timings.bytes)
+        room = Room()
+        if self.grow(room, key_bytes(key) + chunk_bytes(answer.chunks[0])):
+            self.settle(room, answer, basis, key)
+        return _Whole(answer.chunks, result.timings), answer
+
+    def _is_lonely(self, key: Key) -> None:
+        """Take note that nobody should wait for the answer of such a statement."""
+        with self._lock:
+            if len(self._loners) >= _MOST_LONERS:
+                del self._loners[next(iter(self._loners))]
+            self._loners[hash(key)] = None
+
+    # What is collected.
+
+    def grow(self, room: Room, more_bytes: int) -> bool:
+        """Take *more_bytes* for the answer of *room*; False when it has lost all."""
+        with self._lock:
+            if room.is_open:
+                if room.bytes + more_bytes <= self._cache.largest_bytes and self._cache.take_room(more_bytes):
+                    room.bytes += more_bytes
+                else:
+                    self._close_room(room)
+            return room.is_open
+
+    def settle(self, room: Room, answer: Remembered | None, basis: _Basis, key: Key) -> None:
+        """Keep *answer* in its room if it is still right, or give the room back. More than one call is harmless."""
+        with self._lock:
+            if room.is_open and answer is not None and basis is self._basis:
+                room.is_open = False
+                self._cache.keep(key, answer, room.bytes)
+            else:
+                self._close_room(room)
+
+    def _close_room(self, room: Room) -> None:
+        if room.is_open:
+            room.is_open = False
+            self._cache.give_room_back(room.bytes)
+
+
+class Room:
+    """What was taken of the cache's room for one answer to come."""
+
+    __slots__ = ("bytes", "is_open")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.is_open = True
+
+
+class _Again:
+    """A `QueryResult` of an answer that was computed before."""
+
+    __slots__ = ("_chunks", "basis", "timings")
+
+    def __init__(self, answer: Remembered, queued_ms: float = 0.0) -> None:
+        self.basis: Signature = None
+        self.timings = QueryTimings(rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit")
+        self._chunks = answer.chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._chunks)
+
+    def cancel(self) -> None:
+        """Do nothing: nothing runs."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class _Whole:
+    """A `QueryResult` that is complete already."""
+
+    __slots__ = ("_chunks", "basis", "timings")
+
+    def __init__(self, chunks: tuple[bytes, ...], timings: QueryTimings) -> None:
+        self.basis: Signature = None
+        self.timings = timings
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._chunks)
+
+    def cancel(self) -> None:
+        """Do nothing: it has ended."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class _Collected:
+    """A long answer on its way: a `QueryResult` that collects what it gives as long as there is room."""
+
+    def __init__(self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], basis: _Basis, key: Key) -> None:
+        self.basis = result.basis
+        self.timings = result.timings
+        self._engine = engine
+        self._result = result
+        self._rest = iter(result)
+        self._ahead = deque(ahead)
+        self._basis, self._key = basis, key
+        self._room = Room()
+        self._collected: list[bytes] = []
+        self._collect(ahead, key_bytes(key))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Give the next chunk."""
+        if self._ahead:
+            return self._ahead.popleft()
+        try:
+            chunk = next(self._rest)
+        except StopIteration:
+            answer = Remembered(tuple(self._collected), self.timings.rows, self.timings.bytes)
+            self._engine.settle(self._room, answer, self._basis, self._key)
+            raise
+        self._collect([chunk])
+        return chunk
+
+    def cancel(self) -> None:
+        """Stop the statement from any thread; the iterator raises `QueryCancelledError`."""
+        self._result.cancel()
+
+    def close(self) -> None:
+        """Stop the statement if it still runs and give back what it has. More than one call is harmless."""
+        self._engine.settle(self._room, None, self._basis, self._key)
+        self._collected = []
+        self._result.close()
+
+    def _collect(self, chunks: list[bytes], more_bytes: int = 0) -> None:
+        if not self._room.is_open:
+            return
+        if self._engine.grow(self._room, more_bytes + sum(map(chunk_bytes, chunks))):
+            self._collected += chunks
+        else:
+            self._collected = []
+
+
+def _key(query: Query) -> Key | None:
+    """Return the key of *query*; None when it has none: its parameters are no JSON, and 1, 1.0 and true must differ."""
+    parameters = query.parameters
+    if parameters is None:
+        return query.encoding, normal_form(query.sql), None
+    if isinstance(parameters, ArrowParameters):
+        return None
+    try:
+        return query.encoding, normal_form(query.sql), _to_json(parameters)
+    except (TypeError, ValueError, RecursionError):
+        return None

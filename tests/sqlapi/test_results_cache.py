@@ -1,0 +1,150 @@
+"""Remembered answers over HTTP: who gets them, how a request refuses them, and what is told of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+import queryengine.state
+from queryengine.cached_engine import remembering
+from queryengine.engine import CacheUse
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import ResultsCacheConfig, RuntimeConfig
+from sqlapi.cache_control import cache_use
+from tests.sqlapi.harness import K1, K2, WRONG, Answer, sql
+
+STATEMENT = "SELECT count(*) AS n FROM orders"
+BODY = b'[{"n":100}]'
+
+
+@pytest.fixture(autouse=True)
+def cache(runtime: RuntimeConfig, engine: InProcessEngine) -> Iterator[None]:
+    """A memory of the test's own before the engine that all tests share."""
+    config = replace(runtime, results_cache=ResultsCacheConfig(enabled=True))
+    queryengine.state.set_engine(remembering(engine, config))
+    yield
+    queryengine.state.set_engine(engine)
+
+
+def told(answer: Answer) -> tuple[int, bytes, str | None]:
+    return answer.status, answer.body, answer.headers.get("X-Cache")
+
+
+def test_the_second_answer_is_the_first() -> None:
+    first, second = sql(STATEMENT), sql(f"  {STATEMENT} ;")
+
+    assert (told(first), told(second)) == ((200, BODY, "miss"), (200, BODY, "hit"))
+    changed = {"X-Cache", "X-Request-Id", "X-Query-Id"}
+    assert first.headers["X-Query-Id"] != second.headers["X-Query-Id"]
+    assert {name: value for name, value in first.headers.items() if name not in changed} == {
+        name: value for name, value in second.headers.items() if name not in changed
+    }
+    assert second.headers["Cache-Control"] == "no-store"  # it is nobody else's to keep
+
+
+def test_a_test_client_of_drf_gets_it_too() -> None:
+    client = APIClient()
+    answers = [
+        client.post("/v1/sql", {"sql": STATEMENT}, format="json", HTTP_X_API_KEY=K1, HTTP_HOST="localhost")
+        for _ in range(2)
+    ]
+
+    assert [(answer.content, answer["X-Cache"]) for answer in answers] == [(BODY, "miss"), (BODY, "hit")]
+
+
+def test_without_the_setting_nothing_is_said(engine: InProcessEngine) -> None:
+    queryengine.state.set_engine(engine)
+
+    assert [told(sql(STATEMENT)) for _ in range(2)] == [(200, BODY, None)] * 2
+
+
+def test_every_key_is_checked_before_anything_is_looked_up() -> None:
+    unknown = [sql("SELECT 1", key=key) for key in (WRONG, None)]
+    sql(STATEMENT)
+    refused = [sql(STATEMENT, key=key) for key in (WRONG, None)]
+
+    assert [told(answer)[::2] for answer in refused] == [(401, None)] * 2
+    assert [answer.without_request_id() for answer in refused] == [answer.without_request_id() for answer in unknown]
+    assert told(sql(STATEMENT, key=K2)) == (200, BODY, "hit")
+
+
+def test_a_refusal_and_an_error_are_remembered_by_nobody() -> None:
+    for statement, status in (("SELECT absent", 400), ("DROP TABLE orders", 403), ("", 400)):
+        assert [told(sql(statement))[::2] for _ in range(2)] == [(status, None)] * 2
+
+
+@pytest.mark.parametrize("directive", ["no-cache", "No-Cache", "max-age=0", "max-stale, no-cache"])
+def test_no_cache_runs_anew_and_remembers(directive: str) -> None:
+    header = ("Cache-Control", directive)
+
+    assert [told(sql(STATEMENT, header))[2] for _ in range(2)] == ["bypass"] * 2
+    assert told(sql(STATEMENT)) == (200, BODY, "hit")
+
+
+def test_no_store_neither_gives_nor_remembers() -> None:
+    header = ("Cache-Control", "no-store, no-cache")
+
+    assert [told(sql(STATEMENT, header))[2] for _ in range(2)] == ["bypass"] * 2
+    assert told(sql(STATEMENT)) == (200, BODY, "miss")
+    assert told(sql(STATEMENT, header)) == (200, BODY, "bypass")
+
+
+@pytest.mark.parametrize(
+    ("header", "use"),
+    [
+        (None, "use"),
+        ("", "use"),
+        ("max-age=00, no-cacheable", "use"),
+        ("only-if-cached, max-age=60", "use"),
+        ("\tno-cache ,x", "renew"),
+        ("no-cache, no-store", "none"),
+        ('a="no-store, b"', "use"),
+    ],
+)
+def test_what_a_header_asks_for(header: str | None, use: CacheUse) -> None:
+    assert cache_use(header) == use
+
+
+def test_forms_with_the_same_bytes_share_an_answer_and_others_do_not() -> None:
+    json_types = ("text/plain", "application/json", "*/*")
+    assert [told(sql(STATEMENT, ("Accept", name)))[2] for name in json_types] == ["miss", "hit", "hit"]
+    others = ("text/csv", "application/vnd.apache.arrow.stream", "application/vnd.spiceai.sql.v1+json")
+    for name in others:
+        first, second = (sql(STATEMENT, ("Accept", name)) for _ in range(2))
+        assert (told(first)[2], told(second)[2]) == ("miss", "hit")
+        assert first.body == second.body
+        assert first.headers["Content-Type"] == second.headers["Content-Type"]
+
+
+def test_the_log_says_what_was_remembered(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "sqlapi.queries"):
+        for header in ([], [], [("Cache-Control", "no-store")]):
+            sql(STATEMENT, *header)
+
+    lines: list[dict[str, Any]] = [record.fields for record in caplog.records if record.name == "sqlapi.queries"]  # type: ignore[attr-defined]
+    assert [line["cache"] for line in lines] == ["miss", "hit", "bypass"]
+    assert [(line["rows"], line["bytes"], line["outcome"]) for line in lines] == [(1, len(BODY), "ok")] * 3
+    assert (lines[1]["run_ms"], lines[1]["queued_ms"]) == (0.0, 0.0)
+    assert len({line["query_id"] for line in lines}) == 3
+
+
+def test_a_long_answer_is_streamed_and_given_again() -> None:
+    statement = "SELECT range AS n FROM range(60000)"
+    first, second = sql(statement), sql(statement)
+
+    assert [told(first)[2], told(second)[2]] == ["miss", "hit"]
+    assert first.body == second.body
+    assert len(first.body) > 500_000
+
+
+def test_an_answer_that_is_broken_off_is_not_remembered() -> None:
+    statement = "SELECT range AS n FROM range(60000)"
+
+    sql(statement, chunks=1)
+
+    assert told(sql(statement))[2] == "miss"
