@@ -34,6 +34,10 @@ _RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
 #: Texts that stand in a text line as they are; most do, and this is the quickest way to know.
 _is_plain = re.compile(r"[!#-<>-~]{1,200}").fullmatch
 
+# What no line shows, no record needs to know (the manual of `logging` names these switches, under "Optimization").
+logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+logging._srcfile = None  # type: ignore[assignment] # noqa: SLF001 (there is no other)
+
 
 def escaped(text: str) -> str:
     """Return *text* with everything that is not printable written as an escape, on one line."""
@@ -79,8 +83,7 @@ class TextFormatter(logging.Formatter):
         """Return the line for *record*."""
         message = escaped(bounded(record.getMessage(), MAX_MESSAGE_CHARACTERS))
         line = f"{self._clock.text(record.created)} {record.levelname} {record.name}: {message}"
-        for name, value in _fields(record).items():
-            line += _name(name) + _quoted(value)
+        line += "".join([_name(name) + _quoted(value) for name, value in _fields(record).items()])
         if record.exc_info:
             for part in _traceback(self, record).splitlines():
                 line += f"\n    {escaped(part)}"
