@@ -148,29 +148,26 @@ class FrameDecoder:
             self._long.clear()
             self._follows_long = True
             yield Kind.DATA, payload
-        while len(self._buffer) >= _HEAD.size:
-            kind, length = self._checked_head()
+        buffer = self._buffer
+        while len(buffer) >= _HEAD.size:
+            number, length = _HEAD.unpack_from(buffer)
+            kind = _KINDS.get(number)
+            if kind is None:
+                raise FrameError(f"kind {number} is unknown")
+            if length > (MAX_DATA_BYTES if kind is Kind.DATA else self._max_json_bytes):
+                raise FrameError("a frame is too long")
             end = _HEAD.size + length
-            if len(self._buffer) < end:
+            if len(buffer) < end:
                 self._follows_long = False
-                if kind is Kind.DATA and end - len(self._buffer) >= _LONG_BYTES:
-                    if len(self._buffer) > _HEAD.size:
-                        self._long.append(bytes(memoryview(self._buffer)[_HEAD.size :]))
-                    self.missing = end - len(self._buffer)
-                    self._buffer.clear()
+                if kind is Kind.DATA and end - len(buffer) >= _LONG_BYTES:
+                    if len(buffer) > _HEAD.size:
+                        self._long.append(bytes(memoryview(buffer)[_HEAD.size :]))
+                    self.missing = end - len(buffer)
+                    buffer.clear()
                 return
-            payload = bytes(memoryview(self._buffer)[_HEAD.size : end])
-            del self._buffer[:end]
+            payload = bytes(memoryview(buffer)[_HEAD.size : end])
+            del buffer[:end]
             yield kind, payload
-
-    def _checked_head(self) -> tuple[Kind, int]:
-        number, length = _HEAD.unpack_from(self._buffer)
-        kind = _KINDS.get(number)
-        if kind is None:
-            raise FrameError(f"kind {number} is unknown")
-        if length > (MAX_DATA_BYTES if kind is Kind.DATA else self._max_json_bytes):
-            raise FrameError("a frame is too long")
-        return kind, length
 
     @property
     def is_between_frames(self) -> bool:

@@ -34,6 +34,9 @@ _RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
 #: Texts that stand in a text line as they are; most do, and this is the quickest way to know.
 _is_plain = re.compile(r"[!#-<>-~]{1,200}").fullmatch
 
+#: Types whose text is plain.
+_NUMBERS = frozenset({int, float, bool})
+
 # What no line shows, no record needs to know (the manual of `logging` names these switches, under "Optimization").
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 logging._srcfile = None  # type: ignore[assignment] # noqa: SLF001 (there is no other)
@@ -97,6 +100,8 @@ def _name(name: object) -> str:
 
 
 def _quoted(value: object) -> str:
+    if type(value) in _NUMBERS:
+        return str(value)
     if value is None:
         return "-"
     text = str(value)
@@ -143,12 +148,12 @@ def _member(name: object) -> str:
 def _scalar(value: object) -> str:
     if isinstance(value, str):
         return encode_basestring_ascii(bounded(value, MAX_VALUE_CHARACTERS))
+    if type(value) is int:
+        return str(value)
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, float):
         return repr(value) if isfinite(value) else "null"
     return encode_basestring_ascii(bounded(str(value), MAX_VALUE_CHARACTERS))
@@ -179,15 +184,11 @@ class StandardErrorHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Write *record*."""
-        self.emit(record)
-        return True
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write *record*."""
         if self._notice is not None:
             notice, self._notice = self._notice, None
             self._write(self._line(logging.makeLogRecord({**_NOTICE, "msg": notice})))
         self._write(self._line(record))
+        return True
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:

@@ -84,7 +84,9 @@ class ApiView(APIView):
         """Return DRF's request, with what is asked of Django's within reach."""
         self._is_open = is_open(request.resolver_match, request.META["REQUEST_METHOD"])
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
-        # Any other attribute is looked for in vain first.
+        # Nothing is parsed; with itself in there only the garbage collector could free it.
+        wrapped.parser_context = {}
+        # What it has not itself it looks for in vain first.
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
