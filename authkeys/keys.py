@@ -51,16 +51,18 @@ class KeySet:
         salt: Secret bytes; all processes of one runtime use the same.
     """
 
-    __slots__ = ("_keys", "_salt")
+    __slots__ = ("_keys", "_lookup", "_salt")
 
     def __init__(self, keys: Iterable[Secret], salt: bytes) -> None:
         self._salt = salt
+        # Salt and domain are digested once; a key that is presented goes on from there.
+        self._lookup = hmac.new(salt, _LOOKUP, "sha256")
         self._keys: dict[bytes, tuple[bytes, ApiKey]] = {}
         for key in keys:
             text = key.reveal()
             if text:
-                digest = self._digest(_LOOKUP, text)
-                fingerprint = self._digest(_FINGERPRINT, text).hex()[:FINGERPRINT_DIGITS]
+                digest = self._digest(text)
+                fingerprint = hmac.digest(salt, _FINGERPRINT + _encoded(text), "sha256").hex()[:FINGERPRINT_DIGITS]
                 self._keys[digest] = (digest, ApiKey(fingerprint))
 
     @classmethod
@@ -79,7 +81,7 @@ class KeySet:
 
     def find(self, presented: str) -> ApiKey | None:
         """Return the accepted key that *presented* is, or None. Any text may be asked for."""
-        digest = self._digest(_LOOKUP, presented)
+        digest = self._digest(presented)
         # An unknown digest is compared too: with itself, so that both ways take one comparison.
         expected, key = self._keys.get(digest, (digest, None))
         return key if hmac.compare_digest(digest, expected) else None
@@ -94,6 +96,12 @@ class KeySet:
     def __repr__(self) -> str:
         return f"<KeySet of {len(self)}>"
 
-    def _digest(self, domain: bytes, text: str) -> bytes:
-        # A header may hold any bytes: what came in as a lone surrogate is digested like the rest.
-        return hmac.digest(self._salt, domain + text.encode("utf-8", "surrogatepass"), "sha256")
+    def _digest(self, text: str) -> bytes:
+        digest = self._lookup.copy()
+        digest.update(_encoded(text))
+        return digest.digest()
+
+
+def _encoded(text: str) -> bytes:
+    # A header may hold any bytes: what came in as a lone surrogate is digested like the rest.
+    return text.encode("utf-8", "surrogatepass")

@@ -20,15 +20,11 @@ TICK_S = 0.05
 Reason = Callable[[], QueryError]
 
 
-def _nothing() -> None:
-    """Stand for the end of a subscription that has nothing left to end."""
-
-
 class CancelSource:
     """A `CancelToken`: one-shot, from any thread, before or during the statement."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Whoever takes a callback out of the dictionary, which is one step, is who calls it: that needs no lock.
         self._cancelled = False
         self._callbacks: dict[object, Callable[[], None]] = {}
 
@@ -39,28 +35,25 @@ class CancelSource:
 
     def cancel(self) -> None:
         """Call every subscriber, once; a second call does nothing."""
-        with self._lock:
-            if self._cancelled:
-                return
-            self._cancelled = True
-            callbacks = list(self._callbacks.values())
-            self._callbacks.clear()
-        for callback in callbacks:
-            callback()
+        self._cancelled = True
+        for token in list(self._callbacks):
+            self._call(token)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* on cancellation, or now when that was earlier. The answer ends the subscription."""
-        with self._lock:
-            if not self._cancelled:
-                token = object()
-                self._callbacks[token] = callback
-                return partial(self._unsubscribe, token)
-        callback()
-        return _nothing
+        token = object()
+        self._callbacks[token] = callback
+        if self._cancelled:  # Looked at after it was set: one of the two sees the other.
+            self._call(token)
+        return partial(self._unsubscribe, token)
 
     def _unsubscribe(self, token: object) -> None:
-        with self._lock:
-            self._callbacks.pop(token, None)
+        self._callbacks.pop(token, None)
+
+    def _call(self, token: object) -> None:
+        callback = self._callbacks.pop(token, None)
+        if callback is not None:
+            callback()
 
 
 class Interruption:

@@ -275,13 +275,14 @@ class ClientResult:
     def _wait_for_place(self) -> None:
         self._check()
         began = time.monotonic()
-        waits = threading.Lock()
-        waits.acquire()
-        with self._lock:
-            self._waits = None if self._told else waits
         self._places.enter(self)
-        if self._waits is not None:
+        if not self._told:  # Most find a place that is kept.
+            waits = threading.Lock()
             waits.acquire()
+            with self._lock:
+                self._waits = None if self._told else waits
+            if self._waits is not None:
+                waits.acquire()
         self.timings.queued_ms = (time.monotonic() - began) * 1000
         self._check()
         if self._refusal is not None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from json.encoder import c_make_encoder, encode_basestring, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import Any
 
 _HEAD = struct.Struct("!BI")
@@ -45,11 +46,19 @@ class Kind(enum.IntEnum):
     CLOSING = 7
 
 
-# Made once: every statement is several small frames, and `json.dumps` makes an encoder a call.
 _KINDS = {int(kind): kind for kind in Kind}
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_to_ascii_json = json.JSONEncoder(separators=(",", ":")).encode
-_of_json = json.JSONDecoder().decode
+
+
+def _encoder(write_text: Callable[[str], str]) -> Callable[[Any], str]:
+    """Return what `JSONEncoder.encode` does, without white space, without making an encoder anew for each call."""
+    encode = c_make_encoder(None, json.JSONEncoder().default, write_text, None, ":", ",", False, False, True)
+    return lambda fields: "".join(encode(fields, 0))
+
+
+# Every statement is several small frames.
+_to_json = _encoder(encode_basestring)
+_to_ascii_json = _encoder(encode_basestring_ascii)
+_of_json = json.JSONDecoder().raw_decode
 
 
 class FrameError(Exception):
@@ -139,29 +148,26 @@ class FrameDecoder:
             self._long.clear()
             self._follows_long = True
             yield Kind.DATA, payload
-        while len(self._buffer) >= _HEAD.size:
-            kind, length = self._checked_head()
+        buffer = self._buffer
+        while len(buffer) >= _HEAD.size:
+            number, length = _HEAD.unpack_from(buffer)
+            kind = _KINDS.get(number)
+            if kind is None:
+                raise FrameError(f"kind {number} is unknown")
+            if length > (MAX_DATA_BYTES if kind is Kind.DATA else self._max_json_bytes):
+                raise FrameError("a frame is too long")
             end = _HEAD.size + length
-            if len(self._buffer) < end:
+            if len(buffer) < end:
                 self._follows_long = False
-                if kind is Kind.DATA and end - len(self._buffer) >= _LONG_BYTES:
-                    if len(self._buffer) > _HEAD.size:
-                        self._long.append(bytes(memoryview(self._buffer)[_HEAD.size :]))
-                    self.missing = end - len(self._buffer)
-                    self._buffer.clear()
+                if kind is Kind.DATA and end - len(buffer) >= _LONG_BYTES:
+                    if len(buffer) > _HEAD.size:
+                        self._long.append(bytes(memoryview(buffer)[_HEAD.size :]))
+                    self.missing = end - len(buffer)
+                    buffer.clear()
                 return
-            payload = bytes(memoryview(self._buffer)[_HEAD.size : end])
-            del self._buffer[:end]
+            payload = bytes(memoryview(buffer)[_HEAD.size : end])
+            del buffer[:end]
             yield kind, payload
-
-    def _checked_head(self) -> tuple[Kind, int]:
-        number, length = _HEAD.unpack_from(self._buffer)
-        kind = _KINDS.get(number)
-        if kind is None:
-            raise FrameError(f"kind {number} is unknown")
-        if length > (MAX_DATA_BYTES if kind is Kind.DATA else self._max_json_bytes):
-            raise FrameError("a frame is too long")
-        return kind, length
 
     @property
     def is_between_frames(self) -> bool:
@@ -177,9 +183,12 @@ def decode_json(payload: bytes) -> dict[str, Any]:
         FrameError: It is not a JSON object.
     """
     try:
-        fields = _of_json(payload.decode())
+        text = payload.decode()
+        fields, end = _of_json(text)
     except (ValueError, RecursionError):
         raise FrameError("a payload is not JSON") from None
+    if end != len(text):
+        raise FrameError("a payload is more than JSON")
     if not isinstance(fields, dict):
         raise FrameError("a payload is not a JSON object")
     return fields

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def new_id() -> str:
     """Return 32 random hexadecimal digits."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def accepted_id(inbound: str | None) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core import checks, signals
 from django.core.cache import close_caches
+from django.core.handlers.base import reset_urlconf
 from django.db import close_old_connections, reset_queries
 
 import runtimeconf.state
@@ -15,18 +16,19 @@ from runtimeconf.errors import ConfigError
 
 
 class RuntimeSiteConfig(AppConfig):
-    """Registers the check of views and `refresh_sql`, and spares requests what is about databases and caches."""
+    """Registers the check of views and `refresh_sql`, and spares requests what only other projects need."""
 
     name = "runtime_site"
 
     def ready(self) -> None:
         """Register the check; it loads nothing until checks run."""
         checks.register(check_statements)
-        # There are no databases and caches to reset before each request and to close after it.
+        # Of what Django resets before or after each request there is nothing: databases, caches, URL configurations.
         signals.request_started.disconnect(reset_queries)
         signals.request_started.disconnect(close_old_connections)
         signals.request_finished.disconnect(close_old_connections)
         signals.request_finished.disconnect(close_caches)
+        signals.request_finished.disconnect(reset_urlconf)
 
 
 def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:

@@ -8,17 +8,21 @@ end of the worker, and looks once a second whether it may stop. This one has a d
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import signal
 import ssl
 import time
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 import gevent
 from gevent.pool import Pool
-from gunicorn.http import get_parser
 from gunicorn.http import wsgi as http_wsgi
 from gunicorn.http.errors import NoMoreData, ParseException
+from gunicorn.http.message import Request
+from gunicorn.http.parser import RequestParser
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
@@ -50,6 +54,46 @@ _ROOM_PAUSE_S = 0.01
 _WARNING_INTERVAL_S = 10.0
 
 
+class _Request(Request):
+    """A request whose sender is nobody's proxy, whatever it says of itself: `gunicorn_web` trusts none."""
+
+    def _peer_is_trusted_proxy(self) -> bool:
+        return False
+
+
+class _Parser(RequestParser):
+    """The requests of one connection. `turn` is the turn of the event loop in which the last of them began."""
+
+    mesg_class = _Request
+    turn = -1
+
+    def __next__(self) -> Any:
+        """Read a head. That one may follow, and that nothing is left of the last body, was settled before."""
+        self.req_count += 1
+        self.mesg = self.mesg_class(self.cfg, self.unreader, self.source_addr, self.req_count)
+        return self.mesg
+
+
+class _Response(http_wsgi.Response):
+    """A response that has its date from a clock which is read out once a second."""
+
+    def default_headers(self) -> list[str]:
+        """Return the status line, and the headers that are about the server and the connection."""
+        major, minor = self.req.version
+        lines = [
+            f"HTTP/{major}.{minor} {self.status}\r\n",
+            f"Server: {self.version}\r\n",
+            f"Date: {_date(int(time.time()))}\r\n",
+            f"Connection: {'close' if self.should_close() else 'keep-alive'}\r\n",
+        ]
+        return [*lines, "Transfer-Encoding: chunked\r\n"] if self.chunked else lines
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
 class GeventWebWorker(GeventWorker):
     """Serves HTTP/1.1 in greenlets, one for each connection."""
 
@@ -61,6 +105,8 @@ class GeventWebWorker(GeventWorker):
         signal.signal(signal.SIGTERM, self.handle_exit)
         die_with_parent(self.ppid)
         raise_soft_limit()
+        # They are final now, and looked up by name at each request: as plain attributes that costs nothing.
+        vars(self.cfg).update({name: setting.get() for name, setting in self.cfg.settings.items()})
         # Connections that wait for a client, the one that waits longest first: those that may be closed at any time.
         self._idle: dict[ClientConnection, None] = {}
         # Connections on which a head has begun.
@@ -83,6 +129,10 @@ class GeventWebWorker(GeventWorker):
 
     def run(self) -> None:
         """Serve until SIGTERM, then finish what has begun."""
+        self._loop = gevent.get_hub().loop
+        # What is there now stays: the garbage collector need not look at it again.
+        gc.collect()
+        gc.freeze()
         if self.cfg.is_ssl:
             self._tls = ssl_context(self.cfg)
         acceptors = [gevent.spawn(self._accept, listener) for listener in self.sockets]
@@ -159,7 +209,7 @@ class GeventWebWorker(GeventWorker):
             if self._tls is not None:
                 connection.start_tls(self._tls)
             connection.allow(HEAD_TIMEOUT_S)
-            parser = get_parser(self.cfg, connection, address)
+            parser = _Parser(self.cfg, connection, address)
             while (request := self._next_request(connection, parser)) is not None:
                 if not self._answer(request, connection, address, server):
                     self._idle[connection] = None
@@ -201,8 +251,10 @@ class GeventWebWorker(GeventWorker):
         parser.unreader.unread(first)
         if parser.req_count:
             connection.allow(HEAD_TIMEOUT_S)
-            # Requests that are sent without waiting for answers must not keep other clients from theirs.
-            gevent.sleep(0)
+            # Requests that neither wait nor make anybody wait must not keep other clients from their turn.
+            if parser.turn == self._loop.iteration:
+                gevent.sleep(0)
+        parser.turn = self._loop.iteration
         self._heads.add(connection)
         try:
             request = next(parser)
@@ -217,7 +269,7 @@ class GeventWebWorker(GeventWorker):
 
     def _answer(self, request: Any, connection: ClientConnection, address: Any, server: Any) -> bool:
         """Answer *request* and say whether the connection may live on."""
-        response, environ = http_wsgi.create(request, connection, address, server, self.cfg)
+        response, environ = http_wsgi.create(request, connection, address, server, self.cfg, _Response)
         environ["wsgi.multithread"] = True
         connection.hold()
         try:

@@ -61,6 +61,8 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
         "logger_class": "runtime_site.gunicorn_web.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
+        # Not whatever happens to be installed: docs/decisions/0010-web-server.md says why not the other one.
+        "http_parser": "python",
         # No header of a caller may change the path, the peer or the scheme.
         "forwarder_headers": "",
         "forwarded_allow_ips": "",

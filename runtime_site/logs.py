@@ -34,6 +34,13 @@ _RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
 #: Texts that stand in a text line as they are; most do, and this is the quickest way to know.
 _is_plain = re.compile(r"[!#-<>-~]{1,200}").fullmatch
 
+#: Types whose text is plain.
+_NUMBERS = frozenset({int, float, bool})
+
+# What no line shows, no record needs to know (the manual of `logging` names these switches, under "Optimization").
+logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+logging._srcfile = None  # type: ignore[assignment] # noqa: SLF001 (there is no other)
+
 
 def escaped(text: str) -> str:
     """Return *text* with everything that is not printable written as an escape, on one line."""
@@ -79,8 +86,7 @@ class TextFormatter(logging.Formatter):
         """Return the line for *record*."""
         message = escaped(bounded(record.getMessage(), MAX_MESSAGE_CHARACTERS))
         line = f"{self._clock.text(record.created)} {record.levelname} {record.name}: {message}"
-        for name, value in _fields(record).items():
-            line += _name(name) + _quoted(value)
+        line += "".join([_name(name) + _quoted(value) for name, value in _fields(record).items()])
         if record.exc_info:
             for part in _traceback(self, record).splitlines():
                 line += f"\n    {escaped(part)}"
@@ -94,6 +100,8 @@ def _name(name: object) -> str:
 
 
 def _quoted(value: object) -> str:
+    if type(value) in _NUMBERS:
+        return str(value)
     if value is None:
         return "-"
     text = str(value)
@@ -140,12 +148,12 @@ def _member(name: object) -> str:
 def _scalar(value: object) -> str:
     if isinstance(value, str):
         return encode_basestring_ascii(bounded(value, MAX_VALUE_CHARACTERS))
+    if type(value) is int:
+        return str(value)
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, float):
         return repr(value) if isfinite(value) else "null"
     return encode_basestring_ascii(bounded(str(value), MAX_VALUE_CHARACTERS))
@@ -176,15 +184,11 @@ class StandardErrorHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Write *record*."""
-        self.emit(record)
-        return True
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write *record*."""
         if self._notice is not None:
             notice, self._notice = self._notice, None
             self._write(self._line(logging.makeLogRecord({**_NOTICE, "msg": notice})))
         self._write(self._line(record))
+        return True
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:

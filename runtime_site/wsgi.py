@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
-from django.core.wsgi import get_wsgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
 
-application = get_wsgi_application()
+django.setup(set_prefix=False)
 
 from runtime_site import startup  # noqa: E402 (imports the rooms: the applications must be ready)
+from sqlapi.handler import ApiHandler  # noqa: E402
 
+application = ApiHandler()
 startup.start_or_exit()

@@ -46,7 +46,7 @@ class Watch:
         self._on_gone()
 
     def stop(self) -> None:
-        """Watch no longer. More than one call is harmless; no report begins once this has returned."""
+        """Watch no longer. More than one call is harmless; a report that is under way goes on."""
         if self._watcher is not None:
             self._watcher.discard(self)
 
@@ -58,6 +58,7 @@ class DisconnectWatcher:
         self._changed = threading.Condition()
         self._watches: dict[int, Watch] = {}
         self._thread: threading.Thread | None = None
+        self._sleeps = True
 
     def watch(self, connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
         """
@@ -69,45 +70,45 @@ class DisconnectWatcher:
         if descriptor < 0:
             return Watch(None, descriptor, on_gone)
         watch = Watch(self, descriptor, on_gone)
-        with self._changed:
-            self._watches[descriptor] = watch
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="disconnects", daemon=True)
-                self._thread.start()
-            # The thread waits for the first connection only; later ones are seen at its next look, which spares
-            # every short statement a switch of threads.
-            self._changed.notify()
+        self._watches[descriptor] = watch
+        # The thread waits for the first connection only; later ones are seen at its next look, which spares every
+        # short statement a lock and a switch of threads. It says that it sleeps before it looks whether it may.
+        if self._sleeps:
+            with self._changed:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="disconnects", daemon=True)
+                    self._thread.start()
+                self._changed.notify()
         return watch
 
     def discard(self, watch: Watch) -> None:
         """Forget *watch*."""
-        with self._changed:
-            if self._watches.get(watch.descriptor) is watch:
-                del self._watches[watch.descriptor]
+        # Its descriptor is no other connection's yet: the caller has it open.
+        if self._watches.get(watch.descriptor) is watch:
+            self._watches.pop(watch.descriptor, None)
 
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._sleeps = True
                 self._changed.wait_for(lambda: self._watches)
+                self._sleeps = False
             time.sleep(_INTERVAL_S)
             for watch in self._gone():
                 self._report(watch)
 
     def _gone(self) -> list[Watch]:
         """Look, without waiting, which clients have left."""
-        with self._changed:
-            watched = dict(self._watches)
+        watched = dict(self._watches)
         poll = _native_poll()
         for descriptor in watched:
             poll.register(descriptor, _GONE)
         return [watched[descriptor] for descriptor, _ in poll.poll(0)]
 
     def _report(self, watch: Watch) -> None:
-        with self._changed:
-            # The statement may have ended meanwhile, and its descriptor may be another connection by now.
-            if self._watches.get(watch.descriptor) is watch:
-                del self._watches[watch.descriptor]
-                watch.report()
+        # The statement may have ended meanwhile, and its descriptor may be another connection by now.
+        if self._watches.get(watch.descriptor) is watch and self._watches.pop(watch.descriptor, None) is watch:
+            watch.report()
 
 
 def _native_poll() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from queryengine.engine import Encoding
 from sqlapi.errors import NotAcceptableError
@@ -46,6 +47,7 @@ class _Range:
         return offer.media_type == self.media_type
 
 
+@lru_cache(maxsize=64)
 def choose(accept: str | None) -> Offer:
     """
     Return the best offer for an Accept header; the first one when there is no header, or nothing legible in it.

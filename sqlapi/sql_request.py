@@ -10,7 +10,7 @@ from sqlapi.errors import CharsetError, InvalidJsonError
 from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.media_types import parse_media_type
 
-#: Key of the WSGI environ under which `sqlapi.apps` keeps the Content-Type away from Django.
+#: Key of the WSGI environ under which `sqlapi.handler` keeps the Content-Type away from Django.
 CONTENT_TYPE = "runtime.content_type"
 
 _FIELDS = frozenset({"sql", "parameters"})
@@ -32,7 +32,8 @@ def read_sql_request(environ: Environ, max_bytes: int) -> SqlRequest:
     Raises:
         BodyError: The body cannot be read, is too large, not UTF-8, or not the JSON that is taken.
     """
-    media_type, parameters = parse_media_type(environ.get(CONTENT_TYPE, "")) or ("", {})
+    content_type = environ.get(CONTENT_TYPE) or environ.get("CONTENT_TYPE", "")
+    media_type, parameters = (content_type and parse_media_type(content_type)) or ("", {})
     if parameters.get("charset", "utf-8").lower() not in _CHARSETS:
         raise CharsetError
     text = decode_utf8(read_body(environ, max_bytes))

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from rest_framework.authentication import BaseAuthentication
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -44,6 +45,9 @@ from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
 
 logger = logging.getLogger(__name__)
+
+#: Never asked: DRF negotiates nothing here.
+_NEGOTIATOR = DefaultContentNegotiation()
 
 CATALOG = {"from": "runtime", "name": "runtime"}
 
@@ -77,13 +81,23 @@ class ApiView(APIView):
     renderer_classes = []
     parser_classes = []
 
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        """Return DRF's request, with what is asked of Django's within reach."""
+        self._is_open = is_open(request.resolver_match, request.META["REQUEST_METHOD"])
+        wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
+        # Nothing is parsed; with itself in there only the garbage collector could free it.
+        wrapped.parser_context = {}
+        # What it has not itself it looks for in vain first.
+        wrapped.META, wrapped.method = request.META, request.method
+        return wrapped
+
     def get_authenticators(self) -> list[BaseAuthentication]:
         """Ask nobody at an open route: it answers alike with a right key, a wrong one and none."""
-        return [] if self._is_open() else super().get_authenticators()
+        return [] if self._is_open else super().get_authenticators()
 
     def get_permissions(self) -> Sequence[Any]:
         """Let everybody pass at an open route."""
-        return [] if self._is_open() else super().get_permissions()
+        return [] if self._is_open else super().get_permissions()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate first: DRF negotiates before, and would answer 406 where 401 is due."""
@@ -106,10 +120,6 @@ class ApiView(APIView):
             MethodNotAllowedError: Always.
         """
         raise MethodNotAllowedError(sorted(self.allowed_methods))
-
-    def _is_open(self) -> bool:
-        request: HttpRequest | Request = self.request
-        return is_open(request.resolver_match, request.META["REQUEST_METHOD"])
 
 
 class UnknownView(ApiView):

@@ -41,9 +41,9 @@ class WebServer(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         if self._application == "plain":
             return plain
-        from django.core.wsgi import get_wsgi_application  # noqa: PLC0415 (as in production: in the worker)
+        from sqlapi.handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
 
-        return get_wsgi_application()
+        return ApiHandler()
 
 
 class _FailsOnce:

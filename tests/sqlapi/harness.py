@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from django.core.handlers.wsgi import WSGIHandler
-
 from sqlapi.errors import AnswerCutError
+from sqlapi.handler import ApiHandler
 
 K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
@@ -82,7 +81,7 @@ def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes)
     return environ | given
 
 
-_application = WSGIHandler()
+_application = ApiHandler()
 
 
 def _write(data: bytes) -> None:

@@ -9,8 +9,6 @@ import threading
 import time
 from typing import Any
 
-from django.core.wsgi import get_wsgi_application
-from django.urls import get_resolver
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
@@ -59,6 +57,7 @@ class _Web(BaseApplication):
         from datasets.remote import RemoteDatasets  # noqa: PLC0415
         from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.client import EngineClient  # noqa: PLC0415
+        from sqlapi.handler import ApiHandler  # noqa: PLC0415
 
         engine = remembering(EngineClient(self._config), self._config)
         atexit.register(engine.close)
@@ -66,10 +65,7 @@ class _Web(BaseApplication):
         datasets.state.set_datasets(RemoteDatasets(self._config))
         if self._ready is not None:
             threading.Thread(target=_tell_when_ready, args=[self._ready], name="ready", daemon=True).start()
-        application = get_wsgi_application()
-        # The views are loaded now, and not while the first caller waits.
-        _ = get_resolver().url_patterns
-        return application
+        return ApiHandler()
 
 
 def _tell_when_ready(descriptor: int) -> None:

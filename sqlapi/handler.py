@@ -1,0 +1,48 @@
+"""
+The WSGI application: Django's handler, but for what it does for projects of another kind.
+
+For each request Django sets a script prefix and a URL configuration, announces its begin, and walks through the URL
+patterns. Here nothing asks for the first two, nobody listens, and most paths are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import ResolverMatch, get_resolver
+
+from sqlapi.routes import ROUTES
+from sqlapi.sql_request import CONTENT_TYPE
+
+
+class ApiHandler(WSGIHandler):
+    """Answers the requests of the API. Make it when Django's applications are ready; it loads the views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resolver = get_resolver()
+        paths = [f"/{route.pattern}" for route in ROUTES if "<" not in route.pattern]
+        self._matches: dict[str, ResolverMatch] = {path: self._resolver.resolve(path) for path in paths}
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Answer one request."""
+        # Django parses Content-Type before any middleware runs, and fails with a 500 on charsets that do not exist.
+        environ[CONTENT_TYPE] = environ.pop("CONTENT_TYPE", "")
+        response = self.get_response(WSGIRequest(environ))
+        start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
+        return response
+
+    def get_response(self, request: HttpRequest) -> HttpResponseBase:
+        """Send *request* through the middleware to its view. What is refused has its line in the access log."""
+        response: HttpResponseBase = self._middleware_chain(request)
+        return response
+
+    def resolve_request(self, request: HttpRequest) -> ResolverMatch:
+        """Return the view of *request*, and what of the path is for it."""
+        match = self._matches.get(request.path_info) or self._resolver.resolve(request.path_info)
+        request.resolver_match = match
+        return match
