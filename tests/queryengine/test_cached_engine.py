@@ -434,6 +434,10 @@ class Crowd:
     def waiting(self) -> list[Any]:
         return next((leader.waiting for leader in self.leaders.values()), [])
 
+    def cancel(self) -> None:
+        for cancel in self.cancels:
+            cancel.cancel()
+
     def end(self) -> list[Any]:
         for thread in self._threads:
             thread.join(PATIENCE_S)
@@ -448,7 +452,7 @@ def crowd(engine: CachedEngine) -> Iterator[Callable[..., Crowd]]:
 
         def make(sql: str, of: CachedEngine = engine) -> Crowd:
             made = Crowd(of, sql)
-            ends.callback(lambda: [cancel.cancel() for cancel in made.cancels])
+            ends.callback(made.cancel)
             return made
 
         yield make

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -180,3 +181,38 @@ snapshots = st.builds(
 @given(st.builds(Manifest, generation=st.integers(min_value=0), snapshots=st.lists(snapshots, max_size=3).map(tuple)))
 def test_any_manifest_survives_its_file_format(manifest: Manifest) -> None:
     assert catalog._decode(catalog._encode(manifest)) == manifest
+
+
+def test_a_pin_keeps_its_inode_from_every_later_manifest(tmp_path: Path) -> None:
+    path = tmp_path / catalog.MANIFEST_NAME
+    catalog.write_manifest(tmp_path, Manifest(generation=1))
+    pin = catalog.Pin(str(path))
+    assert (pin.is_held, pin.signature) == (True, catalog.signature(str(path)))
+
+    for generation in range(2, 10):
+        catalog.write_manifest(tmp_path, Manifest(generation=generation))
+        assert path.stat().st_ino != path_inode(pin)
+
+    pin.close()
+    pin.close()
+
+
+def path_inode(pin: catalog.Pin) -> int:
+    assert pin.signature is not None
+    return pin.signature[1]
+
+
+def test_what_is_not_there_or_cannot_be_opened_is_not_held(tmp_path: Path) -> None:
+    path = str(tmp_path / catalog.MANIFEST_NAME)
+    assert (catalog.Pin(path).is_held, catalog.Pin(path).signature) == (False, None)
+
+    catalog.write_manifest(tmp_path, Manifest(generation=1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        pin = catalog.Pin(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (pin.is_held, pin.signature) == (False, catalog.signature(path))
+    pin.close()

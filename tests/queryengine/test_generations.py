@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from queryengine.catalog import (
     Manifest,
     manifest_path,
     read_manifest,
+    signature,
     snapshot_path,
     write_manifest,
 )
@@ -309,3 +311,32 @@ def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_
 
     assert value(generations) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
+
+
+def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
+    publisher: Publisher, make_generations: MakeGenerations
+) -> None:
+    """File systems give inodes anew, sizes are the same, and here the clock stands still."""
+
+    def publish(number: int) -> None:
+        publisher.publish(flights=f"SELECT {number} AS id")
+        os.utime(manifest_path(publisher.state_dir), ns=(0, 0))
+
+    publish(10)
+    generations = make_generations()
+    for number in range(11, 19):
+        publish(number)
+        publish(number + 20)
+        assert value(generations) == number + 20
+        lease = generations.lease()
+        assert lease.basis == signature(str(manifest_path(publisher.state_dir)))
+        lease.release()
+
+
+def test_without_a_manifest_there_is_nothing_to_name(publisher: Publisher, make_generations: MakeGenerations) -> None:
+    generations = make_generations()
+
+    lease = generations.lease()
+
+    assert lease.basis is None
+    lease.release()
