@@ -43,6 +43,8 @@ class GatedStatement:
     A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
     (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
     reads may still not be plain.
+
+    Statements of one `shape` are judged alike, and differ in the values of numbers only; None when it is not known.
     """
 
     sql: str
@@ -50,6 +52,7 @@ class GatedStatement:
     relations: frozenset[str]
     parameters: frozenset[str]
     plain: bool = field(default=False, compare=False)
+    shape: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

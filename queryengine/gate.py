@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -107,10 +108,11 @@ class Gate:
             return self._judge(whole, relations, before)
         key = shape(whole)
         if known := self._shapes.find(key, relations):
-            return GatedStatement(whole.text, "select", known.relations, known.parameters, known.plain)
+            return GatedStatement(whole.text, "select", known.relations, known.parameters, known.plain, key)
         statement = self._judge(whole, relations, before)
         # Only what runs as it was written: a text that was changed has numbers of its own in it.
         if statement.kind == "select" and statement.sql == whole.text:
+            statement = replace(statement, shape=key)
             self._shapes.keep(key, relations, statement)
         return statement
 

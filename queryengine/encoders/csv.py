@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ from queryengine.encoders.rendering import join, specials, value_bytes
 #: A field that holds one of these is quoted; a carriage return alone ends a line for many readers.
 _QUOTED = frozenset(b'",\r\n')
 _PLAIN = bytes(set(range(256)) - _QUOTED)
+_NEEDS_QUOTES = re.compile(r'[",\r\n]').search
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Give the header and the rows. A null is an empty field, an empty string is `""`."""
     plan = renderers(columns, schema)
-    start = ",".join(map(_quoted_name, column_names(columns))).encode() + b"\n"
+    start = ",".join(map(quoted_text, column_names(columns))).encode() + b"\n"
     for piece in text_pieces(batches, plan, row_overhead=len(columns)):
         texts = [renderer.plain(array) for renderer, array in zip(plan, piece.columns, strict=True)]
         fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, texts, strict=True)]
@@ -42,8 +44,8 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
     return pc.if_else(needed, join('"', doubled, '"'), texts)
 
 
-def _quoted_name(name: str) -> str:
-    """Quote one text as `quoted` does a column of them: a header is not worth its calls."""
-    if name and _QUOTED.isdisjoint(name.encode()):
-        return name
-    return '"' + name.replace('"', '""') + '"'
+def quoted_text(text: str) -> str:
+    """Quote one text, if it needs that, as `quoted` does a column of them: a few are not worth its calls."""
+    if text and not _NEEDS_QUOTES(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
