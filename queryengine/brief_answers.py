@@ -1,7 +1,7 @@
 """
 Which statements have answers of a few rows, so that these are fetched as Python values and not as record batches.
 
-It is learnt from the answers: those of statements of one shape (`queryengine.shapes`) are brief as long as all were.
+It is learnt from the answers: those of statements of one pattern (`queryengine.shapes`) are brief as long as all were.
 One that is not, after all, is computed again: nothing of it was sent. So that costs little, and comes once.
 """
 
@@ -19,8 +19,8 @@ BRIEF_BYTES: Final = 64 * 1024
 #: And so many seconds to compute.
 BRIEF_S: Final = 0.1
 
-#: How many shapes are known; the oldest go first.
-_MOST_SHAPES: Final = 512
+#: How many patterns are known; the oldest go first.
+_MOST_PATTERNS: Final = 512
 
 
 class BriefAnswers:
@@ -30,15 +30,15 @@ class BriefAnswers:
         self._lock = threading.Lock()
         self._brief: dict[str, bool] = {}
 
-    def expects(self, shape: str | None) -> bool:
-        """Say whether the next answer to a statement of *shape* should be brief."""
-        return self._brief.get(shape or "", False)
+    def expects(self, pattern: str | None) -> bool:
+        """Say whether the next answer to a statement of *pattern* should be brief."""
+        return self._brief.get(pattern or "", False)
 
-    def learn(self, shape: str | None, *, brief: bool) -> None:
-        """Learn from an answer to a statement of *shape*. What was not *brief* once is not taken for it again."""
-        if not shape or self._brief.get(shape) in (False, brief):
+    def learn(self, pattern: str | None, *, brief: bool) -> None:
+        """Learn from an answer to a statement of *pattern*. What was not *brief* once is not taken for it again."""
+        if not pattern or self._brief.get(pattern) in (False, brief):
             return
         with self._lock:
-            if len(self._brief) == _MOST_SHAPES and shape not in self._brief:
+            if len(self._brief) == _MOST_PATTERNS and pattern not in self._brief:
                 del self._brief[next(iter(self._brief))]
-            self._brief[shape] = brief
+            self._brief[pattern] = brief

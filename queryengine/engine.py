@@ -44,7 +44,7 @@ class GatedStatement:
     (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
     reads may still not be plain.
 
-    Statements of one `shape` are judged alike, and differ in the values of numbers only; None when it is not known.
+    Statements of one `pattern` most likely differ in the values of literals only; None when it is not known.
     """
 
     sql: str
@@ -52,7 +52,7 @@ class GatedStatement:
     relations: frozenset[str]
     parameters: frozenset[str]
     plain: bool = field(default=False, compare=False)
-    shape: str | None = field(default=None, compare=False)
+    pattern: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,6 @@ from queryengine.engine import (
     ActiveQuery,
     CancelToken,
     Description,
-    Encoding,
     EngineStatus,
     GatedStatement,
     Query,
@@ -43,7 +42,7 @@ from queryengine.gate import Gate
 from queryengine.generations import Generations
 from queryengine.parameters import ordered
 from queryengine.scratch import ScratchDirectory
-from queryengine.session import EngineInstance, Reader
+from queryengine.session import EngineInstance
 from queryengine.views import gate_views
 from runtimeconf.model import RuntimeConfig
 
@@ -101,6 +100,22 @@ class InProcessResult:
         self._interruption.attach(partial(self._stop, interrupt))
         self._ready.extend(list(self.parts() if whole else itertools.islice(self.parts(), 1)))
         self.whole = whole
+
+    def complete(self, chunk: Parts) -> None:
+        """
+        Take *chunk* for the whole answer, instead of `begin`: what the statement held is given back.
+
+        Raises:
+            QueryError: The statement was stopped.
+        """
+        try:
+            self._interruption.check()
+        except QueryError:
+            self._end(complete=False)
+            raise
+        self._end(complete=True)
+        self._ready.append(chunk)
+        self.whole = True
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -261,9 +276,18 @@ class InProcessEngine:
             reader = session.run(statement, query.parameters, interruption, encoding=query.encoding)
             timings.run_ms = _ms_since(began)
             held.callback(reader.close)
-            chunks = _encoded(query.encoding, reader, timings)
+            answer = reader.answer
+            if answer is None:
+                chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+            else:
+                chunks = iter(())
+                timings.rows, timings.bytes, timings.encode_ms = answer.rows, len(answer.text), answer.encode_ms
+                timings.run_ms -= answer.encode_ms
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
-        result.begin(partial(reader.interrupt), whole=reader.short)
+        if answer is None:
+            result.begin(partial(reader.interrupt), whole=reader.short)
+        else:
+            result.complete((answer.text,))
         return result
 
     def describe(self, query: Query, cancel: CancelToken | None = None) -> Description:
@@ -359,17 +383,6 @@ class InProcessEngine:
 
 def _ms_since(began: float) -> float:
     return (time.perf_counter() - began) * 1000
-
-
-def _encoded(encoding: Encoding, reader: Reader, timings: QueryTimings) -> Iterator[Parts]:
-    """Encode what *reader* has, unless it comes encoded."""
-    answer = reader.answer
-    if answer is None:
-        return encode_parts(encoding, reader.columns, reader.schema, _counted(reader, timings))
-    timings.rows = answer.rows
-    timings.encode_ms = answer.encode_ms
-    timings.run_ms -= answer.encode_ms
-    return iter([(answer.text,)])
 
 
 def _counted(batches: Iterable[pa.RecordBatch], timings: QueryTimings) -> Iterator[pa.RecordBatch]:

@@ -220,7 +220,7 @@ class Reader:
             self._learn = partial(known.learn, statement.sql, bound.relation, self.schema)
         self._look_ahead()
         if self._shared and self._is_brief():
-            self._session.brief_answers.learn(statement.shape, brief=True)
+            self._session.brief_answers.learn(statement.pattern, brief=True)
 
     def describe(
         self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None, *, unbound: bool
@@ -528,7 +528,7 @@ class EngineInstance:
         values = _values(statement, parameters)
         self._require(statement.relations)
         shared = self._may_share(statement)
-        if encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.shape):
+        if encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
             fetched = self._fetched(statement, values, interruption, encoding)
             if fetched is not None:
                 return fetched
@@ -600,7 +600,7 @@ class EngineInstance:
                     return reader
             except StatementError:
                 return None  # It is at fault, and told so in the same words whatever ran before it.
-            self.brief_answers.learn(statement.shape, brief=False)
+            self.brief_answers.learn(statement.pattern, brief=False)
             return None
 
     def _may_share(self, statement: GatedStatement) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from json.encoder import encode_basestring  # type: ignore[attr-defined]  # as `json_text`, without an encoder
+from json.encoder import encode_basestring  # as `json_text`, without an encoder
 from types import MappingProxyType
 from typing import Any, Final
 

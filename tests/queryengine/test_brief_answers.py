@@ -1,10 +1,12 @@
-"""A brief answer is, to the byte, the one that the first statement of its shape got, by record batches."""
+"""A brief answer is, to the byte, the one that the first statement of its pattern got, by record batches."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from queryengine.brief_answers import _MOST_SHAPES, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
+from queryengine.brief_answers import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
 from queryengine.engine import Encoding, Query
 from queryengine.errors import QueryError
 from queryengine.inprocess import InProcessEngine
@@ -73,6 +75,18 @@ def test_other_numbers_have_answers_of_their_own(engine: InProcessEngine, fetche
 
     assert answers == [b'[{"id":%d,"n":%d}]' % (number, number) for number in range(1, 6)]
     assert fetches.count == 4
+
+
+def test_other_texts_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    texts = ("a", "''", "b''c", "--", "/*")
+    answers = [
+        ask(engine, f"SELECT '{text}' AS t, name FROM airlines WHERE carrier = '{text}' OR 1=1 LIMIT 1")
+        for text in texts
+    ]
+
+    expected = [text.replace("''", "'") for text in texts]
+    assert [json.loads(answer)[0]["t"] for answer in answers] == expected
+    assert fetches.count >= 2
 
 
 def test_a_number_of_another_type_brings_its_own(engine: InProcessEngine, fetches: Fetches) -> None:
@@ -192,15 +206,15 @@ def test_newly_published_data_is_seen(publisher: Publisher, engine: InProcessEng
     assert fetches.count == 2
 
 
-def test_so_many_shapes_are_known() -> None:
+def test_so_many_patterns_are_known() -> None:
     answers = BriefAnswers()
-    for number in range(_MOST_SHAPES + 1):
+    for number in range(_MOST_PATTERNS + 1):
         answers.learn(f"SELECT {number}", brief=True)
 
-    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MOST_SHAPES)] == [False, True, True]
+    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MOST_PATTERNS)] == [False, True, True]
 
 
-def test_what_is_without_a_shape_is_not_learnt() -> None:
+def test_what_is_without_a_pattern_is_not_learnt() -> None:
     answers = BriefAnswers()
     answers.learn(None, brief=True)
 
