@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ class ActiveStatement:
         self.query = query
         self._registry = registry
         self._stop = stop
-        self._arrived = datetime.now(UTC)
+        self._arrived = time.time()  # made into text for who asks only
         self._runs = False
 
     def run(self) -> None:
@@ -35,9 +36,10 @@ class ActiveStatement:
 
     def shown(self) -> ActiveQuery:
         """Return what its caller sees of it."""
+        arrived = datetime.fromtimestamp(self._arrived, UTC)
         return ActiveQuery(
             query_id=self.query.query_id,
-            started=self._arrived.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            started=arrived.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             state="running" if self._runs else "queued",
             sql=self.query.sql[:ACTIVE_SQL_CHARACTERS],
         )

@@ -128,6 +128,10 @@ class Turns:
             del self._queues[ticket.key]
 
 
+def _nobody_waits() -> None:
+    """Stand for the event of a statement that is admitted at once, as most are."""
+
+
 class Place:
     """The right to run one statement."""
 
@@ -167,10 +171,13 @@ class Admission:
             QueryError: *interruption* was stopped meanwhile; its reason.
         """
         interruption.check()
-        woken = threading.Event()
         with self._lock:
-            ticket = self._turns.ask(key, woken.set)
-        if ticket.standing is not Standing.ADMITTED:
+            ticket = self._turns.ask(key, _nobody_waits)
+            admitted = ticket.standing is Standing.ADMITTED
+            if not admitted:
+                woken = threading.Event()
+                ticket.decided = woken.set
+        if not admitted:
             self._wait(ticket, woken, interruption)
         return Place(self, ticket)
 

@@ -51,6 +51,8 @@ class GatedStatement:
     A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
     (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
     reads may still not be plain.
+
+    Statements of one `pattern` most likely differ in the values of literals only; None when it is not known.
     """
 
     sql: str
@@ -58,6 +60,7 @@ class GatedStatement:
     relations: frozenset[str]
     parameters: frozenset[str]
     plain: bool = field(default=False, compare=False)
+    pattern: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

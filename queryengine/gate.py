@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from queryengine.errors import (
 )
 from queryengine.lexer import Scan, Token, scan
 from queryengine.parse_tree import Reading, decode
-from queryengine.shapes import shape
+from queryengine.shapes import pattern, shape
 
 #: Statements up to this many characters are remembered, this many of them, and as many shapes.
 _REMEMBERED_CHARACTERS: Final = 4096
@@ -107,10 +108,11 @@ class Gate:
             return self._judge(whole, relations, before)
         key = shape(whole)
         if known := self._shapes.find(key, relations):
-            return GatedStatement(whole.text, "select", known.relations, known.parameters, known.plain)
+            return GatedStatement(whole.text, "select", known.relations, known.parameters, known.plain, known.pattern)
         statement = self._judge(whole, relations, before)
         # Only what runs as it was written: a text that was changed has numbers of its own in it.
         if statement.kind == "select" and statement.sql == whole.text:
+            statement = replace(statement, pattern=pattern(key))
             self._shapes.keep(key, relations, statement)
         return statement
 

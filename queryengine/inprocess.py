@@ -106,6 +106,22 @@ class InProcessResult:
         self._ready.extend(list(self.parts() if whole else itertools.islice(self.parts(), 1)))
         self.whole = whole
 
+    def complete(self, chunk: Parts) -> None:
+        """
+        Take *chunk* for the whole answer, instead of `begin`: what the statement held is given back.
+
+        Raises:
+            QueryError: The statement was stopped.
+        """
+        try:
+            self._interruption.check()
+        except QueryError:
+            self._end(complete=False)
+            raise
+        self._end(complete=True)
+        self._ready.append(chunk)
+        self.whole = True
+
     def __iter__(self) -> Iterator[bytes]:
         return self
 
@@ -262,12 +278,22 @@ class InProcessEngine:
         with ExitStack() as held:
             statement, lease = self._enter(query, cancel, timings, interruption, held)
             session = lease.session
-            reader = _reader(partial(session.run, statement, query.parameters), timings, interruption, held)
-            chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+            begin = partial(session.run, statement, query.parameters, encoding=query.encoding)
+            reader = _reader(begin, timings, interruption, held)
+            answer = reader.answer
+            if answer is None:
+                chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+            else:
+                chunks = iter(())
+                timings.rows, timings.bytes, timings.encode_ms = answer.rows, len(answer.text), answer.encode_ms
+                timings.run_ms -= answer.encode_ms
             result = InProcessResult(reader.columns, chunks, timings, interruption, held.pop_all())
         if session.is_steady(statement):
             result.basis = lease.basis
-        result.begin(partial(reader.interrupt), whole=reader.short)
+        if answer is None:
+            result.begin(partial(reader.interrupt), whole=reader.short)
+        else:
+            result.complete((answer.text,))
         return result
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:

@@ -36,9 +36,11 @@ import pyarrow as pa
 
 from queryengine import duckdb_errors
 from queryengine.arrow_parameters import from_arrow
+from queryengine.brief_answers import BRIEF_BYTES, BRIEF_ROWS, BRIEF_S, BriefAnswers
 from queryengine.cancellation import Interruption
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
-from queryengine.engine import ArrowParameters, GatedStatement, Parameters
+from queryengine.encoders import brief
+from queryengine.engine import ArrowParameters, Encoding, GatedStatement, Parameters
 from queryengine.errors import (
     DatasetNotLoadedError,
     EngineUnavailableError,
@@ -103,6 +105,15 @@ class Cursor:
     bound: dict[str, _Bound] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class BriefAnswer:
+    """All of an answer, encoded, with the number of its rows and the time that the encoding took."""
+
+    text: bytes
+    rows: int
+    encode_ms: float
+
+
 class SnapshotGoneError(Exception):
     """A snapshot of the manifest is not there: a newer manifest has taken its place, or somebody removed the file."""
 
@@ -111,12 +122,14 @@ class Reader:
     """
     The rows of one statement as Arrow record batches, in engine order. The caller closes it.
 
-    One thread at a time; only the `Interruption` it was made with is for others.
+    A brief answer may be complete in `answer` instead. One thread at a time; only the `Interruption` it was made with
+    is for others.
     """
 
     columns: tuple[Column, ...]  # the names and DuckDB types of the result, before any projection
     schema: pa.Schema
     short: bool  # whether all rows are here already
+    answer: BriefAnswer | None
 
     def __init__(
         self,
@@ -149,7 +162,39 @@ class Reader:
         self._interrupted = False
         self._closed = False
         self.short = False
+        self.answer = None
         self._interruption.attach(self.interrupt)
+
+    def fetch(
+        self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None, encoding: Encoding
+    ) -> bool:
+        """
+        Run *statement* to its end, and set `answer`; False when that is not brief, or not for this *encoding*.
+
+        Raises:
+            QueryError: See `EngineInstance.run`.
+        """
+        try:
+            self._begin()
+            self._interruption.check()
+            result = self._run(self._cursor.connection.execute, statement.sql, parameters)
+            plan = brief.plan(tuple([(name, str(type_)) for name, type_, *_ in result.description]))
+            if plan is None:
+                return False
+            rows = result.fetchmany(BRIEF_ROWS + 1)
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(exc) from exc
+        if len(rows) > BRIEF_ROWS:
+            return False
+        self._ended = self.short = True
+        self.columns = plan.columns
+        began = time.perf_counter()
+        try:
+            text = plan.encode(encoding, rows)
+        except brief.UnsureError:
+            return False
+        self.answer = BriefAnswer(text, len(rows), (time.perf_counter() - began) * 1000)
+        return len(text) <= BRIEF_BYTES
 
     def start(self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None) -> None:
         """
@@ -174,6 +219,8 @@ class Reader:
         if lasting:
             self._learn = partial(known.learn, statement.sql, bound.relation, self.schema)
         self._look_ahead()
+        if self._shared and self._is_brief():
+            self._session.brief_answers.learn(statement.pattern, brief=True)
 
     def describe(
         self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None, *, unbound: bool
@@ -315,6 +362,15 @@ class Reader:
 
     def _relation(self, sql: str, parameters: list[Any] | dict[str, Any] | None) -> duckdb.DuckDBPyRelation:
         self._interruption.check()
+
+        def run(query: str | duckdb.Statement, values: Any = None) -> duckdb.DuckDBPyRelation:
+            return self._cursor.connection.sql(query, params=values)
+
+        relation: duckdb.DuckDBPyRelation = self._run(run, sql, parameters)
+        return relation
+
+    def _run(self, run: Callable[..., Any], sql: str, parameters: list[Any] | dict[str, Any] | None) -> Any:
+        """Have *run*, a method of the cursor's connection, take *sql* with *parameters*."""
         query: str | duckdb.Statement = sql
         if self._shared:
             found = self._cursor.connection.extract_statements(sql)
@@ -322,9 +378,9 @@ class Reader:
                 raise StatementNotAllowedError("This statement is not one query.")
             query = found[0]
         if parameters is None:
-            return self._cursor.connection.sql(query)
+            return run(query)
         try:
-            return self._cursor.connection.sql(query, params=parameters)
+            return run(query, parameters)
         except (duckdb.Error, TypeError, ValueError) as exc:
             if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
                 raise
@@ -343,6 +399,16 @@ class Reader:
             self._ahead.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
+
+    def _is_brief(self) -> bool:
+        """Say whether `fetch` would have done as well."""
+        return (
+            self.short
+            and self._pace.rows <= BRIEF_ROWS
+            and self._pace.spent_s <= BRIEF_S
+            and sum(batch.nbytes for batch in self._ahead) <= BRIEF_BYTES
+            and brief.plan(tuple((column.name, column.type) for column in self.columns)) is not None
+        )
 
     def _pull(self) -> pa.RecordBatch | None:
         try:
@@ -400,6 +466,7 @@ class EngineInstance:
         self._unsteady: set[str] = set()
         self._lock = threading.Lock()
         self.long_answers = LongAnswers()
+        self.brief_answers = BriefAnswers()
         self.known_fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
         self._idle: deque[Cursor] = deque()
         self._closed = False
@@ -436,9 +503,18 @@ class EngineInstance:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
 
-    def run(self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption) -> Reader:
+    def run(
+        self,
+        statement: GatedStatement,
+        parameters: Parameters | None,
+        interruption: Interruption,
+        *,
+        encoding: Encoding | None = None,
+    ) -> Reader:
         """
         Run one statement that the gate let through, and wait for its first rows. The caller closes the reader.
+
+        With an *encoding* of `brief.ENCODINGS`, a brief answer may come encoded, in `Reader.answer`.
 
         Raises:
             ParameterError: *parameters* do not fit the statement.
@@ -452,6 +528,10 @@ class EngineInstance:
         values = _values(statement, parameters)
         self._require(statement.relations)
         shared = self._may_share(statement)
+        if encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
+            fetched = self._fetched(statement, values, interruption, encoding)
+            if fetched is not None:
+                return fetched
         reader = Reader(self, self._take(shared=shared), interruption, shared=shared)
         try:
             reader.start(statement, values)
@@ -506,6 +586,26 @@ class EngineInstance:
     def is_steady(self, statement: GatedStatement) -> bool:
         """Say whether its parameters and the data alone decide the answer of *statement*."""
         return statement.plain and self._unsteady.isdisjoint(statement.relations)
+
+    def _fetched(
+        self,
+        statement: GatedStatement,
+        values: list[Any] | dict[str, Any] | None,
+        interruption: Interruption,
+        encoding: Encoding,
+    ) -> Reader | None:
+        """Return a reader with the `answer` to *statement*; None when it is to be computed as record batches."""
+        with ExitStack() as undo:
+            reader = Reader(self, self._take(shared=True), interruption, shared=True)
+            undo.callback(reader.close)
+            try:
+                if reader.fetch(statement, values, encoding):
+                    undo.pop_all()
+                    return reader
+            except StatementError:
+                return None  # It is at fault, and told so in the same words whatever ran before it.
+            self.brief_answers.learn(statement.pattern, brief=False)
+            return None
 
     def _may_share(self, statement: GatedStatement) -> bool:
         """Say whether *statement* may run on a cursor on which others ran."""

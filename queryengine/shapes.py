@@ -13,6 +13,7 @@ every bracket around it; these lists hold reserved words and single signs only.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from queryengine.lexer import Kind, Scan, lower
@@ -37,6 +38,10 @@ _AFTER: Final = _SIGNS | {
     *(",", ")", "and", "or", "as", "when", "then", "else", "end", "from", "where", "group", "having", "qualify"),
     *("order", "asc", "desc", "limit", "offset", "union", "except", "intersect"),
 }
+
+#: What stands for a text, and roughly what is one.
+_TEXT: Final = "\0t"
+_ANY_TEXT: Final = re.compile(r"'[^']*+'")
 
 _OPENING, _CLOSING, _NUMBER = int(Kind.OPENING), int(Kind.CLOSING), int(Kind.NUMBER)
 
@@ -65,6 +70,15 @@ def shape(statement: Scan) -> str:
         elif kind == _CLOSING:
             values = outer.pop()
     return "".join((*pieces, text[kept:]))
+
+
+def pattern(shaped: str) -> str:
+    """
+    Return the *shaped* text without the texts in it: statements that differ in their values tend to have one.
+
+    It is a guess of what is alike: good for choosing a faster way, not for judging.
+    """
+    return _ANY_TEXT.sub(_TEXT, shaped) if "'" in shaped else shaped
 
 
 def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:

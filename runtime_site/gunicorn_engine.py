@@ -6,6 +6,7 @@ gunicorn forks the workers, hands them the listening socket and a heartbeat file
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -95,6 +96,8 @@ class EngineWorker(SyncWorker):
         self._poll.register(self.PIPE[0], select.EPOLLIN)
         self._server = StatementServer(runtimeconf.state.get_config(), self._report, lambda: not self.alive)
         self._server.warm_up()
+        # What is there now stays: a collector that looked through it would hold up a statement for some 20 ms.
+        gc.freeze()
         self._server.be_idle()
         super().run()
         self._server.close()

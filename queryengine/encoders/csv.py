@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from queryengine.encoders.rows import row_bytes
 #: A field that holds one of these is quoted; a carriage return alone ends a line for many readers.
 _QUOTED = frozenset(b'",\r\n')
 _PLAIN = bytes(set(range(256)) - _QUOTED)
+_NEEDS_QUOTES = re.compile(r'[",\r\n]').search
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:
@@ -28,7 +30,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
         fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, plain, strict=True)]
         return row_bytes(list(map(Fragment, fields)), literals, null="")
 
-    start = ",".join(map(_quoted_name, column_names(columns))).encode() + b"\n"
+    start = ",".join(map(quoted_text, column_names(columns))).encode() + b"\n"
     for text in texts(batches, plan, len(columns), rows):
         yield start, text
         start = b""
@@ -48,8 +50,8 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
     return pc.if_else(needed, join('"', doubled, '"'), texts)
 
 
-def _quoted_name(name: str) -> str:
-    """Quote one text as `quoted` does a column of them: a header is not worth its calls."""
-    if name and _QUOTED.isdisjoint(name.encode()):
-        return name
-    return '"' + name.replace('"', '""') + '"'
+def quoted_text(text: str) -> str:
+    """Quote one text, if it needs that, as `quoted` does a column of them: a few are not worth its calls."""
+    if text and not _NEEDS_QUOTES(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'

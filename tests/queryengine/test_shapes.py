@@ -12,7 +12,7 @@ from queryengine.engine import GatedStatement
 from queryengine.errors import QueryError, SqlSyntaxError
 from queryengine.gate import _REMEMBERED, Gate
 from queryengine.lexer import Scan, scan
-from queryengine.shapes import shape
+from queryengine.shapes import pattern, shape
 from tests.queryengine.statements import DECLARED, READS, REFUSED
 
 #: The numbers that each mark stands for.
@@ -437,3 +437,10 @@ def test_any_number_of_threads_may_ask_at_once(gate: Gate) -> None:
         thread.join()
 
     assert wrong == []
+
+
+def test_a_pattern_is_without_texts() -> None:
+    assert pattern(shape(scan("SELECT 'a', 'it''s' FROM flights WHERE id = 7"))) == pattern(
+        shape(scan("SELECT 'b', 'it''s' FROM flights WHERE id = 8"))
+    )
+    assert pattern("SELECT \0i") == "SELECT \0i"

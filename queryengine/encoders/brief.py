@@ -1,0 +1,213 @@
+"""
+Answers of a few rows as JSON or CSV, from Python values: for those a call of Arrow costs more than the rows do.
+
+The bytes are those that the encoders of record batches write. A value that is not plainly the same in both is written
+by their renderer, and one of which Python does not know enough (a date that may be an infinity, a year beyond 9999)
+leaves the answer to them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from json.encoder import encode_basestring  # as `json_text`, without an encoder
+from types import MappingProxyType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from queryengine.catalog import Column
+from queryengine.encoders.csv import quoted_text
+from queryengine.encoders.plan import column_names
+from queryengine.encoders.rendering import json_text
+from queryengine.encoders.scalars import FloatRenderer
+from queryengine.engine import Encoding
+from queryengine.values import parse_type
+
+#: What can be written here.
+ENCODINGS: Final[frozenset[Encoding]] = frozenset({"json", "csv"})
+
+#: Names and types longer than this, all together, are planned each time: kept, they could fill the memory.
+_KEPT_CHARACTERS: Final = 2000
+
+#: Of these floating point numbers Python and Arrow write the same shortest digits in the same way.
+_PLAIN_FROM: Final = 1e-4
+_PLAIN_UNTIL: Final = 1e10
+
+#: The bounds of Python's calendar also stand for DuckDB's infinities.
+_DAYS: Final = frozenset({dt.date.min, dt.date.max})
+_MOMENTS: Final = frozenset({dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - local ones
+
+_FLOATS: Final = FloatRenderer()
+
+_Writer = Callable[[Any], str]
+
+
+class UnsureError(Exception):
+    """A value may be written otherwise: the answer is to be computed as record batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """
+    How rows are written: the template and the writers of a row, and what stands before, between and after them.
+
+    `empty` is the answer without rows.
+    """
+
+    row: str
+    writers: tuple[_Writer, ...]
+    start: str
+    between: str
+    end: str
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How rows with these columns are written, in each encoding of `ENCODINGS`."""
+
+    columns: tuple[Column, ...]
+    formats: Mapping[Encoding, _Format]
+
+    def encode(self, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bytes:
+        """
+        Return the whole answer.
+
+        Raises:
+            UnsureError: This is for the other encoders.
+        """
+        form = self.formats[encoding]
+        if not rows:
+            return form.empty.encode()
+        row, writers = form.row, form.writers
+        if len(writers) == 1:
+            (write,) = writers
+            texts = [row % write(value) for (value,) in rows]
+        else:
+            texts = [
+                row % tuple([write(value) for write, value in zip(writers, values, strict=True)]) for values in rows
+            ]
+        return (form.start + form.between.join(texts) + form.end).encode()
+
+
+def plan(columns: tuple[tuple[str, str], ...]) -> Plan | None:
+    """Return the plan of columns with these names and DuckDB types; None when a type is not for this module."""
+    kept = sum(len(name) + len(type_) for name, type_ in columns) <= _KEPT_CHARACTERS
+    return _remembered(columns) if kept else _planned(columns)
+
+
+def _planned(named: tuple[tuple[str, str], ...]) -> Plan | None:
+    columns = tuple(Column(name=name, type=type_) for name, type_ in named)
+    names = [parse_type(column.type).name for column in columns]
+    if not names or not all(name in _WRITERS for name in names):
+        return None
+    keys = column_names(columns)
+    members = ",".join(json_text(key).replace("%", "%%") + ":%s" for key in keys)
+    header = ",".join(map(quoted_text, keys)) + "\n"
+    json = _Format(
+        row="{" + members + "}",
+        writers=tuple(_or(_WRITERS[name][0], "null") for name in names),
+        start="[",
+        between=",",
+        end="]",
+        empty="[]",
+    )
+    csv = _Format(
+        row=",".join(["%s"] * len(names)),
+        writers=tuple(_or(_WRITERS[name][1], "") for name in names),
+        start=header,
+        between="\n",
+        end="\n",
+        empty=header,
+    )
+    return Plan(columns, MappingProxyType({"json": json, "csv": csv}))
+
+
+_remembered = lru_cache(maxsize=256)(_planned)
+
+
+def _or(write: _Writer, null: str) -> _Writer:
+    return lambda value: null if value is None else write(value)
+
+
+def _quoted(write: _Writer) -> _Writer:
+    return lambda value: f'"{write(value)}"'
+
+
+def _free(write: _Writer) -> _Writer:
+    return lambda value: quoted_text(write(value))
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _float_json(value: float) -> str:
+    if _PLAIN_FROM <= abs(value) < _PLAIN_UNTIL:
+        return repr(value)
+    text: str | None = _FLOATS.json(pa.array([value], pa.float64())).values[0].as_py()
+    return "null" if text is None else text
+
+
+def _float_plain(value: float) -> str:
+    if _PLAIN_FROM <= abs(value) < _PLAIN_UNTIL:
+        return repr(value)
+    return str(_FLOATS.plain(pa.array([value], pa.float64()))[0])
+
+
+def _decimal(value: Decimal) -> str:
+    return f"{value:f}"
+
+
+def _date(value: dt.date | str) -> str:
+    if isinstance(value, str) or value in _DAYS:
+        raise UnsureError
+    return value.isoformat()
+
+
+def _timestamp(value: dt.datetime | str) -> str:
+    if isinstance(value, str) or value in _MOMENTS:
+        raise UnsureError
+    return _shortest(value)
+
+
+def _time(value: dt.time | str) -> str:
+    if isinstance(value, str):
+        raise UnsureError
+    return _shortest(value)
+
+
+def _shortest(value: dt.datetime | dt.time) -> str:
+    """Write with the shortest fraction of 0, 3 or 6 digits that holds it."""
+    if value.microsecond % 1000:
+        return value.isoformat()
+    return value.isoformat(timespec="milliseconds" if value.microsecond else "seconds")
+
+
+#: How a value that is not null is written in JSON and in CSV, by the name of its type in `values.TABLE`. A FLOAT comes
+#: to Python as the DOUBLE that it is not; other types that are not here are nested, or text that DuckDB has to make.
+_WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = MappingProxyType(
+    {
+        "NULL": (str, str),
+        "BOOLEAN": (_boolean, _boolean),
+        **dict.fromkeys(
+            (
+                *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
+                *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
+            ),
+            (str, str),
+        ),
+        "DOUBLE": (_float_json, _float_plain),
+        "DECIMAL": (_decimal, _decimal),
+        **dict.fromkeys(("VARCHAR", "JSON", "ENUM"), (encode_basestring, quoted_text)),
+        "UUID": (_quoted(str), str),
+        "BLOB": (_quoted(bytes.hex), _free(bytes.hex)),
+        "DATE": (_quoted(_date), _date),
+        "TIME": (_quoted(_time), _time),
+        **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), (_quoted(_timestamp), _timestamp)),
+    }
+)

@@ -1,0 +1,221 @@
+"""A brief answer is, to the byte, the one that the first statement of its pattern got, by record batches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from queryengine.brief_answers import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
+from queryengine.engine import Encoding, Query
+from queryengine.errors import QueryError
+from queryengine.inprocess import InProcessEngine
+from queryengine.session import Reader
+from tests.queryengine.asking import ask
+from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.publishing import Publisher
+from tests.queryengine.statements import READS, TABLES, VIEWS
+
+
+class Fetches:
+    """Counts the answers that came as Python values."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        fetch = Reader.fetch
+
+        def counted(reader: Reader, *args: object) -> bool:
+            fetched = fetch(reader, *args)  # type: ignore[arg-type]
+            self.count += fetched
+            return fetched
+
+        monkeypatch.setattr(Reader, "fetch", counted)
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
+    return Fetches(monkeypatch)
+
+
+@pytest.fixture
+def engine(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
+    publisher.publish(**TABLES)
+    return make_engine(tuple(TABLES), VIEWS)
+
+
+def outcome(engine: InProcessEngine, sql: str, encoding: Encoding = "json") -> bytes | tuple[str, str]:
+    try:
+        return ask(engine, sql, encoding=encoding)
+    except QueryError as exc:
+        return exc.code, str(exc)
+
+
+#: Words of statements that have another answer each time.
+_UNSTEADY = ("random", "uuid", "now", "current_t", "today", "sample", "explain")
+
+
+def test_every_statement_has_the_same_answer_again(engine: InProcessEngine, fetches: Fetches) -> None:
+    for sql in READS:
+        if not any(word in sql.lower() for word in _UNSTEADY):
+            first, second = (outcome(engine, sql, "csv") for _ in range(2))
+            # Rows that have no order come in any.
+            assert lines(first) == lines(second), sql
+
+    assert fetches.count > 30
+
+
+@pytest.mark.parametrize("encoding", ["arrow", "vnd"])
+def test_other_encodings_are_made_of_batches(engine: InProcessEngine, fetches: Fetches, encoding: Encoding) -> None:
+    assert len({ask(engine, "SELECT 1 AS a", encoding=encoding) for _ in range(3)}) == 1
+    assert fetches.count == 0
+
+
+def test_other_numbers_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    answers = [ask(engine, f"SELECT id, {number} AS n FROM flights WHERE id = {number}") for number in range(1, 6)]
+
+    assert answers == [b'[{"id":%d,"n":%d}]' % (number, number) for number in range(1, 6)]
+    assert fetches.count == 4
+
+
+def test_other_texts_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    texts = ("a", "''", "b''c", "--", "/*")
+    answers = [
+        ask(engine, f"SELECT '{text}' AS t, name FROM airlines WHERE carrier = '{text}' OR 1=1 LIMIT 1")
+        for text in texts
+    ]
+
+    expected = [text.replace("''", "'") for text in texts]
+    assert [json.loads(answer)[0]["t"] for answer in answers] == expected
+    assert fetches.count >= 2
+
+
+def test_a_number_of_another_type_brings_its_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    results = [engine.run(Query(sql=f"SELECT {number} AS n")) for number in ("1.5", "1.25", "10.125")]
+
+    assert [(b"".join(result), result.columns[0].type) for result in results] == [
+        (b'[{"n":1.5}]', "DECIMAL(2,1)"),
+        (b'[{"n":1.25}]', "DECIMAL(3,2)"),
+        (b'[{"n":10.125}]', "DECIMAL(5,3)"),
+    ]
+    assert fetches.count == 2
+
+
+def test_rows_and_times_are_counted(engine: InProcessEngine, fetches: Fetches) -> None:
+    for limit in (3, 4):
+        result = engine.run(Query(sql=f"SELECT id FROM flights LIMIT {limit}"))
+        body = b"".join(result)
+        assert (result.timings.rows, result.timings.bytes) == (limit, len(body))
+        assert result.timings.run_ms > 0
+        assert result.timings.encode_ms > 0
+    assert fetches.count == 1
+
+
+def lines(found: bytes | tuple[str, str]) -> list[bytes | str]:
+    return sorted(found.splitlines()) if isinstance(found, bytes) else list(found)
+
+
+@pytest.mark.parametrize(
+    ("brief", "longer"),
+    [
+        pytest.param("SELECT i FROM range(1000) t(i) LIMIT 1", "SELECT i FROM range(1000) t(i) LIMIT 999", id="rows"),
+        pytest.param(
+            "SELECT CASE WHEN 1 < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
+            "SELECT CASE WHEN 3 < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
+            id="bytes",
+        ),
+        pytest.param(
+            "SELECT CASE WHEN 1 < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
+            "SELECT CASE WHEN 3 < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
+            id="value",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_brief_after_all(
+    engine: InProcessEngine, fetches: Fetches, brief: str, longer: str
+) -> None:
+    expected = ask(engine, brief)
+    assert ask(engine, brief) == expected
+    assert fetches.count == 1
+
+    first = ask(engine, longer)
+    assert fetches.count == 1
+    assert ask(engine, longer) == first
+
+    assert ask(engine, brief) == expected
+    assert fetches.count == 1  # It is not tried again.
+
+
+def test_long_answers_are_not_fetched(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = f"SELECT i FROM range({BRIEF_ROWS + 1}) t(i)"
+    assert [ask(engine, sql).count(b"{") for _ in range(3)] == [BRIEF_ROWS + 1] * 3
+
+    wide = f"SELECT repeat('a', {BRIEF_BYTES + 1}) AS a"
+    assert [len(ask(engine, wide)) for _ in range(3)] == [BRIEF_BYTES + 11] * 3
+
+    assert fetches.count == 0
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        pytest.param("SELECT (1 || '')::TINYINT AS a", "SELECT (1000 || '')::TINYINT AS a", id="value"),
+        pytest.param(
+            "SELECT id FROM flights ORDER BY 1 LIMIT 1", "SELECT id FROM flights ORDER BY 7 LIMIT 1", id="column"
+        ),
+        pytest.param(
+            "SELECT CASE WHEN 1 = 1 THEN 1 ELSE error('no') END AS a",
+            "SELECT CASE WHEN 2 = 1 THEN 1 ELSE error('no') END AS a",
+            id="in a row",
+        ),
+    ],
+)
+def test_errors_are_the_same(engine: InProcessEngine, fetches: Fetches, good: str, bad: str) -> None:
+    expected = outcome(engine, bad)
+    assert isinstance(expected, tuple)
+    answers = [outcome(engine, good) for _ in range(2)]
+    assert fetches.count == 1
+
+    assert outcome(engine, bad) == expected
+
+    assert [outcome(engine, good) for _ in range(2)] == answers
+    assert fetches.count == 3
+
+
+@pytest.mark.parametrize("sql", ["SELECT random() AS r", "SELECT uuid() AS u", "SELECT now() AS n"])
+def test_what_is_not_steady_is_never_fetched(engine: InProcessEngine, fetches: Fetches, sql: str) -> None:
+    assert len({ask(engine, sql) for _ in range(3)}) == 3
+    assert fetches.count == 0
+
+
+def test_values_of_parameters(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT ? AS v"
+
+    assert [ask(engine, sql, [value]) for value in (1, 2, "a", None, 1.5, [1])] == [
+        b'[{"v":1}]', b'[{"v":2}]', b'[{"v":"a"}]', b'[{"v":null}]', b'[{"v":1.5}]', b'[{"v":[1]}]'
+    ]  # fmt: skip
+    assert fetches.count == 4
+
+
+def test_newly_published_data_is_seen(publisher: Publisher, engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT count(*) AS n, max(id) AS m FROM flights WHERE id >= 0"
+    assert [ask(engine, sql) for _ in range(2)] == [b'[{"n":240,"m":239}]'] * 2
+
+    publisher.publish(flights="SELECT 7.5::DECIMAL(9,1) AS id")
+
+    assert [ask(engine, sql) for _ in range(2)] == [b'[{"n":1,"m":7.5}]'] * 2
+    assert fetches.count == 2
+
+
+def test_so_many_patterns_are_known() -> None:
+    answers = BriefAnswers()
+    for number in range(_MOST_PATTERNS + 1):
+        answers.learn(f"SELECT {number}", brief=True)
+
+    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MOST_PATTERNS)] == [False, True, True]
+
+
+def test_what_is_without_a_pattern_is_not_learnt() -> None:
+    answers = BriefAnswers()
+    answers.learn(None, brief=True)
+
+    assert not answers.expects(None)
