@@ -63,6 +63,7 @@ class Command(PartBase):
         engine = EngineClient(config)
         # Nor is one run here: what loads are processes that may be killed. The first starts while the data is verified,
         # each other one when it has something to do.
+        # One that has nothing to do for a while ends.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
         loaders[0].start()
         service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)

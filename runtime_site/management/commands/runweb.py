@@ -36,7 +36,9 @@ class Command(PartBase):
         """Run the arbiter and its workers; it ends the process."""
         wait_until_bindable(config.http.bind, time.monotonic() + parts.PREDECESSOR_WAIT_S)
         try:
-            _Arbiter(_Web(config, extra)).run()
+            arbiter = _Arbiter(_Web(config, extra))
+            parts.share_what_is_loaded()
+            arbiter.run()
         except SystemExit as error:
             sys.exit(parts.CANNOT_START if error.code in _HOPELESS else error.code)
 

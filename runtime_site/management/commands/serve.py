@@ -51,7 +51,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: sys.exit(0))
         use_config(options["config"])
         try:
-            config = startup.checked_config()
+            config = startup.checked_config(startup.statement_faults_aside)
             deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
             wait_until_bindable(config.http.bind, deadline)
