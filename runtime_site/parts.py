@@ -27,6 +27,7 @@ from django.conf import settings
 import authkeys.state
 import runtimeconf.state
 from authkeys import access
+from queryengine.process_limits import give_memory_back
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.parent_death import die_with_parent
@@ -127,6 +128,11 @@ def receive() -> None:
     _received = config, extra
 
 
+def web_workers() -> int:
+    """Return how many processes answer HTTP: one for each core."""
+    return len(os.sched_getaffinity(0))
+
+
 def run_without_apps(argv: list[str]) -> None:
     """
     Run the command of *argv* as `manage.py` runs any other, in a process without Django's apps.
@@ -145,6 +151,7 @@ def share_what_is_loaded() -> None:
     A garbage collector would, in every object that it looks at: 7 MB a worker.
     """
     gc.collect()
+    give_memory_back()
     gc.freeze()
     atexit.register(gc.unfreeze)  # DuckDB complains at the end of whatever was not collected then.
 

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from importlib import import_module
 from typing import Any
 
 from django.core.wsgi import get_wsgi_application
@@ -37,6 +38,8 @@ class Command(PartBase):
         wait_until_bindable(config.http.bind, time.monotonic() + parts.PREDECESSOR_WAIT_S)
         try:
             arbiter = _Arbiter(_Web(config, extra))
+            # What each worker needs of it, and what has neither threads nor sockets, is loaded once.
+            import_module("rest_framework.views")
             parts.share_what_is_loaded()
             arbiter.run()
         except SystemExit as error:
