@@ -7,6 +7,9 @@ import sys
 from runtimeclient import CLIENT_COMMANDS
 from runtimeclient.argv import prepare_process
 
+#: What answers no HTTP has no use for Django's apps.
+COMMANDS_WITHOUT_APPS = frozenset({"serve", "runrefresh", "runengine", "runflight"})
+
 
 def main() -> None:
     """Run one management command."""
@@ -24,6 +27,11 @@ def main() -> None:
         from runtime_site import parts  # noqa: PLC0415 (a client command needs none of it)
 
         parts.receive()
+    if arguments and arguments[0] in COMMANDS_WITHOUT_APPS:
+        from runtime_site import parts  # noqa: PLC0415 (as above)
+
+        parts.run_without_apps(sys.argv)
+        return
 
     from django.core.management import execute_from_command_line  # noqa: PLC0415 (after the settings are chosen)
 

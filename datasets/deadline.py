@@ -9,10 +9,7 @@ from contextlib import contextmanager
 
 import duckdb
 
-from datasets.errors import SnapshotError
-
-#: What a run that was cut off by the end of the runtime says, in the list of refreshes.
-INTERRUPTED = "interrupted"
+from datasets.errors import INTERRUPTED, SnapshotError
 
 #: Seconds between two looks at the clock while the engine works: an interrupt sent between two statements is lost.
 _LOOK_S = 0.05

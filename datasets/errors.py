@@ -15,6 +15,9 @@ What can go wrong with datasets.
 
 from __future__ import annotations
 
+#: What a run that was cut off by the end of the runtime says, in the list of refreshes.
+INTERRUPTED = "interrupted"
+
 
 class DatasetError(Exception):
     """Base of this room's errors. `str()` is a sentence without paths that the caller did not write."""

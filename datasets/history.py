@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from datasets.control import RefreshRun, RefreshStatus
-from datasets.deadline import INTERRUPTED
-from datasets.snapshots import utc_now
-from datasets.wallclock import seconds_since
+from datasets.errors import INTERRUPTED
+from datasets.wallclock import seconds_since, utc_now
 
 logger = logging.getLogger(__name__)
 

@@ -65,6 +65,10 @@ class LoaderProcess:
         with suppress(SnapshotError):
             self._running()
 
+    def rest(self) -> None:
+        """As `Builder.rest`: end the process."""
+        self.close()
+
     def close(self) -> None:
         """End the process."""
         if self._child is not None:

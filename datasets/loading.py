@@ -16,7 +16,7 @@ from pathlib import Path
 
 import duckdb
 
-from datasets import append
+from datasets import append, indexing
 from datasets.append import Watermark
 from datasets.columns import columns_of, count_of, refuse_changes, refuse_excess
 from datasets.errors import SnapshotError, SourceError
@@ -115,10 +115,13 @@ class LoadingEngine:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
             with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
+                written = columns_of(connection, table)
+                refuse_excess(dataset.name, written)
+            with deadline.guard(connection), self._explained(connection):
+                if newer_than is None:  # What is added to others is checked with them.
+                    indexing.build(connection, table, written, dataset)
                 connection.execute("CHECKPOINT _snapshot")
             scan.confirm()
-            written = columns_of(connection, table)
-            refuse_excess(dataset.name, written)
             for column in written:
                 if column.type.startswith(_UNSUPPORTED_TYPES):
                     raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
@@ -134,13 +137,17 @@ class LoadingEngine:
             The rows there are then.
 
         Raises:
+            SourceError: A value is there already, and the column has a unique index.
             SnapshotError: *path* cannot be written, or the deadline passed.
         """
         quoted = identifier(table)
         with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot")
             connection.execute(f"ATTACH {literal(str(new))} AS _new (READ_ONLY)")
-            connection.execute(f"INSERT INTO _snapshot.main.{quoted} FROM _new.main.{quoted}")
+            try:
+                connection.execute(f"INSERT INTO _snapshot.main.{quoted} FROM _new.main.{quoted}")
+            except duckdb.ConstraintException as exc:
+                raise indexing.refusal(table) from exc
             connection.execute("CHECKPOINT _snapshot")
             return count_of(connection, f"_snapshot.main.{quoted}")
 

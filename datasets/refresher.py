@@ -12,6 +12,7 @@ What nobody asked for leaves a source unread that has not changed since it was l
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -27,8 +28,8 @@ from datasets.declarations import StatementJudge, admit_refresh_sql
 from datasets.errors import AccelerationDisabledError, DatasetError, SchemaChangedError, UnknownDatasetError
 from datasets.history import History
 from datasets.publication import Publication
-from datasets.snapshots import Builder, SnapshotBuilder, compare_columns, refresh_sql_of, utc_now
-from datasets.wallclock import seconds_since, utc_in
+from datasets.snapshots import Builder, SnapshotBuilder, compare_columns, refresh_sql_of
+from datasets.wallclock import seconds_since, utc_in, utc_now
 from queryengine.catalog import Snapshot
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 #: Loads at once.
 MAX_LOADS = 2
+
+#: What loads gives back what it holds when there is nothing to load for so many seconds.
+REST_S = 20.0
 
 #: At most one line of log about a failing dataset in so many seconds.
 _LOG_INTERVAL_S = 60.0
@@ -285,11 +289,17 @@ class Refresher:
             thread.start()
 
     def _work(self, builder: Builder) -> None:
-        while (turn := self._next()) is not None:
-            self._refresh(turn, builder)
+        while not self._stop.is_set():
+            turn = self._next(REST_S)
+            if turn is None:
+                builder.rest()
+                turn = self._next(math.inf)
+            if turn is not None:
+                self._refresh(turn, builder)
 
-    def _next(self) -> _Turn | None:
-        """Wait for the next turn and begin it; None when the refresher stops."""
+    def _next(self, patience_s: float) -> _Turn | None:
+        """Wait for the next turn and begin it; None when there is none for so long, or the refresher stops."""
+        end = time.monotonic() + patience_s
         with self._condition:
             while not self._stop.is_set():
                 now = self._now()
@@ -303,8 +313,12 @@ class Refresher:
                     self._queue.remove(turn)
                     self._begin(turn)
                     return turn
-                next_due = min((entry.due for entry in self._entries.values() if entry.due is not None), default=None)
-                self._condition.wait(None if next_due is None else max(0.0, next_due - now))
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    return None
+                due = (entry.due - now for entry in self._entries.values() if entry.due is not None)
+                wait_s = min([left_s, *due])
+                self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 
     def _begin(self, turn: _Turn) -> None:

@@ -16,13 +16,12 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 import duckdb
 
-from datasets import append
+from datasets import append, indexing
 from datasets.columns import columns_of, count_of, refuse_changes
 from datasets.deadline import Deadline
 from datasets.errors import SchemaChangedError, SnapshotError
@@ -30,6 +29,7 @@ from datasets.loading import TOO_LARGE, Loaded, LoadingEngine
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load
 from datasets.sql import identifier, literal
+from datasets.wallclock import utc_now
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RuntimeConfig
@@ -40,11 +40,6 @@ TEMPORARY_DIRECTORY = "refresh_tmp"
 logger = logging.getLogger(__name__)
 
 _HASH_BLOCK_BYTES = 4 * 1024 * 1024
-
-
-def utc_now() -> str:
-    """Return the time as ISO 8601 in UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def fingerprint(dataset: DatasetConfig) -> str:
@@ -58,6 +53,8 @@ def fingerprint(dataset: DatasetConfig) -> str:
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
     ]
+    if declared := indexing.declared(dataset):  # Without any, it is that of the releases that knew none.
+        settings.append([[index.column, index.kind] for index in declared])
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
@@ -132,6 +129,9 @@ class Builder(Protocol):
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
 
+    def rest(self) -> None:
+        """Give back what is kept for the next build, which takes a moment longer then."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -184,6 +184,9 @@ class SnapshotBuilder:
             skip_unchanged=skip_unchanged,
         )
         return self.carry_out(order, deadline)
+
+    def rest(self) -> None:
+        """As `Builder.rest`: there is nothing to give back."""
 
     def carry_out(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""

@@ -5,6 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 
+def utc_now() -> str:
+    """Return the time as ISO 8601 in UTC, to the millisecond."""
+    return utc_in(0.0)
+
+
 def utc_in(seconds: float) -> str:
     """Return the time in *seconds* from now."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -43,6 +43,7 @@ _MESSAGE_CHARACTERS: Final = 300
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,
+    "async_threads": 1,  # It reads no file; DuckDB's default is eight.
     "enable_external_access": False,
     "python_enable_replacements": False,
     "autoinstall_known_extensions": False,

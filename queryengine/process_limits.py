@@ -24,8 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import _duckdb
-
 logger = logging.getLogger(__name__)
 
 #: What a worker keeps of the environment: nothing in it is a secret, and nothing in it is needed but by libraries.
@@ -81,7 +79,7 @@ def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
         file_bytes = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     os.nice(niceness)
-    if (pa := _pyarrow()) is not None:
+    if (pa := _loaded("pyarrow")) is not None:
         pa.set_memory_pool(pa.system_memory_pool())
 
 
@@ -113,10 +111,9 @@ class Memory:
 
 def give_memory_back() -> None:
     """Return to the system what allocators keep for later. It takes some milliseconds after a large statement."""
-    purge = _duckdb_control()
-    if purge is not None:
+    if (engine := _loaded("_duckdb")) is not None and (purge := _duckdb_control(engine.__file__)) is not None:
         purge(_PURGE, None, None, None, 0)
-    if (pa := _pyarrow()) is not None:
+    if (pa := _loaded("pyarrow")) is not None:
         pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
 
@@ -149,9 +146,9 @@ def _set_soft(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _pyarrow() -> Any:
-    """Return pyarrow; None in a process that has not imported it, such as a loader, which would start later by it."""
-    return sys.modules.get("pyarrow")
+def _loaded(library: str) -> Any:
+    """Return the module *library*; None in a process that does without it, and would start later and larger by it."""
+    return sys.modules.get(library)
 
 
 def _is_open(descriptor: int) -> bool:
@@ -170,10 +167,10 @@ def _set_no_new_privileges() -> None:
 
 
 @cache
-def _duckdb_control() -> Any:
+def _duckdb_control(library: str) -> Any:
     """Find the control function of DuckDB's allocator; None when this build of DuckDB has another one."""
     try:
-        control = ctypes.CDLL(_duckdb.__file__).duckdb_je_mallctl
+        control = ctypes.CDLL(library).duckdb_je_mallctl
     except (OSError, AttributeError):
         logger.warning("DuckDB's allocator cannot be told to give memory back")
         return None

@@ -30,7 +30,7 @@ from datasets.lock import ENGINE_LOCK_NAME, StateLock
 from queryengine.broker import BROKER_SOCKET, Broker
 from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
-from runtime_site.parts import PREDECESSOR_WAIT_S
+from runtime_site.parts import PREDECESSOR_WAIT_S, share_what_is_loaded
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -406,5 +406,7 @@ def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
     *several_keys* says whether there is more than one key to be fair to.
     """
     runtimeconf.state.set_config(config)
-    EngineArbiter(EngineApplication(config, several_keys=several_keys)).run()
+    arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys))
+    share_what_is_loaded()
+    arbiter.run()
     raise SystemExit(errno.EIO)  # gunicorn's loop ends by SystemExit only

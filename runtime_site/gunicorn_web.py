@@ -9,7 +9,6 @@ the web tier is in `runtime_site.gevent_web`.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 from typing import Any
@@ -18,6 +17,7 @@ from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
 from runtime_site.descriptors import connection_limit
+from runtime_site.parts import web_workers
 from runtime_site.refusals import refuse
 from runtime_site.visible_cuts import VisibleCuts
 from runtimeconf.model import RuntimeConfig
@@ -46,7 +46,7 @@ def web_options(config: RuntimeConfig) -> dict[str, Any]:
     """Return gunicorn's settings for the web tier of *config*: a process for each core, without an engine."""
     return _common(config) | {
         "worker_class": "runtime_site.gevent_web.GeventWebWorker",
-        "workers": len(os.sched_getaffinity(0)),
+        "workers": web_workers(),
         # The engine's workers bound how many statements have a socket, whichever process they come from.
         "worker_connections": connection_limit(config.query.workers),
         "timeout": WEB_HEARTBEAT_TIMEOUT_S,

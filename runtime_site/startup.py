@@ -8,9 +8,12 @@ it is loaded, in the process that answers requests.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
+import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import authkeys.state
@@ -20,6 +23,7 @@ import runtimeconf.state
 from authkeys.errors import AuthKeysError
 from datasets.errors import DatasetError
 from queryengine.errors import QueryError
+from runtimeconf import handover
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
@@ -39,12 +43,14 @@ WORKER_BOOT_ERROR = 3
 StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, OSError)
 
 
-def checked_config() -> RuntimeConfig:
+def checked_config(faults_of: Callable[[RuntimeConfig], tuple[ConfigFault, ...]] | None = None) -> RuntimeConfig:
     """
     Return the configuration of this process, with everything checked that can be checked before any data is read.
 
     The key set is built here, and the keys themselves are forgotten: neither this process nor one that is forked from
     it holds more than their digests, or reads the YAML again.
+
+    *faults_of* finds the faults of its SQL; None: `statement_faults`.
 
     Raises:
         ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
@@ -55,7 +61,7 @@ def checked_config() -> RuntimeConfig:
     config = runtimeconf.state.get_config()
     if config is _checked:
         return config
-    faults = statement_faults(config)
+    faults = (faults_of or statement_faults)(config)
     if faults:
         raise ConfigError(faults)
     prepare_state_dir(config.state_dir)
@@ -83,6 +89,35 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
         return tuple(faults)
     finally:
         gate.close()
+
+
+def statement_faults_aside(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
+    """
+    As `statement_faults`, in a process that ends then, so that this one, which must have no threads, holds no engine.
+
+    Raises:
+        OSError: The other process cannot be started, or died.
+    """
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            with os.fdopen(sending, "w", encoding="utf-8") as answer:
+                json.dump(handover.plain(statement_faults(config)), answer)
+            code = 0
+        except Exception:
+            logger.exception("the statements of the YAML cannot be checked")
+        finally:
+            os._exit(code)
+    os.close(sending)
+    with os.fdopen(receiving, encoding="utf-8") as answer:
+        found = answer.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise OSError("The statements of the YAML cannot be checked: the process that does it died.")
+    faults: tuple[ConfigFault, ...] = handover.rebuilt(tuple[ConfigFault, ...], json.loads(found))
+    return faults
 
 
 def describe_keys() -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from runtimeconf import references
 from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
-from runtimeconf.model import AccelerationConfig, DatasetConfig, ViewConfig
-from runtimeconf.reading import Place
+from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, ViewConfig
+from runtimeconf.reading import Place, shown_name
 from runtimeconf.references import MalformedReferenceError
 from runtimeconf.secret_stores import SecretError
 from runtimeconf.shapes import (
@@ -108,6 +108,28 @@ class _Param(Shape[str]):
             return self._param.shape.read(node, place)
         hidden = Scalar(node.line, text, is_plain=node.is_plain, may_be_shown=False)
         return self._param.shape.read(hidden, place)
+
+
+class _Indexes(Shape[tuple[IndexConfig, ...]]):
+    """`indexes:`, columns with what they are to be."""
+
+    expected = "a mapping of names of columns to enabled or unique"
+    _kind = Choice("enabled", "unique")
+
+    def read(self, node: Node, place: Place) -> tuple[IndexConfig, ...] | None:
+        """Read the kind of each index; the data has to show whether it has the column."""
+        if not isinstance(node, Mapping):
+            place.fault(node.line, f"must be {self.expected}; found {place.found(node)}")
+            return None
+        found = []
+        for entry in node.entries:
+            where = place.field(shown_name(entry.name))
+            kind = self._kind.read(entry.value, where)
+            if not entry.name or len(entry.name) > MAX_COLUMN_LENGTH or entry.name.startswith("("):
+                where.fault(entry.line, "must be the name of one column")
+            elif kind is not None:
+                found.append(IndexConfig(column=entry.name, unique=kind == "unique"))
+        return tuple(found)
 
 
 class _Params(Section[dict[str, str]]):
@@ -205,6 +227,8 @@ DATASET = Section[DatasetConfig](
                 name="refresh_sql",
                 shape=Text("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
             ),
+            Field(name="primary_key", shape=Text("the name of a column", max_length=MAX_COLUMN_LENGTH)),
+            Field(name="indexes", shape=_Indexes()),
         ),
     ),
 )

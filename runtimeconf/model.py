@@ -108,12 +108,20 @@ class ResultsCacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexConfig:
+    """One entry of `datasets[].acceleration.indexes`. No two rows may have the same value in a *unique* one."""
+
+    column: str
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerationConfig:
     """
     `datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh.
 
     With `refresh_jitter_enabled` a refresh of the clock begins up to `refresh_jitter_max_s` seconds later, None for a
-    tenth of the interval.
+    tenth of the interval. The column `primary_key` has an index too: every row has a value there, and another one.
     """
 
     enabled: bool = True
@@ -123,6 +131,8 @@ class AccelerationConfig:
     refresh_jitter_max_s: float | None = None
     refresh_timeout_s: float = 600.0
     refresh_sql: str | None = None
+    primary_key: str | None = None
+    indexes: tuple[IndexConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import time
 import duckdb
 import pytest
 
-from datasets.deadline import INTERRUPTED, Deadline
-from datasets.errors import SnapshotError
+from datasets.deadline import Deadline
+from datasets.errors import INTERRUPTED, SnapshotError
 
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
 

@@ -17,14 +17,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from datasets import loader
-from datasets.deadline import INTERRUPTED, Deadline
-from datasets.errors import DatasetError, SnapshotError
+from datasets import loader, refresher
+from datasets.deadline import Deadline
+from datasets.errors import INTERRUPTED, DatasetError, SnapshotError
 from datasets.loader import LoaderFaultError, LoaderProcess
 from datasets.loader_process import NICENESS, SPARE_BYTES
 from datasets.snapshots import verify
+from queryengine.gate import Gate
 from tests.datasets.sources.test_files import put
-from tests.datasets.support import MIB, builder, deadline, declare, files_below, loaded, rows, wait_for
+from tests.datasets.support import MIB, builder, configure, deadline, declare, files_below, loaded, rows, wait_for
 
 #: One call of a function, which no interrupt stops; and a statement that listens to one.
 DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"
@@ -78,6 +79,21 @@ def busy(pid: int) -> bool:
 def parquet(directory: Path) -> None:
     rows_of_it = "SELECT i AS a, 'text ' || i AS b FROM range(5000) t(i)"
     duckdb.execute(f"COPY ({rows_of_it}) TO '{directory / 's.parquet'}'")
+
+
+def test_its_process_ends_when_there_is_nothing_to_load_for_a_while(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresher, "REST_S", 0.01)
+    service = refresher.Refresher(configure(tmp_path, declare(tmp_path, "a.csv")), Gate(), builders=[process])
+    service.start()
+    wait_for(service.is_loaded, "the load of the start")
+    wait_for(lambda: process._child is None, "the end of the process")
+    assert children() == set()
+
+    service.request_refresh("d")
+    wait_for(lambda: [run.status for run in service.history("d")] == ["succeeded"] * 2, "another load")
+    assert service.stop(30)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "json"])

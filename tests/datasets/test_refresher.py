@@ -600,6 +600,9 @@ class Slow:
             pass
         return self._builder.build(dataset, refresh_sql, deadline, **options)
 
+    def rest(self) -> None:
+        """Nothing is kept."""
+
 
 def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, start: Callable[..., Refresher]) -> None:
     put(tmp_path, "a.csv")

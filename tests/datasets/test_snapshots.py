@@ -14,9 +14,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from datasets.deadline import INTERRUPTED, Deadline
-from datasets.errors import SchemaChangedError, SnapshotError, SourceError
-from datasets.snapshots import compare_columns, fingerprint, utc_now, verify
+from datasets.deadline import Deadline
+from datasets.errors import INTERRUPTED, SchemaChangedError, SnapshotError, SourceError
+from datasets.snapshots import compare_columns, fingerprint, verify
+from datasets.wallclock import utc_now
 from queryengine.catalog import Column, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig
 from tests.datasets.sources.test_files import put

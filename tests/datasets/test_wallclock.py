@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from datasets.snapshots import utc_now
-from datasets.wallclock import seconds_since, utc_in
+from datasets.wallclock import seconds_since, utc_in, utc_now
 
 
 def test_the_times_are_those_of_snapshots() -> None:

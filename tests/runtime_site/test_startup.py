@@ -53,6 +53,37 @@ def test_the_keys_are_forgotten_once_their_digests_are_made(configured: Path) ->
     assert KEY not in startup.describe_keys()
 
 
+def test_the_sql_of_the_yaml_is_judged_by_a_process_that_ends(tmp_path: Path) -> None:
+    """The one that asks gets the same faults, and no engine."""
+    file = tmp_path / "runtime.yaml"
+    file.write_text("views:\n  - {name: a, sql: DROP TABLE b}\n  - {name: c, sql: SELECT * FROM absent}\n")
+    program = (
+        "import sys\n"
+        "import runtimeconf.state\n"
+        "from runtime_site import startup\n"
+        "found = startup.statement_faults_aside(runtimeconf.state.get_config())\n"
+        "assert '_duckdb' not in sys.modules\n"
+        "assert len(found) == 2, found\n"
+        "assert found == startup.statement_faults(runtimeconf.state.get_config())\n"
+        "startup.statement_faults = lambda config: 1 / 0\n"
+        "try:\n"
+        "    startup.statement_faults_aside(runtimeconf.state.get_config())\n"
+        "except OSError as error:\n"
+        "    print(error)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"RUNTIME_CONFIG": str(file), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, "cannot be checked" in done.stdout) == (0, True), done.stderr
+
+
 def test_a_runtime_starts_and_stops(configured: Path) -> None:
     runtime = startup.Runtime(startup.checked_config(), exclusive=True)
 

@@ -23,6 +23,7 @@ from runtimeconf.model import (
     DatasetConfig,
     FlightConfig,
     HttpConfig,
+    IndexConfig,
     QueryConfig,
     ResultsCacheConfig,
     RuntimeConfig,
@@ -43,6 +44,8 @@ ACCELERATIONS = st.builds(
     refresh_check_interval_s=st.none() | SECONDS,
     refresh_timeout_s=SECONDS,
     refresh_sql=st.none() | TEXTS,
+    primary_key=st.none() | TEXTS,
+    indexes=st.lists(st.builds(IndexConfig, column=TEXTS, unique=st.booleans()), max_size=3).map(tuple),
 )
 DATASETS = st.builds(
     DatasetConfig,

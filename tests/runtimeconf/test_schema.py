@@ -20,6 +20,7 @@ from runtimeconf.model import (
     DatasetConfig,
     FlightConfig,
     HttpConfig,
+    IndexConfig,
     QueryConfig,
     ResultsCacheConfig,
     RuntimeConfig,
@@ -74,6 +75,8 @@ datasets:
       refresh_check_interval: 10m
       refresh_timeout: 5m
       refresh_sql: "SELECT * FROM flights"
+      primary_key: id
+      indexes: {carrier: enabled, Tail Number: unique}
 views:
   - {name: delays, sql: "SELECT 1"}
 """
@@ -121,12 +124,14 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                     refresh_check_interval_s=600.0,
                     refresh_timeout_s=300.0,
                     refresh_sql="SELECT * FROM flights",
+                    primary_key="id",
+                    indexes=(IndexConfig(column="carrier"), IndexConfig(column="Tail Number", unique=True)),
                 ),
                 line=30,
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=42, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=44, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -270,7 +275,7 @@ datasets:
     name: a
     description: canary
     time_format: unix_seconds
-    acceleration: {engine: duckdb, mode: file, primary_key: id}
+    acceleration: {engine: duckdb, mode: file, refresh_cron: "* * * * *"}
 views:
   - {name: v, sql_ref: v.sql}
 """
@@ -282,7 +287,7 @@ views:
         "dependencies",
         *(f"runtime.{name}" for name in ("caching", "task_history", "cors", "telemetry", "metrics", "scheduler")),
         *("datasets[0].description", "datasets[0].time_format", "datasets[0].acceleration.engine"),
-        *("datasets[0].acceleration.mode", "datasets[0].acceleration.primary_key"),
+        *("datasets[0].acceleration.mode", "datasets[0].acceleration.refresh_cron"),
         "views[0].sql_ref",
     ]
     assert [str(fault).partition("runtime.yaml:")[2] for fault in found if "unknown field" not in fault.message] == [
@@ -628,6 +633,7 @@ FORMAT = "params.file_format"
 FORMATS = "must be parquet, csv, json or ndjson"
 SQL = "acceleration.refresh_sql"
 DURATION = "a duration such as 30s, 500ms, 1.5m, 1h or 1d"
+INDEXES = "acceleration.indexes"
 INTERVAL = "acceleration.refresh_check_interval"
 
 
@@ -756,6 +762,19 @@ views:
         ("acceleration: {refresh_mode: cdc}", "acceleration.refresh_mode: must be full or append; found 'cdc'"),
         ("time_column: ''", "time_column: must be the name of a column; found '' (it is blank)"),
         ("acceleration: {refresh_sql: ' '}", f"{SQL}: must be one SELECT statement; found ' ' (it is blank)"),
+        (
+            "acceleration: {primary_key: ''}",
+            "acceleration.primary_key: must be the name of a column; found '' (it is blank)",
+        ),
+        (
+            "acceleration: {indexes: [a]}",
+            f"{INDEXES}: must be a mapping of names of columns to enabled or unique; found a list",
+        ),
+        (
+            "acceleration: {indexes: {a: uniqe}}",
+            f"{INDEXES}.a: must be enabled or unique; found 'uniqe' (did you mean unique?)",
+        ),
+        ("acceleration: {indexes: {'(a, b)': unique}}", f"{INDEXES}.'(a, b)': must be the name of one column"),
         ("acceleration: {enabled: yes}", "acceleration.enabled: must be true or false; found 'yes'"),
         (
             "acceleration: {refresh_check_interval: 10}",

@@ -108,6 +108,19 @@ def in_memory(pid: int, *texts: str) -> set[str]:
     return found
 
 
+def test_a_process_holds_only_the_libraries_that_it_uses(supervised: Server) -> None:
+    """Each would take 10 to 40 MB, in each of them; numpy and pandas are installed here, and nobody asks for them."""
+    supervisor = supervised.process.pid
+    web, flight = part_of(supervised, "web"), part_of(supervised, "flight")
+    assert supervised.rows("SELECT 1 AS a") == [{"a": 1}]
+    maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in family(supervisor)}
+
+    assert all("_duckdb" in maps[pid] for pid in engine_workers(supervisor))
+    assert not [pid for pid in (supervisor, *family(web), flight) if "_duckdb" in maps[pid]]
+    assert not [pid for pid in (supervisor, *family(web)) if "libarrow" in maps[pid]]
+    assert not [pid for pid in family(supervisor) if re.search("/(numpy|pandas)/", maps[pid])]
+
+
 def test_the_parts_hear_no_ctrl_c_of_a_terminal(supervised: Server) -> None:
     own = os.getsid(supervised.process.pid)
 

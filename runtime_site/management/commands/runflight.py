@@ -14,6 +14,7 @@ from datasets.errors import StateDirectoryError
 from datasets.lock import FLIGHT_LOCK_NAME, StateLock
 from flightapi.server import FlightServer
 from queryengine.client import EngineClient
+from queryengine.process_limits import give_memory_back
 from runtime_site import parts
 from runtime_site.descriptors import raise_soft_limit
 from runtime_site.management.part import PartBase
@@ -54,6 +55,7 @@ class Command(PartBase):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         server.start()
+        give_memory_back()
         while not stop.wait(_LOOK_S):
             pass
         serves.release()

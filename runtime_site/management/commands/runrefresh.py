@@ -18,6 +18,7 @@ from datasets.refresher import MAX_LOADS
 from datasets.service import DatasetService, load_once
 from datasets.snapshots import SnapshotBuilder
 from queryengine.client import EngineClient
+from queryengine.process_limits import give_memory_back
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
 
@@ -63,6 +64,7 @@ class Command(PartBase):
         engine = EngineClient(config)
         # Nor is one run here: what loads are processes that may be killed. The first starts while the data is verified,
         # each other one when it has something to do.
+        # One that has nothing to do for a while ends.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
         loaders[0].start()
         service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)
@@ -70,6 +72,7 @@ class Command(PartBase):
         if "verified" in extra:
             os.eventfd_write(extra["verified"], 1)
         _give_way()
+        give_memory_back()
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

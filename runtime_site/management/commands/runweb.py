@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from importlib import import_module
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -34,7 +35,11 @@ class Command(PartBase):
         """Run the arbiter and its workers; it ends the process."""
         wait_until_bindable(config.http.bind, time.monotonic() + parts.PREDECESSOR_WAIT_S)
         try:
-            _Arbiter(_Web(config, extra)).run()
+            arbiter = _Arbiter(_Web(config, extra))
+            # What each worker needs of it, and what has neither threads nor sockets, is loaded once.
+            import_module("rest_framework.views")
+            parts.share_what_is_loaded()
+            arbiter.run()
         except SystemExit as error:
             sys.exit(parts.CANNOT_START if error.code in _HOPELESS else error.code)
 

@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandParser
 import authkeys.state
 from datasets.errors import StateDirectoryError
 from datasets.lock import SUPERVISOR_LOCK_NAME, StateLock
+from queryengine.process_limits import give_memory_back
 from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
 from runtime_site.ports import wait_until_bindable
@@ -51,7 +52,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: sys.exit(0))
         use_config(options["config"])
         try:
-            config = startup.checked_config()
+            config = startup.checked_config(startup.statement_faults_aside)
             deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
             wait_until_bindable(config.http.bind, deadline)
@@ -75,6 +76,7 @@ class Command(BaseCommand):
             on_ready=say_ready,
         )
         parts.leave_no_core()
+        give_memory_back()
         code = supervisor.run()
         lock.release()
         sys.exit(code)
@@ -152,15 +154,11 @@ class _Parts:
 
     def are_ready(self) -> bool:
         """Say whether every worker of web has found the runtime ready."""
-        # Loaded while the parts start, which takes longer.
-        from runtime_site import gunicorn_web  # noqa: PLC0415
-
         try:
             self._ready_workers += os.eventfd_read(self._ready)
         except BlockingIOError:
             return False
-        workers: int = gunicorn_web.web_options(self._config)["workers"]
-        return self._ready_workers >= workers
+        return self._ready_workers >= parts.web_workers()
 
     def _command(self, name: parts.PartName, **events: int) -> PartCommand:
         handover = parts.hand_over(name, self._config, authkeys.state.get_access(), supervisor=os.getpid(), **events)
