@@ -118,7 +118,7 @@ def _measure(everything: Catalogue, chosen: set[str], options: argparse.Namespac
 
 def _write(found: Report, everything: Catalogue, options: argparse.Namespace) -> None:
     if options.json:
-        options.json.write_text(found.to_json(), encoding="utf-8")
+        options.json.write_text(found.to_json(everything), encoding="utf-8")
     drawn: dict[str, Path] = {}
     if options.pictures:
         for curve in everything.curves:
