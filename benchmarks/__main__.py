@@ -99,26 +99,33 @@ def _measure(everything: Catalogue, chosen: set[str], options: argparse.Namespac
     results = Results()
     began = time.monotonic()
     facts = machine.facts(options.peers)
-    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        tables = Tables((options.tables or Path(scratch) / "tables").resolve())
-        place = Place(scratch=Path(scratch), peers=options.peers.resolve(), tables=tables)
-        for stage in everything.stages:
-            if any(row.name in chosen for row in stage.rows):
-                run_stage(stage, chosen, place, effort, results)
-        for row in everything.alone:
-            if row.name in chosen:
-                run_alone(row, place, effort, results)
-        for curve in everything.curves:
-            if curve.name in chosen:
-                run_curve(curve, place, effort, results)
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+            tables = Tables((options.tables or Path(scratch) / "tables").resolve())
+            place = Place(scratch=Path(scratch), peers=options.peers.resolve(), tables=tables)
+            _run(everything, chosen, place, effort, results)
+    except KeyboardInterrupt:
+        say("stopped: what was measured until now is reported")
     results.seconds = time.monotonic() - began
     say(f"done after {results.seconds / 60:.1f} minutes")
     return Report(machine=facts, effort=effort, results=results)
 
 
+def _run(everything: Catalogue, chosen: set[str], place: Place, effort: Effort, results: Results) -> None:
+    for stage in everything.stages:
+        if any(row.name in chosen for row in stage.rows):
+            run_stage(stage, chosen, place, effort, results)
+    for row in everything.alone:
+        if row.name in chosen:
+            run_alone(row, place, effort, results)
+    for curve in everything.curves:
+        if curve.name in chosen:
+            run_curve(curve, place, effort, results)
+
+
 def _write(found: Report, everything: Catalogue, options: argparse.Namespace) -> None:
     if options.json:
-        options.json.write_text(found.to_json(), encoding="utf-8")
+        options.json.write_text(found.to_json(everything), encoding="utf-8")
     drawn: dict[str, Path] = {}
     if options.pictures:
         for curve in everything.curves:

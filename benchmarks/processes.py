@@ -49,10 +49,12 @@ def started(
         )
     try:
         while not is_ready():
-            if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
+            ended, waited_s = process.poll() is not None, time.monotonic() - began
+            if ended or waited_s > PATIENCE_S:
+                what = f"ended with {process.returncode}" if ended else f"is not ready after {waited_s:.0f} s"
                 said = log.read_text(errors="replace").strip()
-                raise NotReadyError(f"{Path(command[0]).name} does not answer: {said[-1500:]}")
-            time.sleep(0.02)
+                raise NotReadyError(f"{Path(command[0]).name} {what}: {said[-1500:]}")
+            time.sleep(max(0.02, waited_s / 50))  # to the nearest fiftieth: who asks takes from who starts
         yield process, time.monotonic() - began
     finally:
         process.send_signal(signal.SIGTERM)

@@ -7,7 +7,7 @@ import os
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,18 @@ class Report:
     effort: Effort
     results: Results
 
-    def to_json(self) -> str:
-        """Return everything, each sample of each round included."""
+    def to_json(self, catalogue: Catalogue) -> str:
+        """Return everything: each sample of each round, and what came of the targets of *catalogue*."""
         found = {
             "machine": self.machine,
             "effort": {"rounds": self.effort.rounds, "seconds": self.effort.seconds},
             "took_s": round(self.results.seconds),
+            "targets": [
+                {"row": row.name, **asdict(target), **asdict(self.results.rows[row.name].judge(target))}
+                for row in catalogue.rows
+                if row.name in self.results.rows
+                for target in row.targets
+            ],
             "rows": {name: _fields(samples) for name, samples in self.results.rows.items()},
             "curves": {
                 name: {str(point): _fields(samples) for point, samples in points.items()}

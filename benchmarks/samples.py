@@ -87,6 +87,8 @@ class Samples:
         if not ours or (target.against and not theirs):
             missing = target.of if not ours else str(target.against)
             return Judgement(None, "not measured", f"{missing}: {self.failures.get(missing, 'not run')}")
+        if target.against and not all(theirs):
+            return Judgement(None, "not measured", f"{target.against} has a sample of 0")
         alone = Ratio(statistics.median(ours), min(ours), max(ours))
         found = ratio(ours, theirs) if target.against else alone
         return Judgement(found, "reached" if target.is_reached_by(found.value) else "not reached", "")

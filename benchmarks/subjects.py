@@ -244,12 +244,12 @@ def sail(peers: Path) -> Subject:
 
 
 def bare_view() -> Subject:
-    """Return one view of Django REST framework that answers a constant, on the web server of this runtime."""
+    """Return one view of Django REST framework that answers a constant, on the worker that ours is built on."""
     return Subject("bare DRF view", partial(_gunicorn, application="benchmarks.floors.bare_view:application"))
 
 
 def bare_wsgi() -> Subject:
-    """Return a WSGI function that answers a constant, on the web server of this runtime."""
+    """Return a WSGI function that answers a constant, on the worker that ours is built on."""
     return Subject("bare WSGI", partial(_gunicorn, application="benchmarks.floors.bare_wsgi:application"))
 
 

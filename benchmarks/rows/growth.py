@@ -11,7 +11,7 @@ from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT, SELECT_1, sendin
 from benchmarks.subjects import CORES, Subject, latchkey, roapi
 from benchmarks.tables import Tables
 
-MIB = 1 << 20
+MB = 1e6
 _CONNECTIONS = 16
 #: More connections than the default lets wait for a place: the curve is about what they cost, not about refusals.
 _PATIENT = {"query": {"max_queued": 10_000, "queue_timeout": "1m"}}
@@ -26,7 +26,7 @@ def along_keys(place: Place, name: str, keys: int, effort: Effort) -> dict[str, 
     """Start with that many keys, and send with the last of them."""
     with _subject(place, name, keys=keys).running(place.scratch, place.tables, ()) as running:
         found = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
-        return found | {"start s": running.ready_s, "PSS MiB": pss_bytes(running.pid) / MIB}
+        return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}
 
 
 class _Copies(Tables):
@@ -43,7 +43,7 @@ def along_datasets(place: Place, name: str, datasets: int, effort: Effort) -> di
     copies = _Copies(place.tables.directory)
     with _subject(place, name).running(place.scratch, copies, names) as running:
         found = sending(statement, _CONNECTIONS, running, effort.seconds)
-        return found | {"start s": running.ready_s, "PSS MiB": pss_bytes(running.pid) / MIB}
+        return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}
 
 
 def along_rows(place: Place, name: str, rows: int, effort: Effort) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,7 +51,14 @@ def parts(found: Report) -> Mapping[str, str]:
 
 
 def test_json_there_and_back(found: Report) -> None:
-    assert Report.from_json(found.to_json()) == found
+    assert Report.from_json(found.to_json(EVERYTHING)) == found
+
+
+def test_json_has_the_verdicts(found: Report) -> None:
+    first, second = json.loads(found.to_json(EVERYTHING))["targets"]
+
+    assert (first["row"], first["found"]["value"], first["verdict"]) == ("speed", 2.4, "reached")
+    assert (second["found"], second["verdict"]) == (None, "not measured")
 
 
 def test_the_summary_has_a_line_for_each_target(found: Report) -> None:

@@ -47,6 +47,16 @@ def test_what_is_missing_is_told_with_its_reason() -> None:
     assert (judged.found, judged.verdict, judged.reason) == (None, "not measured", "peer: it does not start")
 
 
+def test_no_ratio_to_zero_is_told() -> None:
+    samples = Samples()
+    samples.add("Latchkey", {"s": 1.0})
+    samples.add("peer", {"s": 0.0})
+
+    judged = samples.judge(Target(metric="s", against="peer", at_most=1.0))
+
+    assert (judged.verdict, judged.reason) == ("not measured", "peer has a sample of 0")
+
+
 def test_a_limit_says_whether_it_is_a_ratio() -> None:
     assert Target(metric="s", at_most=3.0).limit == "≤ 3"
     assert Target(metric="s", against="peer", at_least=1.5).limit == "≥ 1.5 x"
