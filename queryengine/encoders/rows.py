@@ -84,8 +84,9 @@ def _with_forms(places: pa.Buffer, fragments: Sequence[Fragment], rows: int) -> 
     changed = memoryview(bytearray(memoryview(places)[: 4 * rows * step])).cast("i")
     before: pa.Int32Array | None = None
     for number, fragment in enumerate([*fragments, None]):
-        mixed = fragment is not None and _is_mixed(fragment)
-        after = pc.cast(fragment.values.is_null(), pa.int32()) if mixed else None
+        after = None
+        if fragment is not None and _is_mixed(fragment):
+            after = pc.cast(fragment.values.is_null(), pa.int32())
         if before is not None or after is not None:
             form = pa.scalar(_FORMS * number, pa.int32())
             if after is not None:

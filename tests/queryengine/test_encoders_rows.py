@@ -101,7 +101,10 @@ def test_pieces_come_in_order_whoever_is_done_first() -> None:
 
 
 def test_a_piece_that_fails_says_so_in_its_turn() -> None:
-    line = InOrder(lambda number: 1 // number)
+    def make(number: int) -> int:
+        return 1 // number
+
+    line = InOrder(make)
     assert not [*line.give(1), *line.give(0)]
     rest = line.rest()
 
