@@ -32,8 +32,8 @@ class ClientConnection:
     """
     A connection with a client.
 
-    `recv` raises `TimeoutError` at the deadline that `allow` sets, however the bytes trickle in: the timeout of a
-    socket begins anew with each byte, under TLS even within one `recv`. Args: the *client*'s gevent socket.
+    `recv` raises `TimeoutError` at the deadline that `allow` sets, however the bytes trickle in. Args: the *client*'s
+    gevent socket.
     """
 
     __slots__ = ("_deadline", "_held", "_socket")
@@ -71,9 +71,16 @@ class ClientConnection:
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("no time is left to read")
-        # The timeout lives within this call only: nothing that swallows exceptions ever sees gevent's own.
-        with gevent.Timeout(left_s, TimeoutError("the time to read is over")):
+        if isinstance(self._socket, ssl.SSLSocket):
+            # One recv reads more than once, and each time the timeout of the socket would begin anew. This one lives
+            # within the call: nothing that swallows exceptions ever sees gevent's own.
+            with gevent.Timeout(left_s, TimeoutError("the time to read is over")):
+                return self._socket.recv(size)
+        self._socket.settimeout(left_s)
+        try:
             return self._socket.recv(size)
+        finally:
+            self._socket.settimeout(SEND_TIMEOUT_S)
 
     def send(self, data: bytes) -> int:
         """Send some of *data* and return how much."""

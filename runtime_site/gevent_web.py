@@ -106,7 +106,7 @@ class GeventWebWorker(GeventWorker):
         die_with_parent(self.ppid)
         raise_soft_limit()
         # They are final now, and looked up by name at each request: as plain attributes that costs nothing.
-        vars(self.cfg).update({name: setting.get() for name, setting in self.cfg.settings.items()})
+        self.cfg.__dict__.update({name: setting.get() for name, setting in self.cfg.settings.items()})
         # Connections that wait for a client, the one that waits longest first: those that may be closed at any time.
         self._idle: dict[ClientConnection, None] = {}
         # Connections on which a head has begun.

@@ -39,7 +39,7 @@ _NUMBERS = frozenset({int, float, bool})
 
 # What no line shows, no record needs to know (the manual of `logging` names these switches, under "Optimization").
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-logging._srcfile = None  # type: ignore[assignment] # noqa: SLF001 (there is no other)
+logging._srcfile = None  # noqa: SLF001 (there is no other)
 
 
 def escaped(text: str) -> str:

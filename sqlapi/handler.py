@@ -7,7 +7,7 @@ patterns. Here nothing asks for the first two, nobody listens, and most paths ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
@@ -22,13 +22,15 @@ from sqlapi.sql_request import CONTENT_TYPE
 class ApiHandler(WSGIHandler):
     """Answers the requests of the API. Make it when Django's applications are ready; it loads the views."""
 
+    _middleware_chain: Callable[[HttpRequest], HttpResponseBase]
+
     def __init__(self) -> None:
         super().__init__()
         self._resolver = get_resolver()
         paths = [f"/{route.pattern}" for route in ROUTES if "<" not in route.pattern]
         self._matches: dict[str, ResolverMatch] = {path: self._resolver.resolve(path) for path in paths}
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
         """Answer one request."""
         # Django parses Content-Type before any middleware runs, and fails with a 500 on charsets that do not exist.
         environ[CONTENT_TYPE] = environ.pop("CONTENT_TYPE", "")
@@ -38,8 +40,7 @@ class ApiHandler(WSGIHandler):
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         """Send *request* through the middleware to its view. What is refused has its line in the access log."""
-        response: HttpResponseBase = self._middleware_chain(request)
-        return response
+        return self._middleware_chain(request)
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
         """Return the view of *request*, and what of the path is for it."""

@@ -38,6 +38,7 @@ def test_gunicorn_takes_all_settings() -> None:
         assert config.forwarder_headers == []
         assert config.forwarded_allow_ips == []
         assert config.http_protocols == ["h1"]
+        assert config.http_parser == "python"
         assert not config.is_ssl
 
 

@@ -1,0 +1,59 @@
+"""What our WSGI handler does otherwise than Django's: fixed paths, and nothing left of a request."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from django.http import HttpRequest
+from django.test import RequestFactory
+from django.urls import get_resolver
+
+from sqlapi.handler import ApiHandler
+from sqlapi.routes import ROUTES
+from tests.sqlapi.harness import WITH_KEY, call, sql
+
+pytestmark = pytest.mark.usefixtures("idle")
+
+PATHS = [f"/{route.pattern}".replace("<str:name>", "a").replace("<str:query_id>", "b") for route in ROUTES]
+
+
+@pytest.mark.parametrize("path", [*PATHS, *(f"{path}/" for path in PATHS), "/", "/V1/sql", "//v1/sql", "/nope"])
+def test_every_path_leads_where_the_patterns_lead(path: str) -> None:
+    request = RequestFactory().get("/")
+    request.path_info = path
+
+    found = ApiHandler().resolve_request(request)
+
+    expected = get_resolver().resolve(path)
+    assert (found.func, found.args, found.kwargs, found.url_name) == (
+        expected.func,
+        expected.args,
+        expected.kwargs,
+        expected.url_name,
+    )
+    assert request.resolver_match is found
+
+
+def test_requests_of_one_path_share_nothing() -> None:
+    assert call("GET", "/v1/catalogs", WITH_KEY).status == 200
+    assert call("GET", "/v1/catalogs").status == 401
+    assert call("POST", "/v1/catalogs", WITH_KEY).status == 405
+    assert call("GET", "/v1/catalogs", WITH_KEY).status == 200
+
+
+@pytest.mark.parametrize("content_type", ["text/plain; charset=nope", "application/json; charset=", "\xff", ";;;"])
+def test_django_never_sees_the_content_type(content_type: str) -> None:
+    assert call("GET", "/health", ("Content-Type", content_type)).status == 200
+
+
+def test_nothing_of_a_statement_waits_for_the_garbage_collector() -> None:
+    sql("SELECT 1")  # whatever is made once
+    gc.collect()
+    gc.disable()
+    try:
+        sql("SELECT 1")
+        call("POST", "/v1/sql", body=b"SELECT 1")
+        assert not [kept for kept in gc.get_objects() if issubclass(type(kept), HttpRequest)]
+    finally:
+        gc.enable()
