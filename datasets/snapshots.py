@@ -45,7 +45,7 @@ _HASH_BLOCK_BYTES = 4 * 1024 * 1024
 def fingerprint(dataset: DatasetConfig) -> str:
     """Return what tells whether data was built from these settings: other settings, another fingerprint."""
     secrets = {param.name for param in CONNECTORS[dataset.connector].params if param.is_secret}
-    settings = [
+    settings: list[object] = [
         dataset.name,
         dataset.from_,
         dataset.location,
@@ -54,7 +54,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
         append.time_column_of(dataset),
     ]
     if declared := indexing.declared(dataset):  # Without any, it is that of the releases that knew none.
-        settings.append([[index.column, index.kind] for index in declared])
+        settings.append(declared)
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
