@@ -54,12 +54,17 @@ def outcome(engine: InProcessEngine, sql: str, encoding: Encoding = "json") -> b
 _UNSTEADY = ("random", "uuid", "now", "current_t", "today", "sample", "explain")
 
 
-def test_every_statement_has_the_same_answer_again(engine: InProcessEngine, fetches: Fetches) -> None:
+def test_every_statement_has_the_same_answer_again(
+    publisher: Publisher, make_engine: MakeEngine, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DuckDB with one thread gives rows that have no order in the same one again.
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    publisher.publish(**TABLES)
+    engine = make_engine(tuple(TABLES), VIEWS)
+
     for sql in READS:
         if not any(word in sql.lower() for word in _UNSTEADY):
-            first, second = (outcome(engine, sql, "csv") for _ in range(2))
-            # Rows that have no order come in any.
-            assert lines(first) == lines(second), sql
+            assert outcome(engine, sql, "csv") == outcome(engine, sql, "csv"), sql
 
     assert fetches.count > 30
 
@@ -108,10 +113,6 @@ def test_rows_and_times_are_counted(engine: InProcessEngine, fetches: Fetches) -
         assert result.timings.run_ms > 0
         assert result.timings.encode_ms > 0
     assert fetches.count == 1
-
-
-def lines(found: bytes | tuple[str, str]) -> list[bytes | str]:
-    return sorted(found.splitlines()) if isinstance(found, bytes) else list(found)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.queryengine.answers import answer, connect
 
 _WIDE = Context(prec=80)
 
-patient = settings(deadline=None, max_examples=20)
+patient = settings(deadline=None, max_examples=12)
 
 
 def cast(type_: str, text: object) -> str:
@@ -99,21 +99,19 @@ def brief_answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Enco
 
 
 @pytest.mark.parametrize("name", sorted(LITERALS))
-@pytest.mark.parametrize("encoding", sorted(brief.ENCODINGS))
-def test_each_type_is_written_as_from_batches(
-    connection: duckdb.DuckDBPyConnection, name: str, encoding: Encoding
-) -> None:
+def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     @patient
     @given(st.lists(LITERALS[name], min_size=1, max_size=20))
     def check(values: list[str]) -> None:
-        nulls = [f"nullif({value}, {value})" for value in values[:1]]
-        sql = " UNION ALL ".join(f"SELECT {value} AS v" for value in [*values, *nulls])
-        try:
-            written = brief_answer(connection, sql, encoding)
-        except brief.UnsureError:
-            assert name in ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIME")
-            return
-        assert written == answer(connection, sql, encoding)
+        rows = ", ".join(f"({value})" for value in [*values, "NULL"])
+        sql = f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v"
+        for encoding in brief.ENCODINGS:
+            try:
+                written = brief_answer(connection, sql, encoding)
+            except brief.UnsureError:
+                assert name.startswith(("DATE", "TIME"))
+            else:
+                assert written == answer(connection, sql, encoding)
 
     check()
 
