@@ -79,7 +79,10 @@ class Statements:
             fingerprint=call.principal.fingerprint,
         )
         call.say_last(QUERY_ID, query.query_id)
-        begin = partial(self._engine.run, query, cancel) if answer is None else partial(_Known, answer)
+
+        def begin() -> QueryResult:
+            return self._engine.run(query, cancel) if answer is None else answer
+
         return _Given(begin, query, call, cancel)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
@@ -122,24 +125,6 @@ class Statements:
             self._running[key].remove(cancel)
             if not self._running[key]:
                 del self._running[key]
-
-
-class _Known:
-    """A `QueryResult` that was there before it was asked for."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.timings = answer.timings
-        self._chunks = answer.chunks
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Give the chunks."""
-        return iter(self._chunks)
-
-    def cancel(self) -> None:
-        """Stop nothing."""
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 class _Given:

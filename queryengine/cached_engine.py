@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from queryengine.catalog import Pin, Signature, manifest_path, signature
+from queryengine.catalog import Pin, manifest_path, signature
 from queryengine.engine import (
     ActiveQuery,
+    Answer,
     ArrowParameters,
     CacheState,
     CancelToken,
@@ -100,7 +101,7 @@ class CachedEngine:
             if leads:
                 leader = basis.leaders[key] = _Leader()
         if answer is not None:
-            return _Again(answer)
+            return _again(answer)
         if leader is None:
             return self._read_ahead(self._run(query, cancel, "miss"), basis, key)[0]
         if leads:
@@ -211,7 +212,7 @@ class CachedEngine:
                 unsubscribe()
         waited_s = time.monotonic() - began
         if leader.answer is not None:
-            return _Again(leader.answer, queued_ms=waited_s * 1000)
+            return _again(leader.answer, queued_ms=waited_s * 1000)
         if not leader.has_ended:
             raise QueryCancelledError if in_time else QueryTimeoutError(self._limit_s)
         left = replace(query, timeout_s=max(0.0, limit_s - waited_s))
@@ -248,7 +249,7 @@ class CachedEngine:
         room = Room()
         if self.grow(room, key_bytes(key) + chunk_bytes(answer.chunks[0])):
             self.settle(room, answer, basis, key)
-        return _Whole(answer.chunks, result.timings), answer
+        return Answer(chunks=answer.chunks, timings=result.timings), answer
 
     def _is_lonely(self, key: Key) -> None:
         """Take note that nobody should wait for the answer of such a statement."""
@@ -292,46 +293,6 @@ class Room:
     def __init__(self) -> None:
         self.bytes = 0
         self.is_open = True
-
-
-class _Again:
-    """A `QueryResult` of an answer that was computed before."""
-
-    __slots__ = ("_chunks", "basis", "timings")
-
-    def __init__(self, answer: Remembered, queued_ms: float = 0.0) -> None:
-        self.basis: Signature = None
-        self.timings = QueryTimings(rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit")
-        self._chunks = answer.chunks
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._chunks)
-
-    def cancel(self) -> None:
-        """Do nothing: nothing runs."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
-
-
-class _Whole:
-    """A `QueryResult` that is complete already."""
-
-    __slots__ = ("_chunks", "basis", "timings")
-
-    def __init__(self, chunks: tuple[bytes, ...], timings: QueryTimings) -> None:
-        self.basis: Signature = None
-        self.timings = timings
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._chunks)
-
-    def cancel(self) -> None:
-        """Do nothing: it has ended."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
 
 
 class _Collected:
@@ -382,6 +343,11 @@ class _Collected:
             self._collected += chunks
         else:
             self._collected = []
+
+
+def _again(answer: Remembered, queued_ms: float = 0.0) -> Answer:
+    timings = QueryTimings(rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit")
+    return Answer(chunks=answer.chunks, timings=timings)
 
 
 def _key(query: Query) -> Key | None:

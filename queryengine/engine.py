@@ -146,12 +146,23 @@ class QueryResult(Protocol):
         """Stop the statement if it still runs and give its place back. More than one call is harmless."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """A whole answer: its encoded chunks, and where the time of its statement went."""
+    """A `QueryResult` that is complete: its encoded chunks, and where the time of its statement went."""
 
     chunks: tuple[bytes, ...]
     timings: QueryTimings
+    basis: Signature = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Give the chunks, again each time."""
+        return iter(self.chunks)
+
+    def cancel(self) -> None:
+        """Do nothing: nothing runs."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,8 @@ class Served:
         return ticket_of(self.endpoint.info(messages.CommandStatementQuery(query=sql)))
 
     def rows(self, ticket: bytes) -> list[dict[str, object]]:
-        return table_of(self.endpoint.works("DoGet", ticket).messages).to_pylist()
+        rows: list[dict[str, object]] = table_of(self.endpoint.works("DoGet", ticket).messages).to_pylist()
+        return rows
 
 
 @pytest.fixture
