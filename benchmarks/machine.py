@@ -27,7 +27,7 @@ def facts(peers: Path) -> Mapping[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.2f}",
-        "Python": platform.python_version(),
+        "Python": " ".join(sys.version.split()),  # how it was built matters as much as its version
         "commit": _commit(),
         "versions": ", ".join(f"{name} {_version(name)}" for name in _OURS),
         "peers": ", ".join(f"{name} {_peer_version(peers, name)}" for name in _PEERS),
