@@ -175,6 +175,7 @@ def test_no_answer_of_what_is_not_steady_is_given_again(engine: CachedEngine, na
         f"{name}(INTERVAL 1 DAY)",
         f"{name}(true)",
         f"{name}(0.5)",
+        f"{name}('Europe/London', TIMETZ '12:00:00+00')",
     ]
     statements = [f"SELECT {form} AS a" for form in forms] + [f"FROM {name}()"]
     ran = 0
