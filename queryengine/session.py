@@ -181,10 +181,10 @@ class Reader:
             plan = brief.plan(tuple([(name, str(type_)) for name, type_, *_ in result.description]))
             if plan is None:
                 return False
-            rows = result.fetchmany(BRIEF_ROWS + 1)
+            rows = _brief_rows(result)
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
-        if len(rows) > BRIEF_ROWS:
+        if rows is None:
             return False
         self._ended = self.short = True
         self.columns = plan.columns
@@ -699,6 +699,18 @@ class EngineInstance:
 
     def _create_view(self, name: str, sql: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _brief_rows(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]] | None:
+    """Return all rows of *result*, or None as soon as they are many or long: of long texts few have room as objects."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while (row := result.fetchone()) is not None:
+        size += sum([len(value) for value in row if isinstance(value, str | bytes)])
+        if len(rows) == BRIEF_ROWS or size > BRIEF_BYTES:
+            return None
+        rows.append(row)
+    return rows
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

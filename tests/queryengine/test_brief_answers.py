@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -154,6 +156,27 @@ def test_long_answers_are_not_fetched(engine: InProcessEngine, fetches: Fetches)
     assert [len(ask(engine, wide)) for _ in range(3)] == [BRIEF_BYTES + 11] * 3
 
     assert fetches.count == 0
+
+
+def test_of_long_texts_few_are_fetched(engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT repeat('a', n) AS a FROM range(90), (SELECT {length} AS n)"
+    for _ in range(2):
+        ask(engine, sql.format(length=5))
+    objects = []
+    fetch = Reader.fetch
+
+    def traced(reader: Reader, *args: Any) -> bool:
+        tracemalloc.start()
+        try:
+            return fetch(reader, *args)
+        finally:
+            objects.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    monkeypatch.setattr(Reader, "fetch", traced)
+    assert ask(engine, sql.format(length=BRIEF_BYTES)).count(b"a" * BRIEF_BYTES) == 90
+    (most,) = objects
+    assert most < 5 * BRIEF_BYTES
 
 
 @pytest.mark.parametrize(
