@@ -299,6 +299,47 @@ def test_many_answers_keep_to_the_bytes(start: Start) -> None:
     assert len(engine._cache) > 3
 
 
+def test_what_slow_clients_hold_counts_until_they_let_go(start: Start) -> None:
+    engine = start(max_bytes=MIB)
+    largest = "SELECT n, {number} AS b FROM numbers WHERE n < 5000"
+    held = []
+    for number in range(20):
+        sql = largest.format(number=number)
+        ask(engine, sql)
+        again = engine.run(Query(sql=sql, cache="use"))
+        next(iter(again))
+        if again.timings.cache == "hit":
+            held.append(again)
+        else:
+            again.close()
+        assert engine._cache.used_bytes <= MIB
+
+    assert 5 < len(held) < 20
+    assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "hit"]
+    answer = b"".join(held[0])
+    for result in held:
+        result.close()
+        result.close()
+    assert answer.endswith(b"}]")
+    assert ask(engine, largest.format(number=99))[1] == "miss"
+    assert ask(engine, largest.format(number=99))[1] == "hit"
+    assert engine._cache.used_bytes <= MIB
+
+
+def test_a_long_answer_that_is_given_again_keeps_the_limits_of_a_statement(engine: CachedEngine) -> None:
+    sql = "SELECT n FROM numbers WHERE n < 40000"
+    ask(engine, sql)
+
+    with closing(engine.run(Query(sql=sql, cache="use", timeout_s=0.0))) as late, pytest.raises(QueryTimeoutError):
+        next(iter(late))
+    with closing(engine.run(Query(sql=sql, cache="use"))) as cancelled:
+        next(iter(cancelled))
+        cancelled.cancel()
+        with pytest.raises(QueryCancelledError):
+            next(iter(cancelled))
+    assert late.timings.cache == cancelled.timings.cache == "hit"
+
+
 # Data that is replaced.
 
 
