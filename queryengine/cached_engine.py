@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from queryengine.catalog import Pin, manifest_path, signature
+from queryengine.catalog import Pin, Signature, manifest_path, signature
 from queryengine.engine import (
     ActiveQuery,
     Answer,
@@ -36,7 +36,7 @@ from queryengine.engine import (
 )
 from queryengine.errors import QueryCancelledError, QueryTimeoutError
 from queryengine.normal_form import normal_form
-from queryengine.results_cache import Key, Remembered, ResultsCache, chunk_bytes, key_bytes
+from queryengine.results_cache import Kept, Key, Remembered, ResultsCache, chunk_bytes, key_bytes
 from runtimeconf.model import RuntimeConfig
 
 #: An answer up to this size is read whole before the first of it is given. Whoever waits for the answer of another
@@ -95,13 +95,13 @@ class CachedEngine:
         if query.cache == "renew":
             return self._read_ahead(self._run(query, cancel, "bypass"), basis, key)[0]
         with self._lock:
-            answer = self._cache.get(key) if basis is self._basis else None
+            remembered = self._remembered(query, key) if basis is self._basis else None
             leader = basis.leaders.get(key)
-            leads = answer is None and leader is None and hash(key) not in self._loners
+            leads = remembered is None and leader is None and hash(key) not in self._loners
             if leads:
                 leader = basis.leaders[key] = _Leader()
-        if answer is not None:
-            return _again(answer)
+        if remembered is not None:
+            return remembered
         if leader is None:
             return self._read_ahead(self._run(query, cancel, "miss"), basis, key)[0]
         if leads:
@@ -167,6 +167,19 @@ class CachedEngine:
 
     # The way of a statement.
 
+    def _limit_of(self, query: Query) -> float:
+        return self._limit_s if query.timeout_s is None else query.timeout_s
+
+    def _remembered(self, query: Query, key: Key) -> QueryResult | None:
+        """Return the answer that is remembered. Under the lock."""
+        kept = self._cache.get(key)
+        if kept is None:
+            return None
+        if kept.answer.bytes < READ_AHEAD_BYTES:
+            return _again(kept.answer)
+        self._cache.lend(kept)
+        return _Lent(self, kept, self._limit_of(query), self._limit_s)
+
     def _run(self, query: Query, cancel: CancelToken | None, state: CacheState) -> QueryResult:
         result = self._engine.run(query, cancel)
         result.timings.cache = state
@@ -197,7 +210,7 @@ class CachedEngine:
             QueryError: As `run`.
         """
         began = time.monotonic()
-        limit_s = self._limit_s if query.timeout_s is None else query.timeout_s
+        limit_s = self._limit_of(query)
         woken = threading.Event()
         with self._lock:
             if leader.has_ended:
@@ -279,6 +292,13 @@ class CachedEngine:
             else:
                 self._close_room(room)
 
+    def give_back(self, lent: _Lent) -> None:
+        """Take back what is *lent*. More than one call is harmless."""
+        with self._lock:
+            kept, lent.kept = lent.kept, None
+            if kept is not None:
+                self._cache.give_back(kept)
+
     def _close_room(self, room: Room) -> None:
         if room.is_open:
             room.is_open = False
@@ -345,9 +365,50 @@ class _Collected:
             self._collected = []
 
 
+class _Lent:
+    """
+    A long answer that is given again: a `QueryResult` with the time limit of one that is computed.
+
+    Until it is closed, what it takes counts as used, even if it is forgotten meanwhile.
+    """
+
+    def __init__(self, engine: CachedEngine, kept: Kept, limit_s: float, shown_limit_s: float) -> None:
+        """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*."""
+        self.basis: Signature = None
+        self.timings = _timings(kept.answer)
+        self.kept: Kept | None = kept
+        self._engine = engine
+        self._chunks = iter(kept.answer.chunks)
+        self._deadline = time.monotonic() + limit_s
+        self._shown_limit_s = shown_limit_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Give the next chunk."""
+        if self.kept is None:
+            raise QueryCancelledError
+        if time.monotonic() >= self._deadline:
+            raise QueryTimeoutError(self._shown_limit_s)
+        return next(self._chunks)
+
+    def cancel(self) -> None:
+        """Give nothing more; the iterator raises `QueryCancelledError`."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the answer back. More than one call is harmless."""
+        self._chunks = iter(())
+        self._engine.give_back(self)
+
+
 def _again(answer: Remembered, queued_ms: float = 0.0) -> Answer:
-    timings = QueryTimings(rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit")
-    return Answer(chunks=answer.chunks, timings=timings)
+    return Answer(chunks=answer.chunks, timings=_timings(answer, queued_ms))
+
+
+def _timings(answer: Remembered, queued_ms: float = 0.0) -> QueryTimings:
+    return QueryTimings(rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit")
 
 
 def _key(query: Query) -> Key | None:

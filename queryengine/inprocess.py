@@ -278,7 +278,7 @@ class InProcessEngine:
         with ExitStack() as held:
             statement, lease = self._enter(query, cancel, timings, interruption, held)
             session = lease.session
-            begin = partial(session.run, statement, query.parameters, encoding=query.encoding)
+            begin = partial(session.run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
             reader = _reader(begin, timings, interruption, held)
             answer = reader.answer
             if answer is None:

@@ -31,18 +31,29 @@ class Remembered:
     bytes: int
 
 
+@dataclass(eq=False, slots=True)
+class Kept:
+    """An answer in its place of `size` bytes: `readers` have it lent, and may keep it when it `is_out` of the cache."""
+
+    answer: Remembered
+    size: int
+    readers: int = 0
+    is_out: bool = False
+
+
 class ResultsCache:
     """
     Answers by key, in *max_bytes* together with the room that was taken for answers to come. For one thread at a time.
 
-    Room is taken before an answer is complete, so that what is being collected counts, too.
+    Room is taken before an answer is complete, so that what is being collected counts, too. So does an answer that is
+    forgotten while it is lent, as long as it is.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._answers: OrderedDict[Key, tuple[Remembered, int]] = OrderedDict()
+        self._answers: OrderedDict[Key, Kept] = OrderedDict()
         self._kept_bytes = 0
-        self._room_bytes = 0
+        self._room_bytes = 0  # of answers to come, and of those that are out and lent
         self.largest_bytes = max_bytes // _LARGEST_PART
 
     @property
@@ -53,22 +64,31 @@ class ResultsCache:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, key: Key) -> Remembered | None:
+    def get(self, key: Key) -> Kept | None:
         """Return the answer of *key*, which then is the last to go."""
         found = self._answers.get(key)
-        if found is None:
-            return None
-        self._answers.move_to_end(key)
-        return found[0]
+        if found is not None:
+            self._answers.move_to_end(key)
+        return found
+
+    def lend(self, kept: Kept) -> None:
+        """Count what *kept* takes until it is given back."""
+        kept.readers += 1
+
+    def give_back(self, kept: Kept) -> None:
+        """End one loan of *kept*."""
+        kept.readers -= 1
+        if kept.is_out and not kept.readers:
+            self._room_bytes -= kept.size
 
     def take_room(self, room_bytes: int) -> bool:
         """Take room for an answer to come, from the oldest answers if need be; False when there is not enough."""
-        if self._room_bytes + room_bytes > self._max_bytes:
+        while self._answers and self.used_bytes + room_bytes > self._max_bytes >= self._room_bytes + room_bytes:
+            _, oldest = self._answers.popitem(last=False)
+            self._put_out(oldest)
+        if self.used_bytes + room_bytes > self._max_bytes:
             return False
         self._room_bytes += room_bytes
-        while self.used_bytes > self._max_bytes:
-            _, (_, size) = self._answers.popitem(last=False)
-            self._kept_bytes -= size
         return True
 
     def give_room_back(self, room_bytes: int) -> None:
@@ -79,15 +99,22 @@ class ResultsCache:
         """Keep *answer* in the room that was taken for it, instead of the one there may be."""
         before = self._answers.pop(key, None)
         if before is not None:
-            self._kept_bytes -= before[1]
-        self._answers[key] = (answer, room_bytes)
+            self._put_out(before)
+        self._answers[key] = Kept(answer, room_bytes)
         self._room_bytes -= room_bytes
         self._kept_bytes += room_bytes
 
     def clear(self) -> None:
         """Forget every answer. Room that was taken stays taken."""
+        for kept in self._answers.values():
+            self._put_out(kept)
         self._answers.clear()
-        self._kept_bytes = 0
+
+    def _put_out(self, kept: Kept) -> None:
+        kept.is_out = True
+        self._kept_bytes -= kept.size
+        if kept.readers:
+            self._room_bytes += kept.size
 
 
 def key_bytes(key: Key) -> int:

@@ -37,7 +37,7 @@ import pyarrow as pa
 from queryengine import duckdb_errors
 from queryengine.arrow_parameters import from_arrow
 from queryengine.brief_answers import BRIEF_BYTES, BRIEF_ROWS, BRIEF_S, BriefAnswers
-from queryengine.cancellation import Interruption
+from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
 from queryengine.encoders import brief
 from queryengine.engine import ArrowParameters, Encoding, GatedStatement, Parameters
@@ -45,6 +45,7 @@ from queryengine.errors import (
     DatasetNotLoadedError,
     EngineUnavailableError,
     ParameterError,
+    QueryCancelledError,
     QueryError,
     SqlError,
     StatementError,
@@ -78,6 +79,10 @@ _SHARED_CHARACTERS = 1000
 #: The Arrow fields of rows of DuckDB types, of so many kinds of rows at most, and none with longer types.
 _KEPT_TYPES = 256
 _KEPT_TYPES_CHARACTERS = 2000
+
+#: The part of the time limit after which a brief answer is given up, and the most that this is, in seconds.
+_BRIEF_PART = 0.1
+_MOST_BRIEF_S = 1.0
 
 #: How the gate writes an EXPLAIN that would run its statement.
 _NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
@@ -181,10 +186,10 @@ class Reader:
             plan = brief.plan(tuple([(name, str(type_)) for name, type_, *_ in result.description]))
             if plan is None:
                 return False
-            rows = result.fetchmany(BRIEF_ROWS + 1)
+            rows = _brief_rows(result)
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
-        if len(rows) > BRIEF_ROWS:
+        if rows is None:
             return False
         self._ended = self.short = True
         self.columns = plan.columns
@@ -510,11 +515,12 @@ class EngineInstance:
         interruption: Interruption,
         *,
         encoding: Encoding | None = None,
+        watchdog: Watchdog | None = None,
     ) -> Reader:
         """
         Run one statement that the gate let through, and wait for its first rows. The caller closes the reader.
 
-        With an *encoding* of `brief.ENCODINGS`, a brief answer may come encoded, in `Reader.answer`.
+        With an *encoding* of `brief.ENCODINGS` and a *watchdog*, a brief answer may come encoded, in `Reader.answer`.
 
         Raises:
             ParameterError: *parameters* do not fit the statement.
@@ -528,8 +534,8 @@ class EngineInstance:
         values = _values(statement, parameters)
         self._require(statement.relations)
         shared = self._may_share(statement)
-        if encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
-            fetched = self._fetched(statement, values, interruption, encoding)
+        if watchdog and encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
+            fetched = self._fetched(statement, values, interruption, encoding, watchdog)
             if fetched is not None:
                 return fetched
         reader = Reader(self, self._take(shared=shared), interruption, shared=shared)
@@ -593,17 +599,32 @@ class EngineInstance:
         values: list[Any] | dict[str, Any] | None,
         interruption: Interruption,
         encoding: Encoding,
+        watchdog: Watchdog,
     ) -> Reader | None:
-        """Return a reader with the `answer` to *statement*; None when it is to be computed as record batches."""
+        """
+        Return a reader with the `answer` to *statement*; None when it is to be computed as record batches.
+
+        It is stopped early, so that a statement that takes long is not run almost to its end twice within its time.
+        """
+        soon = Interruption()
         with ExitStack() as undo:
-            reader = Reader(self, self._take(shared=True), interruption, shared=True)
-            undo.callback(reader.close)
+            interruption.attach(partial(soon.stop, QueryCancelledError))
+            watchdog.watch(soon, min(_BRIEF_PART * self._config.query.timeout_s, _MOST_BRIEF_S))
             try:
+                reader = Reader(self, self._take(shared=True), soon, shared=True)
+                undo.callback(reader.close)
                 if reader.fetch(statement, values, encoding):
                     undo.pop_all()
                     return reader
             except StatementError:
                 return None  # It is at fault, and told so in the same words whatever ran before it.
+            except QueryError:
+                interruption.check()
+                if not soon.stopped:
+                    raise
+            finally:
+                watchdog.forget(soon)
+                interruption.detach()
             self.brief_answers.learn(statement.pattern, brief=False)
             return None
 
@@ -699,6 +720,18 @@ class EngineInstance:
 
     def _create_view(self, name: str, sql: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _brief_rows(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]] | None:
+    """Return all rows of *result*, or None as soon as they are many or long: of long texts few have room as objects."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while (row := result.fetchone()) is not None:
+        size += sum([len(value) for value in row if isinstance(value, str | bytes)])
+        if len(rows) == BRIEF_ROWS or size > BRIEF_BYTES:
+            return None
+        rows.append(row)
+    return rows
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

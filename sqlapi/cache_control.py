@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from queryengine.engine import CacheUse
 from sqlapi.media_types import split_list
+
+#: Any number of zeros, as a token or in quotes (RFC 9111, 1.2.2 and 5.2).
+_NO_AGE: Final = re.compile(r'max-age=("?)0+\1')
 
 
 def cache_use(header: str | None) -> CacheUse:
@@ -19,4 +25,4 @@ def cache_use(header: str | None) -> CacheUse:
     directives = {item.strip().lower() for item in split_list(header)}
     if "no-store" in directives:
         return "none"
-    return "renew" if directives & {"no-cache", "max-age=0"} else "use"
+    return "renew" if "no-cache" in directives or any(map(_NO_AGE.fullmatch, directives)) else "use"

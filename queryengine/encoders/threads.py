@@ -12,8 +12,9 @@ from typing import Final, Generic, TypeVar
 _Piece = TypeVar("_Piece")
 _Made = TypeVar("_Made")
 
-#: The threads of a process, one for each processor.
-THREADS: Final = len(os.sched_getaffinity(0))
+#: The threads of a process. Two keep the one busy that asks the engine and sends. Each takes memory, for its stack and
+#: a piece in the making, and a worker with the least `memory_limit` has little.
+THREADS: Final = min(2, len(os.sched_getaffinity(0)))
 
 #: So many pieces are under way: one is done, or waits, while the others are worked on.
 _MOST_UNDER_WAY: Final = THREADS + 1

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import tracemalloc
+from typing import Any
 
 import pytest
 
 from queryengine.brief_answers import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
+from queryengine.cancellation import CancelSource
 from queryengine.engine import Encoding, Query
-from queryengine.errors import QueryError
+from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError
 from queryengine.inprocess import InProcessEngine
 from queryengine.session import Reader
 from tests.queryengine.asking import ask
@@ -154,6 +158,71 @@ def test_long_answers_are_not_fetched(engine: InProcessEngine, fetches: Fetches)
     assert [len(ask(engine, wide)) for _ in range(3)] == [BRIEF_BYTES + 11] * 3
 
     assert fetches.count == 0
+
+
+COUNTING = """
+WITH RECURSIVE counted AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM counted WHERE n < {until})
+SELECT max(n) AS n FROM counted
+"""
+
+
+def test_one_that_takes_long_is_given_up_early(
+    engine: InProcessEngine, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [ask(engine, COUNTING.format(until=number)) for number in (2, 3)]
+    assert (answers, fetches.count) == ([b'[{"n":2}]', b'[{"n":3}]'], 1)
+    cancel = CancelSource()
+    start = Reader.start
+
+    def started(reader: Reader, *args: Any) -> None:
+        threading.Timer(0.1, cancel.cancel).start()
+        start(reader, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "start", started)
+        with pytest.raises(QueryCancelledError):
+            engine.run(Query(sql=COUNTING.format(until=999_999_999)), cancel)
+
+    assert ask(engine, COUNTING.format(until=4)) == b'[{"n":4}]'
+    assert fetches.count == 1
+
+
+def test_a_brief_answer_is_stopped_like_any_other(
+    publisher: Publisher, make_engine: MakeEngine, fetches: Fetches
+) -> None:
+    engine = make_engine((), timeout_s=2.0)
+    for number in (2, 3):
+        ask(engine, COUNTING.format(until=number))
+    cancel = CancelSource()
+    cancel.cancel()
+    with pytest.raises(QueryCancelledError):
+        engine.run(Query(sql=COUNTING.format(until=4)), cancel)
+    assert ask(engine, COUNTING.format(until=5)) == b'[{"n":5}]'
+    assert fetches.count == 2
+
+    with pytest.raises(QueryTimeoutError, match="after 2 s"):
+        engine.run(Query(sql=COUNTING.format(until=999_999_999)))
+
+
+def test_of_long_texts_few_are_fetched(engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT repeat('a', n) AS a FROM range(90), (SELECT {length} AS n)"
+    for _ in range(2):
+        ask(engine, sql.format(length=5))
+    objects = []
+    fetch = Reader.fetch
+
+    def traced(reader: Reader, *args: Any) -> bool:
+        tracemalloc.start()
+        try:
+            return fetch(reader, *args)
+        finally:
+            objects.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    monkeypatch.setattr(Reader, "fetch", traced)
+    assert ask(engine, sql.format(length=BRIEF_BYTES)).count(b"a" * BRIEF_BYTES) == 90
+    (most,) = objects
+    assert most < 5 * BRIEF_BYTES
 
 
 @pytest.mark.parametrize(

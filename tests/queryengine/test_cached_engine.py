@@ -175,6 +175,7 @@ def test_no_answer_of_what_is_not_steady_is_given_again(engine: CachedEngine, na
         f"{name}(INTERVAL 1 DAY)",
         f"{name}(true)",
         f"{name}(0.5)",
+        f"{name}('Europe/London', TIMETZ '12:00:00+00')",
     ]
     statements = [f"SELECT {form} AS a" for form in forms] + [f"FROM {name}()"]
     ran = 0
@@ -296,6 +297,47 @@ def test_many_answers_keep_to_the_bytes(start: Start) -> None:
         ask(engine, f"SELECT repeat('x', {number * 50}) AS a, {number} AS b")
         assert engine._cache.used_bytes <= 64 * 1024
     assert len(engine._cache) > 3
+
+
+def test_what_slow_clients_hold_counts_until_they_let_go(start: Start) -> None:
+    engine = start(max_bytes=MIB)
+    largest = "SELECT n, {number} AS b FROM numbers WHERE n < 5000"
+    held = []
+    for number in range(20):
+        sql = largest.format(number=number)
+        ask(engine, sql)
+        again = engine.run(Query(sql=sql, cache="use"))
+        next(iter(again))
+        if again.timings.cache == "hit":
+            held.append(again)
+        else:
+            again.close()
+        assert engine._cache.used_bytes <= MIB
+
+    assert 5 < len(held) < 20
+    assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "hit"]
+    answer = b"".join(held[0])
+    for result in held:
+        result.close()
+        result.close()
+    assert answer.endswith(b"}]")
+    assert ask(engine, largest.format(number=99))[1] == "miss"
+    assert ask(engine, largest.format(number=99))[1] == "hit"
+    assert engine._cache.used_bytes <= MIB
+
+
+def test_a_long_answer_that_is_given_again_keeps_the_limits_of_a_statement(engine: CachedEngine) -> None:
+    sql = "SELECT n FROM numbers WHERE n < 40000"
+    ask(engine, sql)
+
+    with closing(engine.run(Query(sql=sql, cache="use", timeout_s=0.0))) as late, pytest.raises(QueryTimeoutError):
+        next(iter(late))
+    with closing(engine.run(Query(sql=sql, cache="use"))) as cancelled:
+        next(iter(cancelled))
+        cancelled.cancel()
+        with pytest.raises(QueryCancelledError):
+            next(iter(cancelled))
+    assert late.timings.cache == cancelled.timings.cache == "hit"
 
 
 # Data that is replaced.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.catalog import Column
-from queryengine.encoders import encode
+from queryengine.encoders import encode, threads
 from queryengine.encoders.rendering import Fragment, value_bytes
 from queryengine.encoders.rows import joined_rows, row_bytes
 from queryengine.encoders.threads import THREADS, InOrder
@@ -98,6 +99,12 @@ def test_pieces_come_in_order_whoever_is_done_first() -> None:
     if THREADS == 1:
         later.set()
     assert list(made()) == [0, 1, 2, 3, 4]
+
+
+def test_many_processors_do_not_take_the_memory_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+
+    assert runpy.run_path(str(threads.__file__))["THREADS"] == 2
 
 
 def test_a_piece_that_fails_says_so_in_its_turn() -> None:

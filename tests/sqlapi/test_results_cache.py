@@ -99,7 +99,10 @@ def test_no_store_neither_gives_nor_remembers() -> None:
     [
         (None, "use"),
         ("", "use"),
-        ("max-age=00, no-cacheable", "use"),
+        ("max-age=01, no-cacheable", "use"),
+        ("max-age=00", "renew"),
+        ('MAX-AGE="0"', "renew"),
+        ('max-age="0, no-cache', "use"),
         ("only-if-cached, max-age=60", "use"),
         ("\tno-cache ,x", "renew"),
         ("no-cache, no-store", "none"),
