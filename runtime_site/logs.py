@@ -154,6 +154,8 @@ def _scalar(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
     if isinstance(value, float):
         return repr(value) if isfinite(value) else "null"
     return encode_basestring_ascii(bounded(str(value), MAX_VALUE_CHARACTERS))
