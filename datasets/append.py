@@ -19,7 +19,7 @@ from pathlib import Path
 
 import duckdb
 
-from datasets.columns import columns_of
+from datasets.columns import columns_of, find_column
 from datasets.deadline import Deadline
 from datasets.errors import SourceError
 from datasets.sources.source import Bound, Value
@@ -81,7 +81,7 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
         SourceError: It is not there, or has no order.
     """
     wanted = str(dataset.time_column)
-    column = _found(wanted, columns)
+    column = find_column(wanted, columns)
     if column is None:
         raise SourceError(f"The source of {dataset.name} has no column '{wanted}', which is to be its time_column.")
     if _ORDERED.fullmatch(column.type) is None:
@@ -99,7 +99,7 @@ def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Co
     Raises:
         SourceError: It does not.
     """
-    column = _found(of_source.name, columns)
+    column = find_column(of_source.name, columns)
     if column is None or column.type != of_source.type:
         raise SourceError(
             f"The refresh_sql of {dataset.name} must keep the time_column '{of_source.name}' as it is "
@@ -116,7 +116,7 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
     Raises:
         duckdb.Error: It cannot be read.
     """
-    column = _found(name, columns_of(connection, table))
+    column = find_column(name, columns_of(connection, table))
     if column is None:
         return None
     quoted = identifier(column.name)
@@ -158,7 +158,3 @@ def _finite(column: Column) -> str:
     # The engine lacks this one function for this one type; the coarser type has the same infinities.
     coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
     return f"isfinite({identifier(column.name)}{coarser})"
-
-
-def _found(name: str, columns: Sequence[Column]) -> Column | None:
-    return next((column for column in columns if column.name.lower() == name.lower()), None)

@@ -21,6 +21,11 @@ def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Colum
     return tuple(Column(name=row[0], type=row[1]) for row in rows)
 
 
+def find_column(name: str, columns: Sequence[Column]) -> Column | None:
+    """Return the one of *columns* that *name* means, whatever the case of its letters, of all alphabets."""
+    return next((column for column in columns if column.name.lower() == name.lower()), None)
+
+
 def count_of(connection: duckdb.DuckDBPyConnection, table: str) -> int:
     """Return the number of rows of *table*, which is quoted."""
     row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a quoted name of the YAML

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import duckdb
 
+from datasets.columns import find_column
 from datasets.errors import SourceError
 from datasets.sql import identifier
 from queryengine.catalog import Column
@@ -38,11 +39,11 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
     Raises:
         SourceError: A column is not there or cannot have an index, or its values are not what is declared of them.
     """
-    names = {column.name.lower() for column in columns}
     for number, index in enumerate(declared(dataset)):
-        if index.column.lower() not in names:
+        found = find_column(index.column, columns)
+        if found is None:
             raise SourceError(f"The column {index.column}, which is to have an index, is not there in {dataset.name}.")
-        column = identifier(index.column)
+        column = identifier(found.name)
         try:
             if index.kind == "primary":
                 connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column})")

@@ -148,8 +148,8 @@ def _member(name: object) -> str:
 def _scalar(value: object) -> str:
     if isinstance(value, str):
         return encode_basestring_ascii(bounded(value, MAX_VALUE_CHARACTERS))
-    if type(value) is int:
-        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__repr__(value)
     if value is None:
         return "null"
     if isinstance(value, bool):

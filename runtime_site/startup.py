@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import authkeys.state
@@ -26,6 +27,7 @@ from queryengine.errors import QueryError
 from runtimeconf import handover
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
+from runtimeconf.parent_death import die_with_parent
 from runtimeconf.statedir import prepare_state_dir
 
 logger = logging.getLogger(__name__)
@@ -99,24 +101,27 @@ def statement_faults_aside(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
         OSError: The other process cannot be started, or died.
     """
     receiving, sending = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if not child:
-        code = 1
         try:
+            die_with_parent(parent)
             with os.fdopen(sending, "w", encoding="utf-8") as answer:
                 json.dump(handover.plain(statement_faults(config)), answer)
-            code = 0
         except Exception:
             logger.exception("the statements of the YAML cannot be checked")
         finally:
-            os._exit(code)
+            os._exit(0)
     os.close(sending)
     with os.fdopen(receiving, encoding="utf-8") as answer:
-        found = answer.read()
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise OSError("The statements of the YAML cannot be checked: the process that does it died.")
-    faults: tuple[ConfigFault, ...] = handover.rebuilt(tuple[ConfigFault, ...], json.loads(found))
+        text = answer.read()
+    with suppress(ChildProcessError):  # Whoever ignores SIGCHLD, as one that starts this process may, never learns.
+        os.waitpid(child, 0)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise OSError("The statements of the YAML cannot be checked: the process that does it died.") from None
+    faults: tuple[ConfigFault, ...] = handover.rebuilt(tuple[ConfigFault, ...], found)
     return faults
 
 

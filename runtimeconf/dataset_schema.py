@@ -110,10 +110,24 @@ class _Param(Shape[str]):
         return self._param.shape.read(hidden, place)
 
 
+class _ColumnName(Text):
+    """The name of one column. `(a, b)`, which means two where this format comes from, is none."""
+
+    def __init__(self) -> None:
+        super().__init__("the name of one column", max_length=MAX_COLUMN_LENGTH)
+
+    def convert(self, node: Scalar) -> str:
+        """Give the name as it is."""
+        if node.text.startswith("("):
+            raise UnfitError("an index has one column")
+        return super().convert(node)
+
+
 class _Indexes(Shape[tuple[IndexConfig, ...]]):
     """`indexes:`, columns with what they are to be."""
 
     expected = "a mapping of names of columns to enabled or unique"
+    _column = _ColumnName()
     _kind = Choice("enabled", "unique")
 
     def read(self, node: Node, place: Place) -> tuple[IndexConfig, ...] | None:
@@ -124,11 +138,10 @@ class _Indexes(Shape[tuple[IndexConfig, ...]]):
         found = []
         for entry in node.entries:
             where = place.field(shown_name(entry.name))
-            kind = self._kind.read(entry.value, where)
-            if not entry.name or len(entry.name) > MAX_COLUMN_LENGTH or entry.name.startswith("("):
-                where.fault(entry.line, "must be the name of one column")
-            elif kind is not None:
-                found.append(IndexConfig(column=entry.name, unique=kind == "unique"))
+            name = Scalar(entry.line, entry.name, is_plain=False, may_be_shown=entry.name_may_be_shown)
+            column, kind = self._column.read(name, where), self._kind.read(entry.value, where)
+            if column is not None and kind is not None:
+                found.append(IndexConfig(column=column, unique=kind == "unique"))
         return tuple(found)
 
 
@@ -227,7 +240,7 @@ DATASET = Section[DatasetConfig](
                 name="refresh_sql",
                 shape=Text("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
             ),
-            Field(name="primary_key", shape=Text("the name of a column", max_length=MAX_COLUMN_LENGTH)),
+            Field(name="primary_key", shape=_ColumnName()),
             Field(name="indexes", shape=_Indexes()),
         ),
     ),

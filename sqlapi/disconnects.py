@@ -32,12 +32,11 @@ class HasFileno(Protocol):
 class Watch:
     """A watched connection. `gone` becomes true, once, when the client has left."""
 
-    __slots__ = ("_on_gone", "_watcher", "descriptor", "gone")
+    __slots__ = ("_on_gone", "_watcher", "gone")
 
-    def __init__(self, watcher: DisconnectWatcher | None, descriptor: int, on_gone: Callable[[], None]) -> None:
+    def __init__(self, watcher: DisconnectWatcher | None, on_gone: Callable[[], None]) -> None:
         self._watcher = watcher
         self._on_gone = on_gone
-        self.descriptor = descriptor
         self.gone = False
 
     def report(self) -> None:
@@ -56,7 +55,7 @@ class DisconnectWatcher:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[Watch, int] = {}  # with their descriptors
         self._thread: threading.Thread | None = None
         self._sleeps = True
 
@@ -68,9 +67,9 @@ class DisconnectWatcher:
         """
         descriptor = -1 if connection is None else connection.fileno()
         if descriptor < 0:
-            return Watch(None, descriptor, on_gone)
-        watch = Watch(self, descriptor, on_gone)
-        self._watches[descriptor] = watch
+            return Watch(None, on_gone)
+        watch = Watch(self, on_gone)
+        self._watches[watch] = descriptor
         # The thread waits for the first connection only; later ones are seen at its next look, which spares every
         # short statement a lock and a switch of threads. It says that it sleeps before it looks whether it may.
         if self._sleeps:
@@ -83,9 +82,7 @@ class DisconnectWatcher:
 
     def discard(self, watch: Watch) -> None:
         """Forget *watch*."""
-        # Its descriptor is no other connection's yet: the caller has it open.
-        if self._watches.get(watch.descriptor) is watch:
-            self._watches.pop(watch.descriptor, None)
+        self._watches.pop(watch, None)
 
     def _run(self) -> None:
         while True:
@@ -99,15 +96,16 @@ class DisconnectWatcher:
 
     def _gone(self) -> list[Watch]:
         """Look, without waiting, which clients have left."""
-        watched = dict(self._watches)
+        watched = {descriptor: watch for watch, descriptor in self._watches.copy().items()}
         poll = _native_poll()
         for descriptor in watched:
             poll.register(descriptor, _GONE)
         return [watched[descriptor] for descriptor, _ in poll.poll(0)]
 
     def _report(self, watch: Watch) -> None:
-        # The statement may have ended meanwhile, and its descriptor may be another connection by now.
-        if self._watches.get(watch.descriptor) is watch and self._watches.pop(watch.descriptor, None) is watch:
+        # The statement may have ended meanwhile, and its descriptor may be another connection by now: whoever takes the
+        # watch out, which is one step, decides.
+        if self._watches.pop(watch, None) is not None:
             watch.report()
 
 

@@ -43,7 +43,7 @@ def test_a_snapshot_has_what_is_declared(tmp_path: Path) -> None:
         deadline(),
     )
 
-    assert indexes_of(tmp_path, made) == [("a", True, True), ("B", True, False), ("c", False, False)]
+    assert indexes_of(tmp_path, made) == [("a", True, True), ("b", True, False), ("c", False, False)]
     assert rows(tmp_path, made) == [(1, "x", 1), (2, "y", 1)]
     verify(tmp_path / "state", made)
 
@@ -84,6 +84,18 @@ def test_a_type_that_no_index_holds_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match="The column a of d has a type without indexes"):
         builder(tmp_path).build(indexed(tmp_path, "s.parquet", indexes=(BY_A,)), None, deadline())
+
+
+@pytest.mark.parametrize("column", ['a"b', "select", "rowid", "x\ny", "Ümlaut", "_index_0"])
+def test_a_column_is_found_whatever_its_name(tmp_path: Path, column: str) -> None:
+    quoted = column.replace('"', '""')
+    duckdb.execute(f"""COPY (SELECT 7 AS "{quoted}") TO '{tmp_path}/s.parquet'""")
+    acceleration = {"primary_key": column.upper(), "indexes": (IndexConfig(column=column.lower()),)}
+
+    made = builder(tmp_path).build(indexed(tmp_path, "s.parquet", **acceleration), None, deadline())
+
+    assert [kinds for _, *kinds in indexes_of(tmp_path, made)] == [[True, True], [False, False]]
+    assert rows(tmp_path, made) == [(7,)]
 
 
 def test_an_index_is_of_what_the_refresh_sql_gives(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def test_a_traceback_is_kept(formatter: logging.Formatter) -> None:
         ("\ud800", r'"\ud800"', "\ud800"),
         (("a", 1), "\"('a', 1)\"", "('a', 1)"),
         (Path("/x"), "/x", "/x"),
+        (HTTPStatus.GONE, "410", 410),
     ],
 )
 def test_a_value(value: object, text: str, as_json: object) -> None:

@@ -764,7 +764,11 @@ views:
         ("acceleration: {refresh_sql: ' '}", f"{SQL}: must be one SELECT statement; found ' ' (it is blank)"),
         (
             "acceleration: {primary_key: ''}",
-            "acceleration.primary_key: must be the name of a column; found '' (it is blank)",
+            "acceleration.primary_key: must be the name of one column; found '' (it is blank)",
+        ),
+        (
+            "acceleration: {primary_key: '(a, b)'}",
+            "acceleration.primary_key: must be the name of one column; found '(a, b)' (an index has one column)",
         ),
         (
             "acceleration: {indexes: [a]}",
@@ -774,7 +778,14 @@ views:
             "acceleration: {indexes: {a: uniqe}}",
             f"{INDEXES}.a: must be enabled or unique; found 'uniqe' (did you mean unique?)",
         ),
-        ("acceleration: {indexes: {'(a, b)': unique}}", f"{INDEXES}.'(a, b)': must be the name of one column"),
+        (
+            "acceleration: {indexes: {'(a, b)': unique}}",
+            f"{INDEXES}.'(a, b)': must be the name of one column; found '(a, b)' (an index has one column)",
+        ),
+        (
+            "acceleration: {indexes: {' ': unique}}",
+            f"{INDEXES}.' ': must be the name of one column; found ' ' (it is blank)",
+        ),
         ("acceleration: {enabled: yes}", "acceleration.enabled: must be true or false; found 'yes'"),
         (
             "acceleration: {refresh_check_interval: 10}",
