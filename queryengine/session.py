@@ -53,6 +53,7 @@ from queryengine.errors import (
 )
 from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS, LongAnswers, Pace
 from queryengine.parameters import UNKNOWN_TYPE, bind, nulls
+from queryengine.threads import Threads
 from queryengine.values import arrow_projection
 from queryengine.views import GatedView
 from runtimeconf.model import QueryConfig, RuntimeConfig
@@ -473,6 +474,8 @@ class EngineInstance:
         self.long_answers = LongAnswers()
         self.brief_answers = BriefAnswers()
         self.known_fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
+        #: None where statements run side by side: the number is that of the whole instance.
+        self._threads = Threads(len(os.sched_getaffinity(0)), self._set_threads) if config.query.workers == 1 else None
         self._idle: deque[Cursor] = deque()
         self._closed = False
 
@@ -533,17 +536,11 @@ class EngineInstance:
         """
         values = _values(statement, parameters)
         self._require(statement.relations)
-        shared = self._may_share(statement)
-        if watchdog and encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
-            fetched = self._fetched(statement, values, interruption, encoding, watchdog)
-            if fetched is not None:
-                return fetched
-        reader = Reader(self, self._take(shared=shared), interruption, shared=shared)
-        try:
-            reader.start(statement, values)
-        except BaseException:
-            reader.close()
-            raise
+        if self._threads is None:
+            return self._run(statement, values, interruption, encoding, watchdog)
+        self._threads.begin(statement.pattern)
+        reader = self._run(statement, values, interruption, encoding, watchdog)
+        self._threads.learn(statement.pattern, whole=reader.short)
         return reader
 
     def describe(
@@ -592,6 +589,27 @@ class EngineInstance:
     def is_steady(self, statement: GatedStatement) -> bool:
         """Say whether its parameters and the data alone decide the answer of *statement*."""
         return statement.plain and self._unsteady.isdisjoint(statement.relations)
+
+    def _run(
+        self,
+        statement: GatedStatement,
+        values: list[Any] | dict[str, Any] | None,
+        interruption: Interruption,
+        encoding: Encoding | None,
+        watchdog: Watchdog | None,
+    ) -> Reader:
+        shared = self._may_share(statement)
+        if watchdog and encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
+            fetched = self._fetched(statement, values, interruption, encoding, watchdog)
+            if fetched is not None:
+                return fetched
+        reader = Reader(self, self._take(shared=shared), interruption, shared=shared)
+        try:
+            reader.start(statement, values)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
 
     def _fetched(
         self,
@@ -643,6 +661,13 @@ class EngineInstance:
                 cursor.connection.close()
             return Cursor(self._connection.cursor())
 
+    def _set_threads(self, number: int) -> None:
+        try:
+            with self._lock:
+                self._connection.execute(f"SET GLOBAL threads = {number}")
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self.failure(exc) from exc
+
     def _require(self, relations: frozenset[str]) -> None:
         for name in sorted(relations):
             if name in self._unavailable:
@@ -666,6 +691,8 @@ class EngineInstance:
             self._define_view(view)
         # A clock that needs no thread of Python; it starts after ours, so it rings second. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
+        if self._threads is not None:
+            execute("SET allowed_configs = ['threads']")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 

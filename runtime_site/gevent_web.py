@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import gevent
+import gevent.socket
 from gevent.pool import Pool
 from gunicorn.http import wsgi as http_wsgi
 from gunicorn.http.errors import NoMoreData, ParseException
@@ -26,6 +27,7 @@ from gunicorn.http.parser import RequestParser
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
+from runtime_site.connection_counts import ConnectionCounts
 from runtime_site.descriptors import raise_soft_limit
 from runtime_site.gevent_connections import ClientConnection
 from runtime_site.refusals import refuse
@@ -50,8 +52,14 @@ _STOP_MARGIN_S = 1.0
 _ACCEPT_PAUSE_S = 0.2
 #: The same when a connection is just being closed for it.
 _ROOM_PAUSE_S = 0.01
+#: Seconds that a worker leaves a connection to those that have fewer.
+_TURN_S = 0.005
 #: At most one line about that in so many seconds.
 _WARNING_INTERVAL_S = 10.0
+
+
+#: Of the workers; the arbiter loads this module before it forks them.
+_COUNTS = ConnectionCounts()
 
 
 class _Request(Request):
@@ -135,11 +143,13 @@ class GeventWebWorker(GeventWorker):
         gc.freeze()
         if self.cfg.is_ssl:
             self._tls = ssl_context(self.cfg)
+        _COUNTS.join(self.age)
         acceptors = [gevent.spawn(self._accept, listener) for listener in self.sockets]
         while self.alive:
             self.notify()
             gevent.sleep(_LOOK_S)
         gevent.killall(acceptors)
+        _COUNTS.leave()
         for listener in self.sockets:
             listener.close()
         self._drain()
@@ -173,6 +183,9 @@ class GeventWebWorker(GeventWorker):
 
     def _accept_one(self, listener: Any) -> None:
         """Wait for a connection, and have it served as soon as there is room for it."""
+        gevent.socket.wait_read(listener.fileno())
+        if _COUNTS.others_have_fewer():
+            gevent.sleep(_TURN_S)
         try:
             client, address = listener.accept()
         except OSError as error:
@@ -183,6 +196,7 @@ class GeventWebWorker(GeventWorker):
         while self._pool.full():
             self._make_room()
             self._pool.wait_available(timeout=_LOOK_S)
+        _COUNTS.add(1)
         self._pool.spawn(self._converse, listener.getsockname(), client, address)
         gevent.sleep(0)
 
@@ -226,6 +240,7 @@ class GeventWebWorker(GeventWorker):
         finally:
             self._idle.pop(connection, None)
             connection.close()
+            _COUNTS.add(-1)
 
     def _next_request(self, connection: ClientConnection, parser: Any) -> Any:
         """
