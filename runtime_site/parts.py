@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
+import importlib.abc
 import logging.config
 import os
 import re
@@ -120,12 +120,21 @@ def receive() -> None:
     for number in _MEANINGLESS:
         signal.signal(number, signal.SIG_IGN)
     leave_no_core()
-    for name in _UNUSED:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # what the import system takes for "not there"
+    # Not by None in `sys.modules`: what Cython compiled takes that for the module itself.
+    sys.meta_path.insert(0, _Absent())
     runtimeconf.state.set_config(config)
     who = access.from_handover(config, extra.pop("access")) if "access" in extra else access.nobody(config)
     authkeys.state.set_access(who)
     _received = config, extra
+
+
+class _Absent(importlib.abc.MetaPathFinder):
+    """Finds that what a part has no use for is not installed."""
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        """Raise ModuleNotFoundError for the packages of `_UNUSED`; leave all others to those after this."""
+        if fullname in _UNUSED:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def web_workers() -> int:

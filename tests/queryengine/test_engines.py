@@ -573,8 +573,8 @@ def test_the_time_limit_holds_under_way(start_engine: StartEngine) -> None:
 
 
 def test_a_slow_reader_keeps_no_place_beyond_the_time_limit(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=2)
-    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
+    engine = start_engine(timeout_s=5)
+    result = engine.run(Query(sql="SELECT * FROM range(2000000000)"))
     next(iter(result))
 
     wait_until(lambda: not engine.active(""))
@@ -804,7 +804,8 @@ def test_r01_readers_see_old_or_new_while_data_is_replaced(publisher: Publisher,
         reader.join()
 
     assert errors == []
-    assert seen[-1] == 14
+    (row,) = rows(engine, "SELECT min(g) AS low, max(g) AS high FROM all_of_it")
+    assert row == {"low": 14, "high": 14}
 
 
 def test_r18_a_damaged_snapshot_gives_no_wrong_rows(publisher: Publisher, start_engine: StartEngine) -> None:
