@@ -13,12 +13,12 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import machine, pictures, report
-from benchmarks.bench import Effort, Place, Results, run_alone, run_curve, run_stage, say
+from benchmarks.bench import Curve, Effort, Place, Results, Row, run_alone, run_curve, run_stage, say
 from benchmarks.catalogue import Catalogue, catalogue
 from benchmarks.report import Report
 from benchmarks.tables import Tables
@@ -34,12 +34,8 @@ def main() -> int:
     if options.from_json:
         found = Report.from_json(options.from_json.read_text(encoding="utf-8"))
     else:
-        chosen = set(options.only.split(",")) if options.only else set(everything.names)
-        if unknown := chosen - set(everything.names):
-            sys.stderr.write(f"There is no {', '.join(sorted(unknown))}; there are {', '.join(everything.names)}\n")
-            return 2
-        if options.against:
-            everything = _only_against(everything, set(options.against.split(",")))
+        chosen = _listed(options.only, everything.names)
+        everything = _only_against(everything, _listed(options.against, everything.subjects))
         found = _measure(everything, chosen, options)
     _write(found, everything, options)
     return 0
@@ -78,11 +74,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _listed(option: str | None, names: Sequence[str]) -> set[str]:
+    """Return the *names* that an option lists, all of them when it is not given; ends the program for another name."""
+    listed = set(option.split(",")) if option else set(names)
+    if unknown := listed - set(names):
+        sys.stderr.write(f"There is no {', '.join(sorted(unknown))}; there are {', '.join(names)}\n")
+        sys.exit(2)
+    return listed
+
+
 def _only_against(everything: Catalogue, names: set[str]) -> Catalogue:
     """Return what is left when only these subjects are measured; rows that start things themselves stay whole."""
 
-    def kept(given: object) -> list[str]:
-        return [name for name in given.subjects if name in names]  # type: ignore[attr-defined]
+    def kept(given: Row | Curve) -> list[str]:
+        return [name for name in given.subjects if name in names]
 
     return Catalogue(
         stages=tuple(

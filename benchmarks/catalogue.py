@@ -27,6 +27,12 @@ class Catalogue:
         """The names of all rows and curves."""
         return (*(row.name for row in self.rows), *(curve.name for curve in self.curves))
 
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The names of all subjects that take turns, each once, in the order in which they come up."""
+        rows = [row for stage in self.stages for row in stage.rows]
+        return tuple(dict.fromkeys(name for measured in (*rows, *self.curves) for name in measured.subjects))
+
 
 def catalogue(peers: Path) -> Catalogue:
     """Return what there is, its peers installed below that directory."""

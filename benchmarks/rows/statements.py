@@ -14,7 +14,7 @@ from benchmarks.subjects import DuckDBInProcess, Running, bare_view, bare_wsgi, 
 MB = 1e6
 ROWS = 1_000_000
 ITEMS, FEW_ITEMS = "items_1000000", "items_100000"
-CACHED = "Latchkey, cache on"
+CACHED = "Latchkey with its cache"
 CACHE = {"results_cache": {"enabled": True, "max_bytes": "64MiB"}}
 
 SELECT_1 = Statement("SELECT {}")
