@@ -30,8 +30,8 @@ class Catalogue:
     @property
     def subjects(self) -> tuple[str, ...]:
         """The names of all subjects that take turns, each once, in the order in which they come up."""
-        rows = [row for stage in self.stages for row in stage.rows]
-        return tuple(dict.fromkeys(name for measured in (*rows, *self.curves) for name in measured.subjects))
+        rows: tuple[Row | Curve, ...] = (*(row for stage in self.stages for row in stage.rows), *self.curves)
+        return tuple(dict.fromkeys(name for row in rows for name in row.subjects))
 
 
 def catalogue(peers: Path) -> Catalogue:
