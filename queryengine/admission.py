@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from queryengine.cancellation import Interruption
@@ -29,13 +29,18 @@ class Standing(enum.Enum):
 
 
 class Ticket:
-    """A statement before `Turns`: what it was told so far. *decided* is called when it need wait no longer."""
+    """
+    A statement before `Turns`: what it was told so far. *decided* is called when it need wait no longer.
 
-    __slots__ = ("decided", "key", "standing")
+    A *patient* one has a turn elsewhere as well, before long.
+    """
 
-    def __init__(self, key: str, decided: Callable[[], None]) -> None:
+    __slots__ = ("decided", "key", "patient", "standing")
+
+    def __init__(self, key: str, decided: Callable[[], None], *, patient: bool = False) -> None:
         self.key = key
         self.decided = decided
+        self.patient = patient
         self.standing = Standing.WAITING
 
 
@@ -45,20 +50,22 @@ class Turns:
 
     With *several_keys* a key never holds the last place, so that another key's next statement finds one.
     When the queue is full, a key with fewer statements waiting takes the place of the newest of the key with most.
+    A patient statement waits as soon as *plenty* run (as many as there are *workers*, unless given).
     """
 
-    def __init__(self, *, workers: int, max_queued: int, several_keys: bool = True) -> None:
+    def __init__(self, *, workers: int, max_queued: int, several_keys: bool = True, plenty: int | None = None) -> None:
         self.running = 0
         self.waiting = 0
         self._workers = workers
+        self._plenty = workers if plenty is None else plenty
         self._per_key = max(1, workers - 1) if several_keys else workers
         self._max_queued = max_queued
         self._running: dict[str, int] = {}
-        self._queues: dict[str, deque[Ticket]] = {}  # in the order of the round; no queue in it is empty
+        self._queues: OrderedDict[str, deque[Ticket]] = OrderedDict()  # in the order of the round; none is empty
 
-    def ask(self, key: str, decided: Callable[[], None]) -> Ticket:
+    def ask(self, key: str, decided: Callable[[], None], *, patient: bool = False) -> Ticket:
         """
-        Ask for a place for a statement of *key*, which is "" when the caller has none.
+        Ask for a place for a statement of *key*, which is "" when the caller has none. It may be *patient*.
 
         The answer is admitted, or waits; then *decided* is called, within another call to this object, once it is
         admitted or turned away.
@@ -66,9 +73,9 @@ class Turns:
         Raises:
             EngineBusyError: The queue is full.
         """
-        ticket = Ticket(key, decided)
-        if self.running < self._workers and self.may_run(key) and key not in self._queues:
-            # Whoever waits now waits for a place of its own key, not for this one.
+        ticket = Ticket(key, decided, patient=patient)
+        # Whoever waits now waits for a place that is not free, or for one of its own key, or has patience.
+        if self._has_place_for(ticket):
             self._admit(ticket)
             return ticket
         if self.waiting >= self._max_queued:
@@ -85,9 +92,17 @@ class Turns:
         elif standing is Standing.ADMITTED:
             self._give_back(ticket.key)
 
+    def hurry(self, ticket: Ticket) -> None:
+        """Have the statement of *ticket* be patient no longer."""
+        ticket.patient = False
+        self._admit_waiting()
+
     def may_run(self, key: str) -> bool:
         """Whether *key* does not hold all places that it may."""
         return not key or self._running.get(key, 0) < self._per_key
+
+    def _has_place_for(self, ticket: Ticket) -> bool:
+        return self.running < (self._plenty if ticket.patient else self._workers) and self.may_run(ticket.key)
 
     def _admit(self, ticket: Ticket) -> None:
         self.running += 1
@@ -99,17 +114,20 @@ class Turns:
         self._running[key] -= 1
         if not self._running[key]:
             del self._running[key]
-        while self.running < self._workers:
-            next_key = next((waiting for waiting in self._queues if self.may_run(waiting)), None)
-            if next_key is None:
-                return
-            queue = self._queues.pop(next_key)
-            ticket = queue.popleft()
-            self.waiting -= 1
-            if queue:
-                self._queues[next_key] = queue  # at the end of the round
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self.running < self._workers and (ticket := self._next()) is not None:
+            self._drop(ticket)
+            if ticket.key in self._queues:
+                self._queues.move_to_end(ticket.key)  # the end of the round
             self._admit(ticket)
             ticket.decided()
+
+    def _next(self) -> Ticket | None:
+        return next(
+            (ticket for queue in self._queues.values() for ticket in queue if self._has_place_for(ticket)), None
+        )
 
     def _make_room(self, key: str) -> None:
         greediest = max(self._queues, key=lambda other: len(self._queues[other]), default=key)

@@ -9,8 +9,13 @@ say so now and then: then a statement costs no message at all. The broker takes 
 have it: another key at once, another process of the same key after `QUANTUM_S`, so that each has its share. One that
 does not come back soon is used for a long statement: then it asks for another as well.
 
-From a client: `{"do":"enter","id","key","sql","started"}` asks for a place for a statement, `{"do":"leave","id"}` ends
-its wait; `{"do":"runs","place","id","sql","started"}` says what a place is used for now (no id: for nothing),
+More places than processors are good for statements of which some take long, and only cost where all are short. So a
+process whose places move on asks for another with patience: it is given while there are fewer than processors. And
+where more than these move on, one is called back.
+
+From a client: `{"do":"enter","id","key","sql","started"}` asks for a place for a statement, `"soon":true` says with
+patience, `{"do":"hurry","id"}` ends the patience and `{"do":"leave","id"}` the wait;
+`{"do":"runs","place","id","sql","started"}` says what a place is used for now (no id: for nothing),
 `{"do":"leave","place"}` gives it back (`"kill"` names a statement whose worker is killed first);
 `{"do":"active","ask","key"}` lists the statements of a key, `{"do":"cancel","ask","key","id"}` stops one; a statement
 with `"inner":true` is the runtime's own, and no caller's to see or stop. To a client:
@@ -24,6 +29,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import selectors
 import socket
@@ -58,6 +64,8 @@ SHARE_S = 0.2
 RECALL_S = 0.02
 #: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
 UNSEEN_LOOKS = 3
+#: A place moves on if its client has told within this time that it is used for another statement.
+MOVES_S = 0.15
 
 _RECEIVE_BYTES = 64 * 1024
 _BACKLOG = 128
@@ -87,7 +95,7 @@ class _Statement:
 class _Place:
     """A place that a client process has, and the statement it was last known to use it for."""
 
-    __slots__ = ("client", "number", "recalled_at", "since", "statement", "ticket", "unseen")
+    __slots__ = ("client", "moved_at", "number", "recalled_at", "since", "statement", "ticket", "unseen")
 
     def __init__(self, number: int, statement: _Statement) -> None:
         self.number = number
@@ -96,6 +104,7 @@ class _Place:
         self.statement: _Statement | None = statement
         self.since = time.monotonic()
         self.recalled_at: float | None = None
+        self.moved_at = -math.inf
         self.unseen = 0
 
     @property
@@ -106,6 +115,10 @@ class _Place:
     def is_awaited(self, now: float) -> bool:
         """Whether its client was asked for it so lately that it may come at any moment."""
         return self.recalled_at is not None and now < self.recalled_at + RECALL_S
+
+    def moves(self, now: float) -> bool:
+        """Whether it serves one statement after the other, and goes on to."""
+        return self.recalled_at is None and now < self.moved_at + MOVES_S
 
 
 class _Client:
@@ -133,11 +146,20 @@ class Broker:
     Args:
         path: Of the socket; a file that a dead predecessor left there is removed.
         limits: Workers, queue length and queue time-out.
+        processors: How many there are.
         several_keys: Whether there is more than one key to be fair to.
         kill: Ends the worker that runs the statement of this id, if one does.
     """
 
-    def __init__(self, path: Path, limits: QueryConfig, *, several_keys: bool, kill: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limits: QueryConfig,
+        *,
+        several_keys: bool,
+        kill: Callable[[str], None],
+        processors: int | None = None,
+    ) -> None:
         """
         Listen at *path*.
 
@@ -147,7 +169,13 @@ class Broker:
         self.draining = False
         self._kill = kill
         self._path = path
-        self._turns = Turns(workers=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
+        self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
+        self._turns = Turns(
+            workers=limits.workers,
+            max_queued=limits.max_queued,
+            several_keys=several_keys,
+            plenty=min(self._processors, limits.workers),
+        )
         self._queue_timeout_s = limits.queue_timeout_s
         self._queued: OrderedDict[_Statement, None] = OrderedDict()  # oldest first
         self._clients: set[_Client] = set()
@@ -333,15 +361,20 @@ class Broker:
     def _obey(self, client: _Client, fields: dict[str, Any]) -> None:
         match fields.get("do"):
             case "enter":
-                self._enter(_Statement(client, fields, _text(fields, "key"), next(self._serials)))
+                statement = _Statement(client, fields, _text(fields, "key"), next(self._serials))
+                self._enter(statement, patient=fields.get("soon") is True)
             case "runs":
                 self._note(client, fields)
             case "leave" if "place" in fields:
                 self._give_back(client, _number(fields, "place"), fields.get("kill"))
-            case "leave":
-                statement = client.waiting.get(_text(fields, "id"))
-                if statement is not None:  # else it was admitted, refused or turned away meanwhile
-                    self._forget(statement)
+            case "hurry" | "leave" as what:
+                waiting = client.waiting.get(_text(fields, "id"))
+                if waiting is None:  # it was admitted, refused or turned away meanwhile
+                    return
+                if what == "hurry":
+                    self._turns.hurry(waiting.ticket)
+                else:
+                    self._forget(waiting)
             case "active":
                 key = _text(fields, "key")
                 self._say(client, {"is": "active", "ask": fields.get("ask"), "statements": self._active(key)})
@@ -351,7 +384,7 @@ class Broker:
             case other:
                 raise FrameError(f"a message asks for {other!r:.40}")
 
-    def _enter(self, statement: _Statement) -> None:
+    def _enter(self, statement: _Statement, *, patient: bool) -> None:
         client = statement.client
         if statement.id in client.waiting:
             raise FrameError("a statement entered twice")
@@ -359,7 +392,7 @@ class Broker:
             self._say(client, {"is": "stopping", "id": statement.id})
             return
         try:
-            statement.ticket = self._turns.ask(statement.key, partial(self._decided, statement))
+            statement.ticket = self._turns.ask(statement.key, partial(self._decided, statement), patient=patient)
         except EngineBusyError as error:
             self._refuse(statement, error)
             return
@@ -387,6 +420,8 @@ class Broker:
             if other.statement is not None and other.statement.id == statement.id:
                 other.statement = None
         place.statement = statement
+        place.moved_at = time.monotonic()
+        self._recall_if_too_many_move(place)
 
     def _give_back(self, client: _Client, number: int, kill: object) -> None:
         place = client.places.get(number)
@@ -465,6 +500,14 @@ class Broker:
             elif wanted := [place for place in wanted if not place.is_recalled]:
                 self._recall(min(wanted, key=lambda place: place.statement is not None))
 
+    def _recall_if_too_many_move(self, place: _Place) -> None:
+        """Ask for a place that moves on if there are more of that kind than processors, and its client has another."""
+        now = time.monotonic()
+        moving = [one for one in self._places.values() if one.moves(now)]
+        of_client = [one for one in moving if one.client is place.client and one.ticket.key == place.ticket.key]
+        if len(moving) > self._processors and len(of_client) > 1:
+            self._recall(place)
+
     def _should_have(self, statement: _Statement, place: _Place, now: float) -> bool:
         """Whether a statement that waits should have a place of somebody else who keeps it."""
         if place.ticket.key != statement.key:
@@ -477,7 +520,8 @@ class Broker:
             return False
         its, theirs = (client.places_of(statement.key) for client in (statement.client, place.client))
         # A share may be all long statements, which help nobody who waits: after a while it does not count.
-        return its == 0 or theirs > its + 1 or now >= statement.since + SHARE_S
+        in_vain = not statement.ticket.patient and now >= statement.since + SHARE_S
+        return its == 0 or theirs > its + 1 or in_vain
 
     def _refuse(self, statement: _Statement, error: EngineBusyError) -> None:
         fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}

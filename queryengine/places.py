@@ -11,6 +11,7 @@ place is used for. The broker asks for it back when somebody else should have it
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -84,12 +85,13 @@ class Place:
 class _Waiting:
     """A statement that waits."""
 
-    __slots__ = ("party", "since", "told")
+    __slots__ = ("is_patient", "party", "since", "told")
 
     def __init__(self, party: Party) -> None:
         self.party = party
         self.since = time.monotonic()
         self.told = False
+        self.is_patient = False  # as the broker was told
 
 
 class Places:
@@ -104,6 +106,8 @@ class Places:
         self._places: dict[int, Place] = {}
         self._kept: dict[str, list[Place]] = {}  # those without a party, by key
         self._had: dict[str, int] = {}  # how many there are of a key that will serve another statement
+        self._moved_at: dict[str, float] = {}  # when one of these was last passed on, by key
+        self._asked_at: dict[str, float] = {}  # when another one was last asked for though these move on, by key
         self.link.start()
 
     def enter(self, party: Party) -> None:
@@ -127,7 +131,7 @@ class Places:
                 return
             waiting = _Waiting(party)
             # With a place of its own the process serves itself: soon, or else the broker hears of it.
-            if (self.link.is_stopping or not self._had.get(party.key)) and not self._tell(waiting):
+            if (self.link.is_stopping or not self._had.get(party.key)) and not self._tell(waiting, patient=False):
                 raise unreachable()
             self._parties[party.query_id] = party
             self._waiting.setdefault(party.key, deque()).append(waiting)
@@ -164,9 +168,9 @@ class Places:
     def tell(self) -> None:
         """Tell the broker all that it does not know yet."""
         with self.lock:
-            for queue in self._waiting.values():
+            for key, queue in self._waiting.items():
                 for waiting in queue:
-                    self._tell(waiting)
+                    self._tell(waiting, patient=key in self._had)
             for place in self._places.values():
                 self._tell_use(place)
 
@@ -215,6 +219,8 @@ class Places:
             self._kept.clear()
             self._places.clear()
             self._had.clear()
+            self._moved_at.clear()
+            self._asked_at.clear()
             self._refuse_all()
         _close(*(place.connection for place in kept))
 
@@ -262,6 +268,7 @@ class Places:
 
     def _pass(self, place: Place, waiting: _Waiting) -> None:
         self._use(place, waiting.party)
+        self._moved_at[place.key] = place.since
         if waiting.told:
             self._tell_use(place)  # which ends its wait at the broker
         waiting.party.admitted()
@@ -291,8 +298,10 @@ class Places:
         self._had[place.key] -= 1
         if not self._had[place.key]:
             del self._had[place.key]
+            self._moved_at.pop(place.key, None)
+            self._asked_at.pop(place.key, None)
             for waiting in self._waiting.get(place.key, ()):
-                self._tell(waiting)
+                self._hurry(waiting)
 
     def _is_lost(self, place: Place) -> bool:
         return self._places.get(place.number) is not place
@@ -333,12 +342,28 @@ class Places:
                 waiting.party.refused(unreachable())
         self._waiting.clear()
 
-    def _tell(self, waiting: _Waiting) -> bool:
-        """Have the broker know of a statement that waits; whether it can be told."""
+    def _tell(self, waiting: _Waiting, *, patient: bool) -> bool:
+        """Have the broker know of a statement that waits, unless it does; whether it can be told."""
         if waiting.told:
             return True
-        waiting.told = True
-        return self.link.say({"do": "enter", "key": waiting.party.key, **waiting.party.entry()})
+        waiting.told, waiting.is_patient = True, patient
+        soon = {"soon": True} if patient else {}
+        return self.link.say({"do": "enter", "key": waiting.party.key, **soon, **waiting.party.entry()})
+
+    def _hurry(self, waiting: _Waiting) -> None:
+        """Have the broker give a statement that waits a place as soon as there is one."""
+        self._tell(waiting, patient=False)
+        if waiting.is_patient:
+            waiting.is_patient = False
+            self.link.say({"do": "hurry", "id": waiting.party.query_id})
+
+    def _ask(self, key: str, waiting: _Waiting, now: float) -> None:
+        """Ask for another place: at once if those of the key stand still, else now and then, and with patience."""
+        if now >= self._moved_at.get(key, -math.inf) + ASK_S:
+            self._hurry(waiting)
+        elif now >= self._asked_at.get(key, -math.inf) + TELL_S:
+            self._asked_at[key] = now
+            self._tell(waiting, patient=True)
 
     def _tell_use(self, place: Place) -> None:
         if place.changed:
@@ -348,11 +373,12 @@ class Places:
             self.link.say({"do": "runs", "place": place.number, **entry})
 
     def _tell_what_is_due(self, now: float) -> None:
-        for queue in self._waiting.values():
+        for key, queue in self._waiting.items():
+            if now >= queue[0].since + ASK_S:
+                self._ask(key, queue[0], now)
             for waiting in queue:
-                asks = waiting is queue[0] and now >= waiting.since + ASK_S
-                if asks or now >= waiting.since + TELL_S:
-                    self._tell(waiting)
+                if now >= waiting.since + TELL_S:
+                    self._tell(waiting, patient=True)
         for place in self._places.values():
             if place.party is None or now >= place.told_at + TELL_S:
                 self._tell_use(place)

@@ -53,7 +53,7 @@ def one_row(peer: Peer) -> None:
 class ScriptedEngine:
     """Answers `SELECT 1`, and each statement in `scripts` by its function, in a thread of its own."""
 
-    def __init__(self, state_dir: Path, limits: QueryConfig) -> None:
+    def __init__(self, state_dir: Path, limits: QueryConfig, processors: int = 8) -> None:
         self.scripts: dict[str, Script] = {"SELECT 1": one_row}
         self.requests: list[dict[str, Any]] = []
         self.connections = 0
@@ -67,7 +67,9 @@ class ScriptedEngine:
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
         self._listener.listen(64)
-        self.broker = Broker(state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append)
+        self.broker = Broker(
+            state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append, processors=processors
+        )
         self._ends = threading.Event()
         self._threads = [
             threading.Thread(target=self._poll, daemon=True),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queryengine.admission import Admission, Place
+from queryengine.admission import Admission, Place, Standing, Ticket, Turns
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
 from tests.queryengine.publishing import wait_until
@@ -150,6 +150,43 @@ def test_a_key_may_take_the_only_place() -> None:
     admission.enter("a", Interruption())
 
     assert admission.running == 1
+
+
+def test_a_patient_statement_waits_where_plenty_run() -> None:
+    turns = Turns(workers=4, max_queued=8, several_keys=False, plenty=2)
+
+    def ask(*, patient: bool) -> Ticket:
+        return turns.ask("k", lambda: None, patient=patient)
+
+    running = [ask(patient=True), ask(patient=True)]
+    first, second, hurried = (ask(patient=True) for _ in range(3))
+    running.append(ask(patient=False))
+    assert [ticket.standing for ticket in running] == [Standing.ADMITTED] * 3, "who has no patience does not wait"
+
+    turns.hurry(hurried)
+    assert hurried.standing is Standing.ADMITTED
+    assert (turns.running, turns.waiting) == (4, 2)
+    for ticket in running[:2]:
+        turns.leave(ticket)
+        assert first.standing is Standing.WAITING, "as many as plenty still run"
+    turns.leave(running[2])
+    assert [ticket.standing for ticket in (first, second)] == [Standing.ADMITTED, Standing.WAITING]
+    turns.leave(hurried)
+    assert second.standing is Standing.ADMITTED
+    assert (turns.running, turns.waiting) == (2, 0)
+
+
+def test_a_patient_statement_keeps_no_place_from_another_key() -> None:
+    turns = Turns(workers=2, max_queued=8, plenty=1)
+    running = turns.ask("flood", lambda: None)
+    patient = turns.ask("flood", lambda: None, patient=True)
+
+    assert turns.ask("other", lambda: None).standing is Standing.ADMITTED
+    waiting = turns.ask("third", lambda: None)
+    turns.leave(running)
+
+    assert waiting.standing is Standing.ADMITTED
+    assert patient.standing is Standing.WAITING
 
 
 def test_waiting_ends_after_the_queue_timeout() -> None:

@@ -24,10 +24,11 @@ class Bench:
 
     def __init__(self, path: Path, **settings: Any) -> None:
         several_keys = settings.pop("several_keys", True)
+        processors = settings.pop("processors", 8)
         limits = QueryConfig(**{"workers": 2, "max_queued": 4, "queue_timeout_s": 60.0, **settings})
         self.path = path
         self.killed: list[str] = []
-        self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append)
+        self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append, processors=processors)
         self._clients = ExitStack()
 
     def client(self) -> Client:
@@ -65,8 +66,9 @@ class Client:
         self.socket.sendall(data)
         return self.heard()
 
-    def enter(self, query_id: str, key: str = "k") -> list[dict[str, Any]]:
-        return self.say(do="enter", id=query_id, key=key, sql=f"SELECT '{query_id}'", started="2026-01-01T00:00:00Z")
+    def enter(self, query_id: str, key: str = "k", **more: Any) -> list[dict[str, Any]]:
+        fields = {"id": query_id, "key": key, "sql": f"SELECT '{query_id}'", "started": "2026-01-01T00:00:00Z"}
+        return self.say(do="enter", **fields, **more)
 
     def leave(self, query_id: str, *, kill: bool = False) -> list[dict[str, Any]]:
         """Give back the place that was given for this statement, or end its wait."""
@@ -417,6 +419,69 @@ def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
     next(iter(bench.broker._queued)).since -= SHARE_S
 
     assert second.recalled() == {"short"}
+
+
+def test_a_statement_with_patience_gets_a_place_while_there_are_fewer_than_processors(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(workers=4, several_keys=False, processors=2)
+    client = bench.client()
+
+    assert client.enter("1", soon=True) == [admitted("1")]
+    assert client.enter("2", soon=True) == [admitted("2")]
+    assert client.enter("3", soon=True) == []
+    assert client.enter("4", soon=True) == []
+    assert dict(listed(client))["3"] == "queued"
+    assert client.enter("5") == [admitted("5")], "one without patience does not wait for those"
+
+    assert client.say(do="hurry", id="4") == [admitted("4")]
+    assert client.say(do="hurry", id="4") == [], "it has its place"
+    client.leave("5")
+    client.leave("4")
+    assert client.leave("1") == [admitted("3")]
+
+
+def test_of_places_that_move_on_as_many_are_kept_as_processors(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.MOVES_S", 60.0)
+    bench = make_bench(workers=6, several_keys=False, processors=2)
+    flood, calm = bench.client(), bench.client()
+    for query_id in ("1", "2", "3", "long"):
+        flood.enter(query_id)
+    calm.enter("c")
+
+    for number, query_id in enumerate(["1", "2", "1", "2"]):
+        runs(flood, flood.places[query_id], f"next {number}")
+        assert flood.recalled() == set()
+    runs(flood, flood.places["3"], "next 4")
+    assert flood.recalled() == {"3"}
+    flood.leave("3")
+
+    runs(calm, calm.places["c"], "next c")
+    assert calm.recalled() == set(), "it is the only one of its process"
+    runs(flood, flood.places["1"], "next 5")
+    assert flood.recalled() == {"1"}
+    flood.leave("1")
+    runs(flood, flood.places["2"], "next 6")
+    assert flood.recalled() == set(), "the long statement's place does not count"
+
+
+def test_who_has_patience_takes_no_place_of_another_process_that_has_no_more(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    bench = make_bench(workers=2, several_keys=False, processors=2)
+    first, second = bench.client(), bench.client()
+    first.enter("1")
+    second.enter("2")
+
+    first.enter("waits", soon=True)
+    next(iter(bench.broker._queued)).since -= SHARE_S
+    assert second.recalled() == set()
+    first.say(do="hurry", id="waits")
+
+    assert second.recalled() == {"2"}
 
 
 def test_draining_calls_all_places_back(bench: Bench) -> None:

@@ -28,11 +28,11 @@ ROW = [b'[{"a":1}]']
 class Tier:
     """An engine whose workers keep connections, and client processes of it."""
 
-    def __init__(self, state_dir: Path, stack: ExitStack, **limits: Any) -> None:
+    def __init__(self, state_dir: Path, stack: ExitStack, processors: int = 8, **limits: Any) -> None:
         query = QueryConfig(**{"workers": 2, "max_queued": 8, "queue_timeout_s": LONG_S, **limits})
         self._config = RuntimeConfig(file=state_dir / "runtime.yaml", state_dir=state_dir, query=query)
         self._stack = stack
-        self.engine = ScriptedEngine(state_dir, query)
+        self.engine = ScriptedEngine(state_dir, query, processors)
         self.engine.keeps = True
         stack.callback(self.engine.close)
 
@@ -49,7 +49,7 @@ class Tier:
 @pytest.fixture
 def make_tier(tmp_path: Path) -> Iterator[Callable[..., Tier]]:
     with ExitStack() as stack:
-        yield lambda **limits: Tier(tmp_path, stack, **limits)
+        yield lambda **settings: Tier(tmp_path, stack, **settings)
 
 
 @pytest.fixture
@@ -177,6 +177,34 @@ def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier])
         ends.set()
         for thread in threads:
             thread.join(LONG_S)
+
+
+def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callable[..., Tier]) -> None:
+    tier = make_tier(workers=4, max_queued=64, processors=1)
+    client = tier.client()
+    tier.engine.scripts["endless"] = endless
+    ends = threading.Event()
+
+    def keep_busy() -> None:
+        while not ends.is_set():
+            assert ask(client) == ROW
+
+    threads = [threading.Thread(target=keep_busy, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: sum(client._places._had.values()) > 1, within_s=LONG_S)
+        wait_until(lambda: sum(client._places._had.values()) == 1, within_s=LONG_S)
+        held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
+        assert next(held) == b"x"
+        answered = len(tier.engine.requests)
+        wait_until(lambda: len(tier.engine.requests) > answered + 8, within_s=LONG_S)
+        held.close()
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(LONG_S)
+    tier.wait_until_idle()
 
 
 def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
