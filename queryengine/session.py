@@ -184,7 +184,7 @@ class Reader:
             self._begin()
             self._interruption.check()
             result = self._run(self._cursor.connection.execute, statement.sql, parameters)
-            plan = brief.plan(tuple([(name, str(type_)) for name, type_, *_ in result.description]))
+            plan = brief.plan(tuple([Column(name=name, type=str(type_)) for name, type_, *_ in result.description]))
             if plan is None:
                 return False
             rows = _brief_rows(result)
@@ -413,7 +413,7 @@ class Reader:
             and self._pace.rows <= BRIEF_ROWS
             and self._pace.spent_s <= BRIEF_S
             and sum(batch.nbytes for batch in self._ahead) <= BRIEF_BYTES
-            and brief.plan(tuple((column.name, column.type) for column in self.columns)) is not None
+            and brief.plan(self.columns) is not None
         )
 
     def _pull(self) -> pa.RecordBatch | None:

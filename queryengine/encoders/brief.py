@@ -15,22 +15,21 @@ from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring  # as `json_text`, without an encoder
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from queryengine.catalog import Column
 from queryengine.encoders.csv import quoted_text
-from queryengine.encoders.plan import column_names
 from queryengine.encoders.rendering import json_text
 from queryengine.encoders.scalars import FloatRenderer
 from queryengine.engine import Encoding
-from queryengine.values import parse_type
+from queryengine.values import parse_type, unique_names
 
 #: What can be written here.
 ENCODINGS: Final[frozenset[Encoding]] = frozenset({"json", "csv"})
 
-#: Names and types longer than this, all together, are planned each time: kept, they could fill the memory.
+#: Of names or types longer than this, all together, nothing is kept.
 _KEPT_CHARACTERS: Final = 2000
 
 #: Of these floating point numbers Python and Arrow write the same shortest digits in the same way.
@@ -44,6 +43,7 @@ _MOMENTS: Final = frozenset({dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 
 _FLOATS: Final = FloatRenderer()
 
 _Writer = Callable[[Any], str]
+_Made = TypeVar("_Made")
 
 
 class UnsureError(Exception):
@@ -53,13 +53,12 @@ class UnsureError(Exception):
 @dataclass(frozen=True, slots=True)
 class _Format:
     """
-    How rows are written: the template and the writers of a row, and what stands before, between and after them.
+    How rows are written: the template of a row, and what stands before, between and after them.
 
     `empty` is the answer without rows.
     """
 
     row: str
-    writers: tuple[_Writer, ...]
     start: str
     between: str
     end: str
@@ -71,7 +70,7 @@ class Plan:
     """How rows with these columns are written, in each encoding of `ENCODINGS`."""
 
     columns: tuple[Column, ...]
-    formats: Mapping[Encoding, _Format]
+    writers: Mapping[Encoding, tuple[_Writer, ...]]
 
     def encode(self, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bytes:
         """
@@ -80,10 +79,10 @@ class Plan:
         Raises:
             UnsureError: This is for the other encoders.
         """
-        form = self.formats[encoding]
+        form = _FORMATS[encoding](tuple([column.name for column in self.columns]))
         if not rows:
             return form.empty.encode()
-        row, writers = form.row, form.writers
+        row, writers = form.row, self.writers[encoding]
         if len(writers) == 1:
             (write,) = writers
             texts = [row % write(value) for (value,) in rows]
@@ -94,40 +93,46 @@ class Plan:
         return (form.start + form.between.join(texts) + form.end).encode()
 
 
-def plan(columns: tuple[tuple[str, str], ...]) -> Plan | None:
-    """Return the plan of columns with these names and DuckDB types; None when a type is not for this module."""
-    kept = sum(len(name) + len(type_) for name, type_ in columns) <= _KEPT_CHARACTERS
-    return _remembered(columns) if kept else _planned(columns)
+def plan(columns: tuple[Column, ...]) -> Plan | None:
+    """Return the plan of these columns with DuckDB's types; None when a type is not for this module."""
+    writers = _writers(tuple([column.type for column in columns]))
+    return None if writers is None else Plan(columns, writers)
 
 
-def _planned(named: tuple[tuple[str, str], ...]) -> Plan | None:
-    columns = tuple(Column(name=name, type=type_) for name, type_ in named)
-    names = [parse_type(column.type).name for column in columns]
+def _remembering(make: Callable[[tuple[str, ...]], _Made]) -> Callable[[tuple[str, ...]], _Made]:
+    """Have what *make* makes of texts be made once; but not of long ones, which could fill the memory."""
+    made = lru_cache(maxsize=256)(make)
+    return lambda texts: (made if sum(map(len, texts)) <= _KEPT_CHARACTERS else make)(texts)
+
+
+@_remembering
+def _writers(types: tuple[str, ...]) -> Mapping[Encoding, tuple[_Writer, ...]] | None:
+    names = [parse_type(type_).name for type_ in types]
     if not names or not all(name in _WRITERS for name in names):
         return None
-    keys = column_names(columns)
-    members = ",".join(json_text(key).replace("%", "%%") + ":%s" for key in keys)
-    header = ",".join(map(quoted_text, keys)) + "\n"
-    json = _Format(
-        row="{" + members + "}",
-        writers=tuple(_or(_WRITERS[name][0], "null") for name in names),
-        start="[",
-        between=",",
-        end="]",
-        empty="[]",
+    return MappingProxyType(
+        {
+            "json": tuple(_or(_WRITERS[name][0], "null") for name in names),
+            "csv": tuple(_or(_WRITERS[name][1], "") for name in names),
+        }
     )
-    csv = _Format(
-        row=",".join(["%s"] * len(names)),
-        writers=tuple(_or(_WRITERS[name][1], "") for name in names),
-        start=header,
-        between="\n",
-        end="\n",
-        empty=header,
-    )
-    return Plan(columns, MappingProxyType({"json": json, "csv": csv}))
 
 
-_remembered = lru_cache(maxsize=256)(_planned)
+@_remembering
+def _json(names: tuple[str, ...]) -> _Format:
+    members = ",".join([json_text(key).replace("%", "%%") + ":%s" for key in unique_names(names)])
+    return _Format(row="{" + members + "}", start="[", between=",", end="]", empty="[]")
+
+
+@_remembering
+def _csv(names: tuple[str, ...]) -> _Format:
+    header = ",".join(map(quoted_text, unique_names(names))) + "\n"
+    return _Format(row=",".join(["%s"] * len(names)), start=header, between="\n", end="\n", empty=header)
+
+
+_FORMATS: Final[Mapping[Encoding, Callable[[tuple[str, ...]], _Format]]] = MappingProxyType(
+    {"json": _json, "csv": _csv}
+)
 
 
 def _or(write: _Writer, null: str) -> _Writer:

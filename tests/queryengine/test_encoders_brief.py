@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Context, Decimal
 
 import duckdb
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queryengine.catalog import Column
 from queryengine.encoders import brief
 from queryengine.engine import Encoding
 from queryengine.values import TABLE
@@ -91,9 +92,13 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+def columns(named: Iterable[tuple[str, str]]) -> tuple[Column, ...]:
+    return tuple(Column(name=name, type=type_) for name, type_ in named)
+
+
 def brief_answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding) -> bytes:
     found = connection.execute(sql)
-    plan = brief.plan(tuple((name, str(type_)) for name, type_, *_ in found.description))
+    plan = brief.plan(columns((name, str(type_)) for name, type_, *_ in found.description))
     assert plan is not None, found.description
     return plan.encode(encoding, found.fetchall())
 
@@ -164,17 +169,15 @@ def test_what_python_does_not_tell_apart_is_left_to_batches(
 def test_types_that_have_no_plan(connection: duckdb.DuckDBPyConnection, value: str) -> None:
     (column,) = connection.execute(f"SELECT {value} AS v").description
 
-    assert brief.plan((("v", str(column[1])), ("w", "INTEGER"))) is None
+    assert brief.plan(columns([("v", str(column[1])), ("w", "INTEGER")])) is None
 
 
 def test_every_type_that_has_a_plan_is_in_the_table_and_tested_here() -> None:
-    planned = {name for name in TABLE if brief.plan((("v", name),)) is not None}
+    planned = {name for name in TABLE if brief.plan(columns([("v", name)])) is not None}
 
     assert planned == {name.partition("(")[0] for name in LITERALS}
 
 
-def test_long_names_are_planned_each_time() -> None:
-    columns = (("n" * 3000, "INTEGER"),)
-
-    assert brief.plan(columns) is not brief.plan(columns)
-    assert brief.plan((("n", "INTEGER"),)) is brief.plan((("n", "INTEGER"),))
+def test_long_names_are_not_kept() -> None:
+    assert brief._json(("n" * 3000,)) is not brief._json(("n" * 3000,))
+    assert brief._json(("n", "m")) is brief._json(("n", "m"))
