@@ -94,18 +94,25 @@ class Plan:
         return (form.start + form.between.join(texts) + form.end).encode()
 
 
-def plan(columns: tuple[tuple[str, str], ...]) -> Plan | None:
+def columns(named: tuple[tuple[str, str], ...]) -> tuple[Column, ...] | None:
+    """Return the columns with these names and DuckDB types; None when a type is not for this module."""
+    if not named or not all(parse_type(type_).name in _WRITERS for _, type_ in named):
+        return None
+    return tuple([Column(name=name, type=type_) for name, type_ in named])
+
+
+def plan(named: tuple[tuple[str, str], ...]) -> Plan | None:
     """Return the plan of columns with these names and DuckDB types; None when a type is not for this module."""
-    kept = sum(len(name) + len(type_) for name, type_ in columns) <= _KEPT_CHARACTERS
-    return _remembered(columns) if kept else _planned(columns)
+    kept = sum(len(name) + len(type_) for name, type_ in named) <= _KEPT_CHARACTERS
+    return _remembered(named) if kept else _planned(named)
 
 
 def _planned(named: tuple[tuple[str, str], ...]) -> Plan | None:
-    columns = tuple(Column(name=name, type=type_) for name, type_ in named)
-    names = [parse_type(column.type).name for column in columns]
-    if not names or not all(name in _WRITERS for name in names):
+    found = columns(named)
+    if found is None:
         return None
-    keys = column_names(columns)
+    names = [parse_type(column.type).name for column in found]
+    keys = column_names(found)
     members = ",".join(json_text(key).replace("%", "%%") + ":%s" for key in keys)
     header = ",".join(map(quoted_text, keys)) + "\n"
     json = _Format(
@@ -124,7 +131,7 @@ def _planned(named: tuple[tuple[str, str], ...]) -> Plan | None:
         end="\n",
         empty=header,
     )
-    return Plan(columns, MappingProxyType({"json": json, "csv": csv}))
+    return Plan(found, MappingProxyType({"json": json, "csv": csv}))
 
 
 _remembered = lru_cache(maxsize=256)(_planned)
@@ -163,22 +170,37 @@ def _decimal(value: Decimal) -> str:
     return f"{value:f}"
 
 
-def _date(value: dt.date | str) -> str:
+def plain_date(value: dt.date | str) -> dt.date:
+    """Return a date that is in Python what it is in DuckDB, or raise UnsureError; so do the next two."""
     if isinstance(value, str) or value in _DAYS:
         raise UnsureError
-    return value.isoformat()
+    return value
+
+
+def plain_timestamp(value: dt.datetime | str) -> dt.datetime:
+    """As `plain_date`, for a timestamp."""
+    if isinstance(value, str) or value in _MOMENTS:
+        raise UnsureError
+    return value
+
+
+def plain_time(value: dt.time | str) -> dt.time:
+    """As `plain_date`, for a time of day."""
+    if isinstance(value, str):
+        raise UnsureError
+    return value
+
+
+def _date(value: dt.date | str) -> str:
+    return plain_date(value).isoformat()
 
 
 def _timestamp(value: dt.datetime | str) -> str:
-    if isinstance(value, str) or value in _MOMENTS:
-        raise UnsureError
-    return _shortest(value)
+    return _shortest(plain_timestamp(value))
 
 
 def _time(value: dt.time | str) -> str:
-    if isinstance(value, str):
-        raise UnsureError
-    return _shortest(value)
+    return _shortest(plain_time(value))
 
 
 def _shortest(value: dt.datetime | dt.time) -> str:
