@@ -210,7 +210,7 @@ class Reader:
         if plan is None:
             if rows:
                 self._ahead.append(brief_batch.batch(self.columns, self.schema, rows))
-            return sum(batch.nbytes for batch in self._ahead) <= BRIEF_BYTES
+            return sum([int(batch.nbytes) for batch in self._ahead]) <= BRIEF_BYTES
         began = time.perf_counter()
         text = plan.encode(encoding, rows)
         self.answer = BriefAnswer(text, len(rows), (time.perf_counter() - began) * 1000)
