@@ -33,7 +33,7 @@ AHEAD_S = 0.02
 #: Seconds for which an answer waits, and for which a shape is not tried again. That is not long: a short statement may
 #: just have had to wait for a processor.
 WAITING_S = 5.0
-IN_VAIN_S = 1.0
+IN_VAIN_S = 5.0
 
 #: All that waits takes so much memory at most.
 MAX_BYTES = 16 * 1024 * 1024
