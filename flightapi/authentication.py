@@ -29,6 +29,9 @@ ROUTE = "flight"
 
 _RPCS = {method.path: method.name for method in METHODS.values()}
 
+#: What may hold a credential, in the order of the arguments of `from_metadata`.
+_CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
+
 _SENTENCES = {
     audit.MISSING: "An API key is needed: send the metadata authorization: Bearer <key>.",
     audit.UNKNOWN: "The API key is not valid.",
@@ -85,13 +88,13 @@ class Judge:
 
     def verdict(self, method: str, metadata: Sequence[tuple[str, str | bytes]]) -> Accepted | Undecided | Refused:
         """Decide about a call of the path *method*."""
-        authorization, x_api_key = _values(metadata, "authorization"), _values(metadata, "x-api-key")
+        authorization, x_api_key, token = _values(metadata)
         if method == HANDSHAKE:
             credential = from_handshake(authorization, x_api_key)
             if isinstance(credential, Absent) and not authorization:
                 return Undecided()
         else:
-            credential = from_metadata(authorization, x_api_key, _values(metadata, "auth-token-bin"))
+            credential = from_metadata(authorization, x_api_key, token)
         if self._key_set is None:
             return Accepted(ANONYMOUS, "" if isinstance(credential, Absent | Malformed) else credential.text)
         if isinstance(credential, Absent):
@@ -149,9 +152,13 @@ def refuse_call(context: Any, refused: Refused, method: str | None) -> NoReturn:
     end_call(context, Refusal(status=grpc.StatusCode.UNAUTHENTICATED, code=code, message=refused.sentence))
 
 
-def _values(metadata: Sequence[tuple[str, str | bytes]], name: str) -> list[str]:
-    found = [value for key, value in metadata or () if key == name]
-    return [value if isinstance(value, str) else value.decode("utf-8", "surrogateescape") for value in found]
+def _values(metadata: Sequence[tuple[str, str | bytes]]) -> tuple[list[str], ...]:
+    """Return the values of each metadata that may hold a credential."""
+    found: dict[str, list[str]] = {name: [] for name in _CREDENTIALS}
+    for key, value in metadata or ():
+        if key in found:
+            found[key].append(value if isinstance(value, str) else value.decode("utf-8", "surrogateescape"))
+    return tuple(found.values())
 
 
 def _address(peer: str) -> str:

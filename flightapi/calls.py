@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import grpc
@@ -46,37 +46,43 @@ class CallEndedError(Exception):
     """The RPC has its status; nothing more can be said."""
 
 
+class _Wait:
+    """A block that is to be left by *deadline*, on the monotonic clock, or else *end* is called."""
+
+    __slots__ = ("_waits", "deadline", "end", "is_for_message")
+
+    def __init__(self, waits: set[_Wait], deadline: float, end: Callable[[], None], *, message: bool) -> None:
+        self._waits = waits
+        self.deadline = deadline
+        self.end = end
+        self.is_for_message = message
+
+    def __enter__(self) -> None:
+        self._waits.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._waits.discard(self)
+
+
 class IdleClock:
     """Ends calls whose client does nothing. One thread, until `close`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waits: dict[object, tuple[float, Callable[[], None]]] = {}
-        self._messages: set[object] = set()  # the waits for one
+        # Every message is waited for: each use of this is one step of the interpreter, so it needs no lock.
+        self._waits: set[_Wait] = set()
         self._stops_by = math.inf
         self._housekeeping: list[Callable[[], None]] = []
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flight-idle-clock", daemon=True)
         self._thread.start()
 
-    @contextmanager
-    def limit(self, seconds: float, end: Callable[[], None], *, message: bool = False) -> Iterator[None]:
+    def limit(self, seconds: float, end: Callable[[], None], *, message: bool = False) -> AbstractContextManager[None]:
         """
         Call *end* when the block has not been left in *seconds*, give or take a tick.
 
         *message* says that it waits for a message, which is not for long once `begin_stop` was called.
         """
-        wait = object()
-        with self._lock:
-            self._waits[wait] = (time.monotonic() + seconds, end)
-            if message:
-                self._messages.add(wait)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waits.pop(wait, None)
-                self._messages.discard(wait)
+        return _Wait(self._waits, time.monotonic() + seconds, end, message=message)
 
     def each_tick(self, act: Callable[[], None]) -> None:
         """Call *act*, which does not fail, about once a second."""
@@ -94,11 +100,12 @@ class IdleClock:
     def _run(self) -> None:
         while not self._closed.wait(_TICK_S):
             now = time.monotonic()
-            with self._lock:
-                silent = self._messages if now >= self._stops_by else ()
-                due = [wait for wait, (deadline, _) in self._waits.items() if deadline <= now or wait in silent]
-                ends = [self._waits.pop(wait)[1] for wait in due]
-            for act in (*ends, *self._housekeeping):
+            is_silent = now >= self._stops_by
+            for wait in tuple(self._waits):
+                if wait.deadline <= now or (is_silent and wait.is_for_message):
+                    self._waits.discard(wait)
+                    wait.end()
+            for act in self._housekeeping:
                 act()
 
 
@@ -129,11 +136,7 @@ class Call:
         Raises:
             grpc.RpcError: The call ended: the client left, or sent nothing for too long.
         """
-        while True:
-            with self._clock.limit(self._idle_s, self.context.cancel, message=True):
-                message = next(self._requests, None)
-            if message is None:
-                return
+        while (message := self._next()) is not None:
             yield message
 
     def message(self) -> bytes:
@@ -144,9 +147,14 @@ class Call:
             MalformedMessageError: There is none.
             grpc.RpcError: As `messages`.
         """
-        for message in self.messages():
-            return message
-        raise MalformedMessageError("The call has no message.")
+        message = self._next()
+        if message is None:
+            raise MalformedMessageError("The call has no message.")
+        return message
+
+    def _next(self) -> bytes | None:
+        with self._clock.limit(self._idle_s, self.context.cancel, message=True):
+            return next(self._requests, None)
 
     def taken_within(self, seconds: float) -> AbstractContextManager[None]:
         """End the RPC when the block, in which the client takes an answer, has not been left in *seconds*."""

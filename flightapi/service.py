@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -135,7 +134,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _described(self, asked: Asked, call: Call, handle: bytes = b"") -> bytes:
         """Return the schema of the statement *asked* for, which was prepared if it has a *handle*."""
         if handle and asked.name:
-            found = self._ahead.pass_on(replace(asked, name=handle), asked)
+            found = self._ahead.pass_on(Asked(asked.fingerprint, handle, asked.sql, asked.parameters), asked)
             if found is not None:
                 return found.schema or b""
         if asked.name and self._ahead.limit_s(asked.sql):

@@ -306,7 +306,9 @@ class InProcessEngine:
             session = lease.session
             is_steady = session.is_steady(statement)
             if ahead_s and (query.parameters is not None or not statement.parameters):
-                begin = partial(session.run, statement, query.parameters)
+                begin = partial(
+                    session.run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog
+                )
                 found, answer = self._ahead(begin, query.encoding, timings, interruption, ahead_s)
             if found is None:
                 found = session.describe(statement, query.parameters, interruption)

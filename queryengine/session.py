@@ -39,7 +39,7 @@ from queryengine.arrow_parameters import from_arrow
 from queryengine.brief_answers import BRIEF_BYTES, BRIEF_ROWS, BRIEF_S, BriefAnswers
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
-from queryengine.encoders import brief
+from queryengine.encoders import brief, brief_batch
 from queryengine.engine import ArrowParameters, Encoding, GatedStatement, Parameters
 from queryengine.errors import (
     DatasetNotLoadedError,
@@ -175,7 +175,9 @@ class Reader:
         self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None, encoding: Encoding
     ) -> bool:
         """
-        Run *statement* to its end, and set `answer`; False when that is not brief, or not for this *encoding*.
+        Run *statement* to its end, and set `answer`, or the rows if *encoding* is made of record batches.
+
+        False when that is not brief, or not for this *encoding*.
 
         Raises:
             QueryError: See `EngineInstance.run`.
@@ -185,20 +187,28 @@ class Reader:
             self._interruption.check()
             result = self._run(self._cursor.connection.execute, statement.sql, parameters)
             plan = brief.plan(tuple([Column(name=name, type=str(type_)) for name, type_, *_ in result.description]))
-            if plan is None:
+            rows = None if plan is None else _brief_rows(result)
+            if plan is None or rows is None:
                 return False
-            rows = _brief_rows(result)
+            self.columns = plan.columns
+            if encoding not in brief.ENCODINGS:
+                self.schema = self._schema(lambda: self._bind(statement.sql, parameters).relation)
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
-        if rows is None:
-            return False
         self._ended = self.short = True
-        self.columns = plan.columns
-        began = time.perf_counter()
         try:
-            text = plan.encode(encoding, rows)
+            return self._wrote(plan, encoding, rows)
         except brief.UnsureError:
             return False
+
+    def _wrote(self, plan: brief.Plan, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bool:
+        """Write brief *rows*, or keep them as a batch if *encoding* is made of these; False for too many bytes."""
+        if encoding not in brief.ENCODINGS:
+            if rows:
+                self._ahead.append(brief_batch.batch(self.columns, self.schema, rows))
+            return sum([int(batch.nbytes) for batch in self._ahead]) <= BRIEF_BYTES
+        began = time.perf_counter()
+        text = plan.encode(encoding, rows)
         self.answer = BriefAnswer(text, len(rows), (time.perf_counter() - began) * 1000)
         return len(text) <= BRIEF_BYTES
 
@@ -227,6 +237,8 @@ class Reader:
         self._look_ahead()
         if self._shared and self._is_brief():
             self._session.brief_answers.learn(statement.pattern, brief=True)
+            if brief_batch.fits(self.schema):
+                self._session.brief_batches.learn(statement.pattern, brief=True)
 
     def describe(
         self, statement: GatedStatement, parameters: list[Any] | dict[str, Any] | None, *, unbound: bool
@@ -255,7 +267,7 @@ class Reader:
             try:
                 bound = self._bind(sql, parameters)
                 self.columns, self._lines_before = bound.columns, bound.lines_before
-                schema = self._schema(bound.relation)
+                schema = self._schema(lambda: bound.relation)
             except duckdb_errors.ENGINE_ERRORS as exc:
                 raise self._failure(exc) from exc
         except StatementError:
@@ -355,13 +367,13 @@ class Reader:
             return _Bound(relation, columns, 0)
         return _Bound(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
 
-    def _schema(self, relation: duckdb.DuckDBPyRelation) -> pa.Schema:
-        """Return the Arrow schema of *relation*. It follows from the types, so it is looked up for known ones."""
+    def _schema(self, relation: Callable[[], duckdb.DuckDBPyRelation]) -> pa.Schema:
+        """Return the Arrow schema of a *relation* with `columns`. It follows from their types, and is remembered."""
         types = tuple(column.type for column in self.columns)
         known = self._session.known_fields
         fields = known.get(types)
         if fields is None:
-            fields = tuple(relation.limit(0).to_arrow_table().schema)
+            fields = tuple(relation().limit(0).to_arrow_table().schema)
             if len(known) < _KEPT_TYPES and sum(map(len, types)) <= _KEPT_TYPES_CHARACTERS:
                 known[types] = fields
         return pa.schema([field.with_name(column.name) for field, column in zip(fields, self.columns, strict=True)])
@@ -472,7 +484,8 @@ class EngineInstance:
         self._unsteady: set[str] = set()
         self._lock = threading.Lock()
         self.long_answers = LongAnswers()
-        self.brief_answers = BriefAnswers()
+        self.brief_answers = BriefAnswers()  # those that are text
+        self.brief_batches = BriefAnswers()  # and the others
         self.known_fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
         #: None where statements run side by side: the number is that of the whole instance.
         self._threads = Threads(len(os.sched_getaffinity(0)), self._set_threads) if config.query.workers == 1 else None
@@ -523,7 +536,8 @@ class EngineInstance:
         """
         Run one statement that the gate let through, and wait for its first rows. The caller closes the reader.
 
-        With an *encoding* of `brief.ENCODINGS` and a *watchdog*, a brief answer may come encoded, in `Reader.answer`.
+        With a *watchdog*, a brief answer may be fetched as Python values; in an *encoding* of `brief.ENCODINGS` it then
+        comes encoded, in `Reader.answer`.
 
         Raises:
             ParameterError: *parameters* do not fit the statement.
@@ -599,7 +613,7 @@ class EngineInstance:
         watchdog: Watchdog | None,
     ) -> Reader:
         shared = self._may_share(statement)
-        if watchdog and encoding in brief.ENCODINGS and shared and self.brief_answers.expects(statement.pattern):
+        if watchdog and encoding and shared and self._brief(encoding).expects(statement.pattern):
             fetched = self._fetched(statement, values, interruption, encoding, watchdog)
             if fetched is not None:
                 return fetched
@@ -620,7 +634,7 @@ class EngineInstance:
         watchdog: Watchdog,
     ) -> Reader | None:
         """
-        Return a reader with the `answer` to *statement*; None when it is to be computed as record batches.
+        Return a reader with all of the answer to *statement*; None when it is to be computed as record batches.
 
         It is stopped early, so that a statement that takes long is not run almost to its end twice within its time.
         """
@@ -643,8 +657,11 @@ class EngineInstance:
             finally:
                 watchdog.forget(soon)
                 interruption.detach()
-            self.brief_answers.learn(statement.pattern, brief=False)
+            self._brief(encoding).learn(statement.pattern, brief=False)
             return None
+
+    def _brief(self, encoding: Encoding) -> BriefAnswers:
+        return self.brief_answers if encoding in brief.ENCODINGS else self.brief_batches
 
     def _may_share(self, statement: GatedStatement) -> bool:
         """Say whether *statement* may run on a cursor on which others ran."""

@@ -168,22 +168,37 @@ def _decimal(value: Decimal) -> str:
     return f"{value:f}"
 
 
-def _date(value: dt.date | str) -> str:
+def plain_date(value: dt.date | str) -> dt.date:
+    """Return a date that is in Python what it is in DuckDB, or raise UnsureError; so do the next two."""
     if isinstance(value, str) or value in _DAYS:
         raise UnsureError
-    return value.isoformat()
+    return value
+
+
+def plain_timestamp(value: dt.datetime | str) -> dt.datetime:
+    """As `plain_date`, for a timestamp."""
+    if isinstance(value, str) or value in _MOMENTS:
+        raise UnsureError
+    return value
+
+
+def plain_time(value: dt.time | str) -> dt.time:
+    """As `plain_date`, for a time of day."""
+    if isinstance(value, str):
+        raise UnsureError
+    return value
+
+
+def _date(value: dt.date | str) -> str:
+    return plain_date(value).isoformat()
 
 
 def _timestamp(value: dt.datetime | str) -> str:
-    if isinstance(value, str) or value in _MOMENTS:
-        raise UnsureError
-    return _shortest(value)
+    return _shortest(plain_timestamp(value))
 
 
 def _time(value: dt.time | str) -> str:
-    if isinstance(value, str):
-        raise UnsureError
-    return _shortest(value)
+    return _shortest(plain_time(value))
 
 
 def _shortest(value: dt.datetime | dt.time) -> str:

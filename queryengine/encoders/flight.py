@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +20,9 @@ from queryengine.errors import ResourceLimitError
 
 #: The longest message of protobuf; no client takes one that is longer.
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
+
+#: The body of a shorter message is copied: a writer of streams costs more.
+_COPIED_BYTES: Final = 64 * 1024
 
 #: The keys of the fields `data_header` (2) and `data_body` (1000), both of bytes.
 _DATA_HEADER: Final = b"\x12"
@@ -41,6 +45,21 @@ def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[P
     Raises:
         ResourceLimitError: A batch is longer than a message can be.
     """
+    batches = iter(batches)
+    if not any(map(_has_dictionary, schema.types)):
+        yield _flight_data(_split(schema.serialize())[0], None)
+        for batch in batches:
+            if batch.nbytes > _COPIED_BYTES:
+                yield from islice(_streamed(schema, chain([batch], batches)), 1, None)
+                return
+            head, body = _split(batch.serialize())
+            yield _flight_data(head, [body])
+        return
+    yield from _streamed(schema, batches)
+
+
+def _streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
+    """Give the messages that a writer of streams writes: it knows dictionaries, and does not copy bodies."""
     sink = arrow.Sink()
     with pa.ipc.new_stream(sink, schema) as writer:
         written = 0
@@ -49,6 +68,17 @@ def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[P
             before, written = written, writer.stats.num_messages
             yield from _one(sink.take()) if written == before + 1 else _several(sink.take())
     yield from _several(sink.take())  # the schema, when there was no batch
+
+
+def _has_dictionary(type_: pa.DataType) -> bool:
+    return pa.types.is_dictionary(type_) or any(_has_dictionary(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _split(message: pa.Buffer) -> tuple[bytes, memoryview]:
+    """Return the head and the body of an encapsulated message."""
+    view = memoryview(message)
+    end = _PREFIX.size + _PREFIX.unpack_from(view)[0]
+    return bytes(view[_PREFIX.size : end]), view[end:]
 
 
 def _one(parts: Parts) -> Iterator[Parts]:

@@ -10,6 +10,7 @@ import pytest
 from flightapi.protocol import framing, messages, schemas
 from queryengine.catalog import Column
 from queryengine.encoders import encode, encode_parts, flight
+from queryengine.encoders.parts import joined
 from queryengine.errors import ResourceLimitError
 from tests.flightapi.streams import reread
 
@@ -89,12 +90,14 @@ def test_a_batch_without_a_body_says_that_it_has_none() -> None:
 
 
 def test_bodies_are_not_copied() -> None:
-    batch = TABLE.select(["id"]).to_batches()[0]
+    short = TABLE.select(["id"]).to_batches()[0]
+    batch = pa.record_batch([pa.array(range(10_000), pa.int64())], schema=short.schema)
     body = batch.column("id").buffers()[1]
 
-    *_, parts = encode_parts("flight", (COLUMNS[0],), batch.schema, [batch, batch])
+    *first, parts = encode_parts("flight", (COLUMNS[0],), batch.schema, [short, batch, batch])
 
     assert pa.py_buffer(parts[1]).address == body.address
+    assert reread(list(map(joined, [*first, parts]))).num_rows == short.num_rows + 2 * batch.num_rows
 
 
 def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from queryengine.brief_answers import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
@@ -73,10 +74,30 @@ def test_every_statement_has_the_same_answer_again(
     assert fetches.count > 30
 
 
-@pytest.mark.parametrize("encoding", ["arrow", "vnd"])
-def test_other_encodings_are_made_of_batches(engine: InProcessEngine, fetches: Fetches, encoding: Encoding) -> None:
-    assert len({ask(engine, "SELECT 1 AS a", encoding=encoding) for _ in range(3)}) == 1
+@pytest.mark.parametrize("encoding", ["arrow", "flight", "vnd"])
+def test_encodings_that_are_made_of_batches(engine: InProcessEngine, fetches: Fetches, encoding: Encoding) -> None:
+    for sql in ("SELECT 1 AS a, 'b' AS b, id FROM flights WHERE id = 2", "SELECT id AS a FROM flights WHERE id < 0"):
+        assert len({ask(engine, sql, encoding=encoding) for _ in range(3)}) == 1, sql
+    assert fetches.count == 4
+
+
+def test_types_that_only_text_can_hold_are_fetched_as_text(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT 'a'::ENUM('b', 'a') AS a"
+
+    assert len({ask(engine, sql, encoding="arrow") for _ in range(3)}) == 1
     assert fetches.count == 0
+    assert ask(engine, sql) == b'[{"a":"a"}]'
+    assert fetches.count == 1
+
+
+def test_a_description_has_the_schema_of_a_brief_answer(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT {} AS n, 1.5 AS a, 7::HUGEINT AS a, 7::UHUGEINT AS b, NULL AS c"
+    for number in range(1, 4):
+        described = engine.describe(Query(sql=sql.format(number), encoding="flight"))
+        answer = ask(engine, sql.format(number), encoding="arrow")
+        assert described.schema is not None
+        assert pa.ipc.open_stream(answer).schema == pa.ipc.read_schema(pa.BufferReader(described.schema))
+    assert fetches.count == 2
 
 
 def test_other_numbers_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator
 from decimal import Context, Decimal
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.catalog import Column
-from queryengine.encoders import brief
+from queryengine.encoders import brief, brief_batch, encode
 from queryengine.engine import Encoding
 from queryengine.values import TABLE
-from tests.queryengine.answers import answer, connect
+from tests.queryengine.answers import answer, connect, result
 
 _WIDE = Context(prec=80)
 
@@ -119,6 +120,41 @@ def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnect
                 assert written == answer(connection, sql, encoding)
 
     check()
+
+
+@pytest.mark.parametrize("name", sorted(LITERALS))
+def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    # Others leave results unread on theirs.
+    own = connection.cursor()
+
+    @patient
+    @given(st.lists(LITERALS[name], min_size=1, max_size=20))
+    def check(values: list[str]) -> None:
+        rows = ", ".join(f"({value})" for value in [*values, "NULL"])
+        sql = f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v"
+        exported, reader = result(own, sql)
+        expected = reader.read_all()
+        found = own.execute(sql)
+        assert columns((name, str(type_)) for name, type_, *_ in found.description) == exported
+        fetched = found.fetchall()
+        if not brief_batch.fits(expected.schema):
+            assert name == "ENUM"
+            return
+        try:
+            batch = brief_batch.batch(exported, expected.schema, fetched)
+        except brief.UnsureError:
+            assert name.startswith(("DATE", "TIME", "HUGEINT"))
+        else:
+            batch.validate(full=True)
+            # As bytes, since no NaN is the same as another.
+            made = answer_of(exported, pa.Table.from_batches([batch]))
+            assert made == answer_of(exported, expected)
+
+    check()
+
+
+def answer_of(columns: tuple[Column, ...], table: pa.Table) -> bytes:
+    return b"".join(encode("vnd", columns, table.schema, table.to_batches()))
 
 
 @pytest.mark.parametrize("encoding", sorted(brief.ENCODINGS))
