@@ -36,6 +36,8 @@ ASK_S = 0.01
 TELL_S = 0.05
 #: A place that is used for nothing is given back after so long.
 KEEP_S = 0.1
+#: How often statements are looked at while there are no places.
+_LOOK_S = 1.0
 
 
 class Party(Protocol):
@@ -107,6 +109,7 @@ class Places:
         self._kept: dict[str, list[Place]] = {}  # those without a party, by key
         self._had: dict[str, int] = {}  # how many there are of a key that will serve another statement
         self._moved_at: dict[str, float] = {}  # when one of these was last passed on, by key
+        self._looks_at = math.inf  # when `tick` is called next
         self._asked_at: dict[str, float] = {}  # when another one was last asked for though these move on, by key
         self.link.start()
 
@@ -135,6 +138,8 @@ class Places:
                 raise unreachable()
             self._parties[party.query_id] = party
             self._waiting.setdefault(party.key, deque()).append(waiting)
+            if self._looks_at > waiting.since + ASK_S:
+                self._look_soon()
 
     def leave(self, party: Party, *, kill: bool = False) -> None:
         """
@@ -234,7 +239,8 @@ class Places:
             idle = [place for kept in self._kept.values() for place in kept if now >= place.since + KEEP_S]
             closing += [self._recalled(place) for place in idle]
             parties = list(self._parties.values())
-            wait_s = ASK_S if self._places else 1.0
+            wait_s = ASK_S if self._waiting else TELL_S if self._places else _LOOK_S
+            self._looks_at = now + wait_s
         _close(*closing)
         for party in parties:
             try:
@@ -250,7 +256,7 @@ class Places:
         self._places[place.number] = place
         self._had[place.key] = self._had.get(place.key, 0) + 1
         if len(self._places) == 1:
-            self.link.wake()  # The next look was not due soon.
+            self._look_soon()
         waiting = self._taken_out(query_id, place.key)
         if waiting is not None:
             self._use(place, waiting.party)
@@ -260,6 +266,11 @@ class Places:
             self._pass(place, waiting)
         else:
             self._give_back(place)
+
+    def _look_soon(self) -> None:
+        """Have `tick` called: its next call was not due soon."""
+        self._looks_at = -math.inf
+        self.link.wake()
 
     def _use(self, place: Place, party: Party) -> None:
         place.party, party.place = party, place
