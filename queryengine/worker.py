@@ -50,6 +50,9 @@ LAST_WORD_S = 0.5
 #: What is sent at once of an answer that is there to its end.
 _SEND_BYTES = 256 * 1024
 _RECEIVE_BYTES = 64 * 1024
+#: What may be on its way to a client: a piece of an answer, so that the next is worked on while this one is read. Linux
+#: gives less where `net.core.wmem_max` is lower.
+_BUFFER_BYTES = 2 * MIB
 #: How many parts one call of the system takes.
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
@@ -175,6 +178,7 @@ class StatementServer:
             try:
                 connection.setblocking(True)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _HEARTBEAT)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
                 with self._watch.over(connection):
                     self._converse(connection)
             except (FrameError, OSError) as exc:
