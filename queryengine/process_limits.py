@@ -38,14 +38,15 @@ NICENESS = 5
 
 _PR_SET_NO_NEW_PRIVS = 38
 
-#: Memory of up to so many bytes is taken from what was freed before, of which each arena keeps so much: what kernels of
-#: pyarrow make on the way of a piece. Pages that are new are cleared first, page by page.
+#: Memory of up to so many bytes is taken from what was freed before, of which so much is kept at its end: what kernels
+#: of pyarrow make on the way of a few pieces. Pages that are new are cleared first, one by one.
 _REUSED_BYTES = 4 * MIB
-_KEPT_BYTES = 16 * MIB
+_KEPT_BYTES = 32 * MIB
 
 #: Parameters of the C library's `mallopt` (malloc.h).
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 #: jemalloc's "all arenas" in the names of its controls.
 _PURGE = b"arena.4096.purge"
@@ -121,10 +122,14 @@ class Memory:
 
 
 def reuse_memory() -> None:
-    """Keep what is freed for what is asked for next, until `give_memory_back`."""
+    """
+    Keep what is freed for what is asked for next, until `give_memory_back`. Has to be called before there are threads.
+
+    These share what is kept: the C library gives back the end of the first of its arenas only.
+    """
     libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_THRESHOLD, _REUSED_BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    for parameter, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _REUSED_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES)):
+        libc.mallopt(parameter, value)
 
 
 def give_memory_back() -> None:

@@ -73,7 +73,7 @@ _SETTLE_AFTER_S = 0.005
 #: next one would take it again. A worker that keeps more than the last figure beyond that of an idle one, snapshots in
 #: DuckDB's cache not counted, is worn out.
 KEPT_BYTES = 64 * MIB
-SLACK_BYTES = 16 * MIB
+SLACK_BYTES = 4 * MIB
 WORN_BYTES = 64 * MIB
 
 
@@ -159,7 +159,6 @@ class StatementServer:
         self._stops = stops
         self._watch = HangUpWatch()
         self._memory = process_limits.Memory()
-        process_limits.reuse_memory()
         self._base = self._memory.use()
         self._left_bytes = self._base.resident  # when memory was given back
         self._engine: InProcessEngine | None = None
