@@ -75,8 +75,10 @@ def environment(part: PartName, config: RuntimeConfig, environ: Mapping[str, str
     # Only this part reads sources: proxies and credentials of the machine are for it.
     allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if part == "refresh" else [])]
     kept = {name: value for name, value in environ.items() if any(names.fullmatch(name) for names in allowed)}
-    # gRPC's own log has another form, and whoever connects could fill it.
-    return {**kept, "GRPC_VERBOSITY": "NONE", HANDOVER_VARIABLE: str(descriptor)}
+    # gRPC's own log has another form, and whoever connects could fill it. pyarrow's own allocator takes 4 MB when it is
+    # loaded, and no part that computes something uses it (`process_limits.confine`).
+    settings = {"GRPC_VERBOSITY": "NONE", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    return {**kept, **settings, HANDOVER_VARIABLE: str(descriptor)}
 
 
 def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
