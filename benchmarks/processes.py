@@ -106,6 +106,14 @@ def peak_pss(pid: int, interval_s: float = 0.05) -> Iterator[Callable[[], int]]:
         watcher.join()
 
 
+def command(pid: int) -> str:
+    """Return the command line of a process; nothing when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def start_time(pid: int) -> str:
     """Return when a process began, in the system's unit; nothing when it has ended."""
     fields = _stat(pid)

@@ -24,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from runtimeconf.model import MIB
+
 logger = logging.getLogger(__name__)
 
 #: What a worker keeps of the environment: nothing in it is a secret, and nothing in it is needed but by libraries.
@@ -35,6 +37,16 @@ HARMLESS_VARIABLES = frozenset(
 NICENESS = 5
 
 _PR_SET_NO_NEW_PRIVS = 38
+
+#: Memory of up to so many bytes is taken from what was freed before, of which so much is kept at its end: what kernels
+#: of pyarrow make on the way of a few pieces. Pages that are new are cleared first, one by one.
+_REUSED_BYTES = 4 * MIB
+_KEPT_BYTES = 32 * MIB
+
+#: Parameters of the C library's `mallopt` (malloc.h).
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 #: jemalloc's "all arenas" in the names of its controls.
 _PURGE = b"arena.4096.purge"
@@ -107,6 +119,17 @@ class Memory:
     def limit(self, more_bytes: int) -> None:
         """Allow *more_bytes* beyond what is in use now."""
         _set_soft(resource.RLIMIT_DATA, self.use().data + more_bytes)
+
+
+def reuse_memory() -> None:
+    """
+    Keep what is freed for what is asked for next, until `give_memory_back`. Has to be called before there are threads.
+
+    These share what is kept: the C library gives back the end of the first of its arenas only.
+    """
+    libc = ctypes.CDLL(None)
+    for parameter, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _REUSED_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES)):
+        libc.mallopt(parameter, value)
 
 
 def give_memory_back() -> None:

@@ -50,6 +50,9 @@ LAST_WORD_S = 0.5
 #: What is sent at once of an answer that is there to its end.
 _SEND_BYTES = 256 * 1024
 _RECEIVE_BYTES = 64 * 1024
+#: What may be on its way to a client: a piece of an answer, so that the next is worked on while this one is read. Linux
+#: gives less where `net.core.wmem_max` is lower.
+_BUFFER_BYTES = 2 * MIB
 #: How many parts one call of the system takes.
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
@@ -66,9 +69,11 @@ LEAST_MEMORY_BYTES = 128 * MIB
 RETRY_S = 5.0
 #: A statement that took less time cannot have left much behind.
 _SETTLE_AFTER_S = 0.005
-#: So much private memory above that of an idle worker is given back after a statement; a worker that keeps more than
-#: the second figure, snapshots in DuckDB's cache not counted, is worn out.
-SLACK_BYTES = 16 * MIB
+#: So much more private memory than was left the last time is given back at once, or else when no statement follows: the
+#: next one would take it again. A worker that keeps more than the last figure beyond that of an idle one, snapshots in
+#: DuckDB's cache not counted, is worn out.
+KEPT_BYTES = 64 * MIB
+SLACK_BYTES = 4 * MIB
 WORN_BYTES = 64 * MIB
 
 
@@ -155,6 +160,7 @@ class StatementServer:
         self._watch = HangUpWatch()
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
+        self._left_bytes = self._base.resident  # when memory was given back
         self._engine: InProcessEngine | None = None
         self._tried = 0.0
         self.worn_out = False
@@ -171,6 +177,7 @@ class StatementServer:
             try:
                 connection.setblocking(True)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _HEARTBEAT)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
                 with self._watch.over(connection):
                     self._converse(connection)
             except (FrameError, OSError) as exc:
@@ -192,22 +199,27 @@ class StatementServer:
         """
         decoder = FrameDecoder()
         patience_s = REQUEST_S
+        last: _Call | None = None
         while (call := self._received(connection, decoder, patience_s)) is not None:
             started = time.monotonic()
+            is_lost = False
             try:
                 self._answer(call, connection)
             except _ClientLostError:
                 logger.debug("the answer could not be sent", extra={"fields": call.named})
-                return
+                is_lost = True
             finally:
                 self._disarm()
             if time.monotonic() - started > _SETTLE_AFTER_S:
-                self._settle(call)
-            if self.worn_out or self._stops():
+                last = call
+                self._settle(call, KEPT_BYTES)
+            if is_lost or self.worn_out or self._stops():
                 break
             patience_s = NEXT_S
         with suppress(OSError):
             connection.send(_CLOSING, socket.MSG_DONTWAIT)
+        if last is not None:
+            self._settle(last, SLACK_BYTES)
 
     def be_idle(self) -> None:
         """Report that nothing runs. Without an engine, another try is made to open one, every few seconds."""
@@ -310,6 +322,7 @@ class StatementServer:
             engine.run(Query(sql="SELECT 1")).close()  # What is made on first use belongs to the base.
             process_limits.give_memory_back()
             self._base = self._memory.use()
+            self._left_bytes = self._base.resident
             self._memory.limit(self._allowance)
         return self._engine
 
@@ -318,12 +331,19 @@ class StatementServer:
         allowance = int(MEMORY_PARTS * self._config.query.memory_limit_bytes) - LIBRARY_BYTES
         return max(allowance, LEAST_MEMORY_BYTES)
 
-    def _settle(self, call: _Call) -> None:
-        """Give back the memory that the statement of *call* has left, and find out whether this process is worn out."""
-        if self._engine is None or self._memory.use().resident < self._base.resident + SLACK_BYTES:
+    def _settle(self, call: _Call, kept_bytes: int) -> None:
+        """
+        Give back what statements have left, if it is more than *kept_bytes*, and find out whether this is worn out.
+
+        The last of them was that of *call*.
+        """
+        resident = self._memory.use().resident
+        self._left_bytes = min(self._left_bytes, resident)  # A cache may have gone with its generation.
+        if self._engine is None or resident < self._left_bytes + kept_bytes:
             return
         process_limits.give_memory_back()
         use = self._memory.use()
+        self._left_bytes = use.resident
         cached = min(self._engine.snapshot_bytes, self._config.query.memory_limit_bytes)
         if (
             use.resident > self._base.resident + cached + WORN_BYTES

@@ -108,11 +108,30 @@ class ClientConnection:
             self._held = data
             return
         if self._held is not None:
-            data, self._held = self._held + data, None
-        rest = memoryview(data)
+            data, self._held = self._held + data, None  # A copy of few bytes costs less than a call with two parts.
+        self._send_all([memoryview(data)] if data else [])
+
+    def send_parts(self, *parts: bytes) -> None:
+        """
+        Send all of *parts*, one after another, and before them what is held back; without a copy but under TLS.
+
+        Raises:
+            TimeoutError: As `sendall`.
+        """
+        if isinstance(self._socket, ssl.SSLSocket):
+            self.sendall(b"".join(parts))
+            return
+        held, self._held = self._held, None
+        self._send_all([memoryview(part) for part in (held, *parts) if part])
+
+    def _send_all(self, rest: list[memoryview]) -> None:
         try:
             while rest:
-                rest = rest[self._socket.send(rest) :]
+                sent = self._socket.send(rest[0]) if len(rest) == 1 else self._socket.sendmsg(rest)
+                while rest and sent >= len(rest[0]):
+                    sent -= len(rest.pop(0))
+                if rest:
+                    rest[0] = rest[0][sent:]
         except TimeoutError:
             self.reset()
             raise

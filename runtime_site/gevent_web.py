@@ -96,6 +96,13 @@ class _Response(http_wsgi.Response):
         ]
         return [*lines, "Transfer-Encoding: chunked\r\n"] if self.chunked else lines
 
+    def _emit_body(self, data: bytes) -> None:
+        """Send bytes of the body as they are: gunicorn copies each chunk into its frame."""
+        if self.chunked:
+            self.sock.send_parts(b"%X\r\n" % len(data), data, b"\r\n")
+        else:
+            self.sock.sendall(data)
+
 
 @lru_cache(maxsize=1)
 def _date(second: int) -> str:

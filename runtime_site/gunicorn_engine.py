@@ -138,3 +138,4 @@ class EngineWorker(SyncWorker):
         process_limits.forget_environment()
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes
         process_limits.confine(file_bytes=limit)
+        process_limits.reuse_memory()

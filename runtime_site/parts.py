@@ -66,9 +66,14 @@ _ENVIRONMENT = re.compile(
     "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
 )
 
-#: gRPC's own log has another form, and whoever connects could fill it. Its older listener hands a call from thread to
-#: thread a third less often; a version that has no other one left ignores this.
-_GRPC = {"GRPC_VERBOSITY": "NONE", "GRPC_EXPERIMENTS": "-event_engine_listener"}
+#: What libraries are told. gRPC's own log has another form, and whoever connects could fill it; its older listener hands
+#: a call from thread to thread a third less often, and a version that has no other one left ignores this. pyarrow's own
+#: allocator takes 4 MB when it is loaded, and no part that computes something uses it (`process_limits.confine`).
+_FOR_LIBRARIES = {
+    "GRPC_VERBOSITY": "NONE",
+    "GRPC_EXPERIMENTS": "-event_engine_listener",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 
 _received: tuple[RuntimeConfig, dict[str, Any]] | None = None
 
@@ -83,7 +88,7 @@ def environment(part: PartName, config: RuntimeConfig, environ: Mapping[str, str
     # Only this part reads sources: proxies and credentials of the machine are for it.
     allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if part == "refresh" else [])]
     kept = {name: value for name, value in environ.items() if any(names.fullmatch(name) for names in allowed)}
-    return {**kept, **_GRPC, HANDOVER_VARIABLE: str(descriptor)}
+    return {**kept, **_FOR_LIBRARIES, HANDOVER_VARIABLE: str(descriptor)}
 
 
 def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:

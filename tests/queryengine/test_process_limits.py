@@ -184,6 +184,37 @@ def test_memory_goes_back_to_the_system() -> None:
     )
 
 
+def test_memory_is_reused_until_it_is_given_back() -> None:
+    printed(
+        """
+        import resource
+        import threading
+        import pyarrow
+        from queryengine import process_limits
+        process_limits.reuse_memory()
+        process_limits.confine(file_bytes=None, niceness=0)
+        memory = process_limits.Memory()
+        text = bytes(2_000_000)
+
+        def take() -> None:
+            for buffer in [pyarrow.allocate_buffer(len(text)) for _ in range(5)]:
+                memoryview(buffer).cast("B")[:] = text
+
+        def faults() -> int:
+            began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            thread = threading.Thread(target=take)
+            thread.start()
+            thread.join()
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - began
+
+        first, again, kept = faults(), min(faults() for _ in range(8)), memory.use().resident
+        process_limits.give_memory_back()
+        given_back = kept - memory.use().resident
+        assert first > 2000 and again < 500 and given_back > 8_000_000, (first, again, given_back)
+        """
+    )
+
+
 def test_cpu_time_ends_a_process() -> None:
     finished = run(
         """

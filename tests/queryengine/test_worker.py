@@ -315,6 +315,18 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
         still_works(engine)
 
 
+def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
+    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB}) as engine:
+        worker = engine.worker()
+        base = private_bytes(worker)
+
+        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(60000) t(i)") as connection:
+            assert receive(connection).end is not None
+
+            wait_until(lambda: private_bytes(worker) < base + 32 * MIB)
+        assert engine.worker() == worker
+
+
 def test_a_new_generation_is_seen_by_the_next_statement(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path)
     with running(tmp_path) as engine:

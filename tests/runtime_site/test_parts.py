@@ -168,7 +168,12 @@ def test_a_part_gets_no_variable_that_may_be_a_secret(config: RuntimeConfig, nam
         "canary",
     )
 
-    ours = {"RUNTIME_HANDOVER_FD": "5", "GRPC_VERBOSITY": "NONE", "GRPC_EXPERIMENTS": "-event_engine_listener"}
+    ours = {
+        "RUNTIME_HANDOVER_FD": "5",
+        "GRPC_VERBOSITY": "NONE",
+        "GRPC_EXPERIMENTS": "-event_engine_listener",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+    }
     assert parts.environment(name, config, wanted | unwanted, 5) == wanted | ours
 
 
