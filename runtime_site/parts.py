@@ -66,9 +66,10 @@ _ENVIRONMENT = re.compile(
     "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
 )
 
-#: What libraries are told. gRPC's own log has another form, and whoever connects could fill it; its older listener hands
-#: a call from thread to thread a third less often, and a version that has no other one left ignores this. pyarrow's own
-#: allocator takes 4 MB when it is loaded, and no part that computes something uses it (`process_limits.confine`).
+#: What libraries are told. gRPC's own log has another form, and whoever connects could fill it; its older listener
+#: hands a call from thread to thread a third less often, and a version that has no other one left ignores this.
+#: pyarrow's own allocator takes 4 MB when it is loaded, and no part that computes something uses it
+#: (`process_limits.confine`).
 _FOR_LIBRARIES = {
     "GRPC_VERBOSITY": "NONE",
     "GRPC_EXPERIMENTS": "-event_engine_listener",
