@@ -24,7 +24,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -462,6 +462,8 @@ class EngineInstance:
         self._config = config
         self._scratch = scratch
         self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in manifest.snapshots}
+        #: The datasets that each view reads, by names in lower case.
+        self._datasets_of: dict[str, frozenset[str]] = {}
         #: Why a declared name cannot be read now: not loaded yet, or its snapshot is unusable.
         self._unavailable: dict[str, str] = {}
         #: Why a view cannot be read at all: its SQL does not fit the data that is there.
@@ -589,6 +591,17 @@ class EngineInstance:
     def is_steady(self, statement: GatedStatement) -> bool:
         """Say whether its parameters and the data alone decide the answer of *statement*."""
         return statement.plain and self._unsteady.isdisjoint(statement.relations)
+
+    def finds_the_same(self, statement: GatedStatement, snapshots: Mapping[str, Snapshot]) -> bool:
+        """Say whether *statement* reads here what it would over *snapshots*, given by dataset in lower case."""
+        return self.is_steady(statement) and all(
+            _file(self._snapshots.get(dataset)) == _file(snapshots.get(dataset))
+            for dataset in self._read_by(statement.relations)
+        )
+
+    def _read_by(self, relations: Iterable[str]) -> frozenset[str]:
+        """Return the datasets that *relations* are or, being views, read."""
+        return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
     def _run(
         self,
@@ -728,6 +741,7 @@ class EngineInstance:
 
     def _define_view(self, view: GatedView) -> None:
         name = view.config.name
+        self._datasets_of[name.lower()] = self._read_by(view.statement.relations)
         if not view.statement.plain or not self._unsteady.isdisjoint(view.statement.relations):
             self._unsteady.add(name.lower())
         for needed in sorted(view.statement.relations):
@@ -795,6 +809,10 @@ def _projection(columns: Sequence[Column]) -> str | None:
         f"{(template or '{}').format(f'#{number}')} AS {_name(column.name)}"
         for number, (template, column) in enumerate(zip(templates, columns, strict=True), start=1)
     )
+
+
+def _file(snapshot: Snapshot | None) -> str | None:
+    return None if snapshot is None else snapshot.file
 
 
 def _name(identifier: str) -> str:
