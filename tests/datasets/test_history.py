@@ -22,9 +22,9 @@ def done(number: int) -> RefreshRun:
 
 def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
     history = History(tmp_path, ["a", "b"])
-    history.put("a", done(1))
-    history.put("a", run(2))
-    history.put("a", done(2))
+    history.put(("a", done(1)))
+    history.put(("a", run(2)))
+    history.put(("a", done(2)))
 
     assert history.runs("a") == (done(2), done(1))
     assert history.runs("b") == ()
@@ -36,7 +36,7 @@ def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
 def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
     history = History(tmp_path, ["a"])
     for number in range(MAX_RUNS + 5):
-        history.put("a", done(number))
+        history.put(("a", done(number)))
 
     assert len(history.runs("a")) == 100
     assert history.runs("a")[0] == done(MAX_RUNS + 4)
@@ -44,9 +44,9 @@ def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
 
 def test_a_run_that_a_restart_cut_off_is_listed_as_failed(tmp_path: Path) -> None:
     history = History(tmp_path, ["a"])
-    history.put("a", done(1))
-    history.put("a", replace(run(2), status="running", started_at="s"))
-    history.put("a", run(3))
+    history.put(("a", done(1)))
+    history.put(("a", replace(run(2), status="running", started_at="s")))
+    history.put(("a", run(3)))
 
     queued, running, finished = History(tmp_path, ["a"]).runs("a")
 
@@ -58,7 +58,7 @@ def test_a_run_that_a_restart_cut_off_is_listed_as_failed(tmp_path: Path) -> Non
 
 
 def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> None:
-    History(tmp_path, ["a"]).put("a", done(1))
+    History(tmp_path, ["a"]).put(("a", done(1)))
 
     History(tmp_path, ["b"])
 
@@ -103,18 +103,18 @@ def test_a_list_that_cannot_be_saved_is_no_reason_to_fail(tmp_path: Path, caplog
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
 
-    history.put("a", run(1))
-    history.put("a", done(1))
+    history.put(("a", run(1)))
+    history.put(("a", done(1)))
 
     assert history.runs("a") == (done(1),)
     assert caplog.messages == ["The list of refreshes cannot be saved: Is a directory"]
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
 
     (tmp_path / HISTORY_NAME).rmdir()
-    history.put("a", done(2))
+    history.put(("a", done(2)))
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
-    history.put("a", done(3))
+    history.put(("a", done(3)))
     assert len(caplog.messages) == 2
 
 
