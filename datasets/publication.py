@@ -18,8 +18,11 @@ from queryengine.catalog import (
     SNAPSHOT_DIRECTORY,
     Manifest,
     ManifestError,
+    Signature,
     Snapshot,
+    manifest_path,
     read_manifest,
+    signature,
     snapshot_path,
     write_manifest,
 )
@@ -103,12 +106,18 @@ class Publication:
         """
         Write the manifest again when the one on the disk is damaged or gone: who opens it would find no data.
 
+        It is read only if it looks otherwise than it did last.
+
         Raises:
             SnapshotError: It cannot be written.
         """
         with self._lock:
+            now = self._signature()
+            if now is not None and now == self._seen:
+                return
             try:
                 if read_manifest(self._state_dir) == self._manifest:
+                    self._seen = now
                     return
                 reason = "The manifest of published data is not the one that was written."
             except ManifestError as exc:
@@ -126,8 +135,12 @@ class Publication:
         remove(snapshot_path(self._state_dir, snapshot))
 
     def _serve(self, manifest: Manifest) -> None:
-        self._manifest = manifest
+        """Take note of what was written."""
+        self._manifest, self._seen = manifest, self._signature()
         self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
+
+    def _signature(self) -> Signature:
+        return signature(str(manifest_path(self._state_dir)))
 
     def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
         try:

@@ -196,7 +196,7 @@ class Refresher:
         return True
 
     def is_loaded(self) -> bool:
-        """Say whether there is data to serve of every dataset."""
+        """As `DatasetControl.is_loaded`."""
         return all(self._publication.snapshot(entry.config.name) is not None for entry in self._entries.values())
 
     def datasets(self) -> tuple[DatasetState, ...]:

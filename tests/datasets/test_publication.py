@@ -170,7 +170,7 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     elif damage == "version":
         path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 1}))
     else:
-        path.write_text(path.read_text().replace('"rows": 1', '"rows": 7'))
+        path.write_text(path.read_text().replace('"rows":1', '"rows":7'))
 
     publication = Publication(tmp_path / "state", [dataset])
 
