@@ -1,9 +1,9 @@
 """
 Asking the refresher from another process: one JSON line there, one back, over a Unix socket.
 
-A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", "name": ...}` or `{"call": "refresh", "name": ...,
-"refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`, with more fields in
-the error where its class takes more. The socket lies in the state directory, which only its owner may enter.
+A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", "name": ...}` or `{"call": "refresh",
+"name": ..., "refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`, with more
+fields in the error where its class takes more. The socket lies in the state directory, which only its owner may enter.
 """
 
 from __future__ import annotations

@@ -702,12 +702,19 @@ class EngineInstance:
         self._define_catalog()
         for view in views:
             self._define_view(view)
+        self._forget_blocks()
         # A clock that needs no thread of Python; it starts after ours, so it rings second. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
         if self._threads is not None:
             execute("SET allowed_configs = ['threads']")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
+
+    def _forget_blocks(self) -> None:
+        """Free what was read to attach the snapshots, a block of 256 KiB of each: it would stay until there is need."""
+        with suppress(duckdb.OutOfMemoryException):  # Then the limit is what it was.
+            self._connection.execute("SET memory_limit = '1MB'")
+        self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
 
     def _define_catalog(self) -> None:
         """Make what the gate reads for `information_schema`: the same tables, with the declared names only."""

@@ -1,4 +1,4 @@
-"""How many file descriptors a process of the web tier may have open, and for what."""
+"""How many file descriptors a process may have open, and for what."""
 
 from __future__ import annotations
 

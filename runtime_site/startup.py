@@ -24,6 +24,7 @@ import runtimeconf.state
 from authkeys.errors import AuthKeysError
 from datasets.errors import DatasetError
 from queryengine.errors import QueryError
+from runtime_site.descriptors import raise_soft_limit
 from runtimeconf import handover
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
@@ -154,6 +155,7 @@ class Runtime:
         from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
 
+        raise_soft_limit()  # Each snapshot is opened, twice while a session takes another one's place.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False

@@ -71,6 +71,9 @@ STATE = DatasetState(
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
 
 
+CALLS = ["datasets", "loaded", "history", "refresh"]
+
+
 class Fixed:
     """A `DatasetControl` with one answer to everything, or one error."""
 
@@ -394,11 +397,7 @@ lines = st.one_of(
 )
 
 
-@given(
-    st.builds(
-        Request, call=st.sampled_from(["datasets", "loaded", "history", "refresh"]), name=texts, refresh_sql=texts
-    )
-)
+@given(st.builds(Request, call=st.sampled_from(CALLS), name=texts, refresh_sql=texts))
 def test_any_request_survives_the_wire(request: Request) -> None:
     assert decode_request(encode_request(request)) == request
 
@@ -409,7 +408,7 @@ def test_no_line_makes_the_decoder_of_requests_fail_otherwise(line: bytes) -> No
         request = decode_request(line)
     except ProtocolError:
         return
-    assert request.call in {"datasets", "loaded", "history", "refresh"}
+    assert request.call in CALLS
 
 
 @given(lines)
