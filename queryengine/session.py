@@ -17,6 +17,7 @@ through its `Interruption`, `close`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -84,6 +85,9 @@ _KEPT_TYPES_CHARACTERS = 2000
 #: The part of the time limit after which a brief answer is given up, and the most that this is, in seconds.
 _BRIEF_PART = 0.1
 _MOST_BRIEF_S = 1.0
+
+#: What the system says when a process has opened as many files as it may, or all processes together.
+_WANT_OF_DESCRIPTORS = os.strerror(errno.EMFILE)
 
 #: How the gate writes an EXPLAIN that would run its statement.
 _NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
@@ -499,7 +503,7 @@ class EngineInstance:
 
         Raises:
             SnapshotGoneError: A snapshot is gone or unreadable, and not *tolerant*.
-            EngineUnavailableError: DuckDB cannot start.
+            EngineUnavailableError: DuckDB cannot start, or may not open so many files.
         """
         try:
             with ExitStack() as undo:
@@ -736,6 +740,9 @@ class EngineInstance:
         try:
             self._attach(number, name, snapshot)
         except duckdb.Error as exc:
+            if _WANT_OF_DESCRIPTORS in str(exc):  # It is there: who waits for it is told, and it is tried again.
+                logger.exception("too few file descriptors", extra={"fields": {"snapshots": len(self._snapshots)}})
+                raise EngineUnavailableError("The system allows the engine too few open files.") from exc
             if not tolerant:
                 raise SnapshotGoneError(snapshot.file) from exc
             logger.exception("snapshot unusable", extra={"fields": {"dataset": name, "snapshot": snapshot.file}})
