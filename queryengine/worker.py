@@ -155,6 +155,7 @@ class StatementServer:
         self._watch = HangUpWatch()
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
+        self._kept_bytes = 0  # resident, after memory was given back
         self._engine: InProcessEngine | None = None
         self._tried = 0.0
         self.worn_out = False
@@ -320,10 +321,16 @@ class StatementServer:
 
     def _settle(self, call: _Call) -> None:
         """Give back the memory that the statement of *call* has left, and find out whether this process is worn out."""
-        if self._engine is None or self._memory.use().resident < self._base.resident + SLACK_BYTES:
+        if self._engine is None:
+            return
+        resident = self._memory.use().resident
+        # Snapshots and what DuckDB keeps of them are not given back: only what has come since is worth the search.
+        self._kept_bytes = max(self._base.resident, min(self._kept_bytes, resident))
+        if resident < self._kept_bytes + SLACK_BYTES:
             return
         process_limits.give_memory_back()
         use = self._memory.use()
+        self._kept_bytes = use.resident
         cached = min(self._engine.snapshot_bytes, self._config.query.memory_limit_bytes)
         if (
             use.resident > self._base.resident + cached + WORN_BYTES
