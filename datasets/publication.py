@@ -47,6 +47,7 @@ class Publication:
         self._state_dir = state_dir
         self._lock = threading.Lock()  # of who replaces the manifest
         self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
+        self._seen: Signature = None  # of the manifest that is known to be right
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._serve(self._recover(datasets))
