@@ -16,7 +16,7 @@ MAX_SCHEMA_LENGTH = 2_000_000
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
-    """Return the columns of *table*, which is quoted, in their order."""
+    """Return the columns of *table*, which is quoted, or of a SELECT, in their order."""
     rows = connection.execute(f"DESCRIBE {table}").fetchall()
     return tuple(Column(name=row[0], type=row[1]) for row in rows)
 

@@ -73,6 +73,9 @@ class DatasetControl(Protocol):
     def datasets(self) -> tuple[DatasetState, ...]:
         """All declared datasets, in the order of the YAML."""
 
+    def is_loaded(self) -> bool:
+        """Say whether there is data to serve of every dataset."""
+
     def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
         """
         Ask for a refresh; a waiting one is joined, and its run returned.
@@ -101,17 +104,17 @@ class DatasetRegistry(DatasetControl, Protocol):
 
 
 class LoadedOnce:
-    """Whether every dataset that *datasets* lists was loaded at least once. Once true, it is not asked for again."""
+    """Whether *is_loaded* said once that every dataset is. It is not asked again then."""
 
-    def __init__(self, datasets: Callable[[], tuple[DatasetState, ...]]) -> None:
-        self._datasets = datasets
+    def __init__(self, is_loaded: Callable[[], bool]) -> None:
+        self._is_loaded = is_loaded
         self._was = False
 
     def look(self) -> bool:
         """Ask, unless the answer is known; False when nobody answers for the datasets."""
         if not self._was:
             try:
-                self._was = all(state.loaded_once for state in self._datasets())
+                self._was = self._is_loaded()
             except DatasetError:
                 return False
         return self._was

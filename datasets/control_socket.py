@@ -1,9 +1,9 @@
 """
 Asking the refresher from another process: one JSON line there, one back, over a Unix socket.
 
-A request is `{"call": "datasets"}`, `{"call": "history", "name": ...}` or `{"call": "refresh", "name": ...,
-"refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`, with more fields in
-the error where its class takes more. The socket lies in the state directory, which only its owner may enter.
+A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", "name": ...}` or `{"call": "refresh",
+"name": ..., "refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`, with more
+fields in the error where its class takes more. The socket lies in the state directory, which only its owner may enter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_CONNECTIONS = 32
 #: what is answered at once.
 _MAX_JUDGED = 8
 
-Call = Literal["datasets", "history", "refresh"]
+Call = Literal["datasets", "loaded", "history", "refresh"]
 _CALLS: tuple[Call, ...] = get_args(Call)
 
 #: What a request about a dataset of this name raises here, by the code that the other side gives.
@@ -65,7 +65,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call; `name` is "" for `datasets`."""
+    """One call; `name` is "" for `datasets` and `loaded`, which are about all of them."""
 
     call: Call
     name: str = ""
@@ -90,7 +90,7 @@ def decode_request(line: bytes) -> Request:
     name, refresh_sql = fields.get("name", ""), fields.get("refresh_sql")
     call = next((call for call in _CALLS if call == fields.get("call")), None)
     if call is None:
-        raise ProtocolError("the call is datasets, history or refresh")
+        raise ProtocolError("the call is datasets, loaded, history or refresh")
     if not isinstance(name, str) or not isinstance(refresh_sql, str | None):
         raise ProtocolError("the name and the refresh_sql are texts")
     return Request(call=call, name=name, refresh_sql=refresh_sql)
@@ -153,6 +153,8 @@ def answer(control: DatasetControl, line: bytes, judged: threading.Semaphore | N
 def _result(control: DatasetControl, request: Request, judged: threading.Semaphore | None) -> Any:
     if request.call == "datasets":
         return [asdict(state) for state in control.datasets()]
+    if request.call == "loaded":
+        return control.is_loaded()
     if request.call == "history":
         return [asdict(run) for run in control.history(request.name)]
     with _place(judged if request.refresh_sql is not None else None):
@@ -251,6 +253,10 @@ class ControlClient:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
         result = self._ask(Request(call="datasets"))
         return _decoded(lambda: tuple(_state_of(item) for item in result))
+
+    def is_loaded(self) -> bool:
+        """As `DatasetControl.is_loaded`; also raises `DatasetsUnavailableError`."""
+        return self._ask(Request(call="loaded")) is True
 
     def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""

@@ -1,4 +1,10 @@
-"""The last refreshes of each dataset, kept over a restart."""
+"""
+The last refreshes of each dataset, kept over a restart.
+
+The file has a JSON document in its first line, and in each later line a run that came after it or took another's
+place, so that a change costs the same however many runs there are. When these lines are more than the document, all
+becomes one document again.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +30,9 @@ FORMAT_VERSION = 1
 #: Runs kept of each dataset.
 MAX_RUNS = 100
 
+#: The lines after the document are so many bytes at least before all is written anew.
+_LEAST_LINES_BYTES = 256 * 1024
+
 _STATUSES = get_args(RefreshStatus)
 
 
@@ -39,6 +48,8 @@ class History:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
         self._is_saved = True
+        self._is_told = False  # that it cannot be saved
+        self._document_bytes = self._lines_bytes = 0
         found = self._read()
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
@@ -48,18 +59,12 @@ class History:
         with self._lock:
             return tuple(self._runs[dataset])
 
-    def put(self, dataset: str, run: RefreshRun) -> None:
-        """Add *run*, or take it in place of the one with its id."""
+    def put(self, *changes: tuple[str, RefreshRun]) -> None:
+        """Add each run to those of its dataset, or take it in place of the one with its id."""
         with self._lock:
-            runs = self._runs[dataset]
-            for index, other in enumerate(runs):
-                if other.id == run.id:
-                    runs[index] = run
-                    break
-            else:
-                runs.insert(0, run)
-                del runs[MAX_RUNS:]
-            self._write()
+            for dataset, run in changes:
+                _put(self._runs[dataset], run)
+            self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in changes))
 
     def interrupt(self) -> None:
         """List every run that has not finished as failed."""
@@ -76,38 +81,73 @@ class History:
 
     def _read(self) -> dict[str, list[RefreshRun]]:
         try:
-            document = json.loads(self._path.read_bytes())
+            first, *lines = self._path.read_bytes().split(b"\n")
+            document = json.loads(first)
             if document["format_version"] != FORMAT_VERSION:
                 logger.warning("The list of past refreshes is of another release: it starts anew")
                 return {}
-            return {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
+            found = {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
+            for change in map(json.loads, lines[:-1]):  # What follows the last end of a line was cut off.
+                _put(found.setdefault(change["dataset"], []), _kept(change["run"]))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             logger.warning("The list of past refreshes cannot be read: it starts anew")
             return {}
+        return found
+
+    def _append(self, lines: bytes) -> None:
+        if self._is_saved and self._lines_bytes + len(lines) <= max(self._document_bytes, _LEAST_LINES_BYTES):
+            try:
+                _write(self._path, os.O_APPEND, lines)
+            except OSError:
+                self._is_saved = False  # A part of them may be there.
+            else:
+                self._lines_bytes += len(lines)
+                return
+        self._write()
 
     def _write(self) -> None:
-        document = {
-            "format_version": FORMAT_VERSION,
-            "datasets": {name: [asdict(run) for run in runs] for name, runs in self._runs.items()},
-        }
+        document = _line(
+            {
+                "format_version": FORMAT_VERSION,
+                "datasets": {name: [asdict(run) for run in runs] for name, runs in self._runs.items()},
+            }
+        )
         temporary = self._path.with_name(f"{HISTORY_NAME}.tmp")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                json.dump(document, file)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(temporary, os.O_CREAT | os.O_TRUNC, document)
             temporary.replace(self._path)
-            self._is_saved = True
         except OSError as exc:
             # The list in memory is right; a full disk must not stop the refresh that may be about to free it.
-            if self._is_saved:
+            if not self._is_told:
                 logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
-            self._is_saved = False
+            self._is_saved, self._is_told = False, True
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+        else:
+            self._is_saved, self._is_told = True, False
+            self._document_bytes, self._lines_bytes = len(document), 0
+
+
+def _write(path: Path, flags: int, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
+def _put(runs: list[RefreshRun], run: RefreshRun) -> None:
+    for index, other in enumerate(runs):
+        if other.id == run.id:
+            runs[index] = run
+            return
+    runs.insert(0, run)
+    del runs[MAX_RUNS:]
 
 
 def run_of(item: dict[str, Any]) -> RefreshRun:

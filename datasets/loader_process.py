@@ -22,7 +22,7 @@ from urllib.parse import quote
 from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
 from datasets.loading import TOO_LARGE
-from datasets.snapshots import Order, SnapshotBuilder
+from datasets.snapshots import Order, SnapshotBuilder, Verifier
 from datasets.sources.registry import import_source
 from queryengine import process_limits
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
@@ -89,6 +89,7 @@ def main(descriptor: int, parent: int) -> None:
     memory = process_limits.Memory()
     base = memory.use().resident
     decoder = FrameDecoder()
+    verifier: Verifier | None = None
     with socket.socket(fileno=descriptor) as connection:
         while data := connection.recv(_RECEIVE_BYTES):
             for _, payload in decoder.feed(data):
@@ -98,7 +99,9 @@ def main(descriptor: int, parent: int) -> None:
                     base = memory.use().resident
                 allowance = int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"])
                 memory.limit(allowance + SPARE_BYTES)
-                answer = _loaded(request)
+                builder: SnapshotBuilder = handover.rebuilt(SnapshotBuilder, request["builder"])
+                verifier = verifier or Verifier(builder.state_dir)
+                answer = _loaded(request, builder, verifier)
                 answer["log"] = said.take()
                 _hide_secrets(answer, request["order"]["dataset"])
                 process_limits.give_memory_back()
@@ -106,15 +109,14 @@ def main(descriptor: int, parent: int) -> None:
                 connection.sendall(encode_json(Kind.END, answer))
 
 
-def _loaded(request: dict[str, Any]) -> dict[str, Any]:
+def _loaded(request: dict[str, Any], builder: SnapshotBuilder, verifier: Verifier) -> dict[str, Any]:
     """Build what *request* asks for, and return the answer."""
     try:
-        builder: SnapshotBuilder = handover.rebuilt(SnapshotBuilder, request["builder"])
         order: Order = handover.rebuilt(Order, request["order"])
         # Stopping is the business of the parent, which does not wait for this process then.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         with process_limits.limited_files(_room(builder.state_dir)):
-            return {"snapshot": handover.plain(builder.carry_out(order, deadline))}
+            return {"snapshot": handover.plain(builder.carry_out(order, deadline, verifier))}
     except SourceError as exc:
         return {"error": exc.code, "message": str(exc), "is_broken": exc.broke_library}
     except SnapshotError as exc:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 #: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
 _WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
 
-#: The columns that the source has now. Not DESCRIBE: that reads a text file once more to find its types.
+#: The columns of the view of the source. Not DESCRIBE: that reads a text file once more to find its types.
 _COLUMNS_READ = (
     "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = 'runtime' ORDER BY column_index"
 )
@@ -100,8 +100,7 @@ class LoadingEngine:
                 self._confine(connection, path, scan)
                 relation = scan.bind(connection)
                 rows = f"SELECT * FROM {relation}"  # noqa: S608 - quoted by the source
-                connection.execute(f"CREATE VIEW {view} AS {rows}")
-                columns = [Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall()]
+                columns = columns_of(connection, rows) if refresh_sql is None else _viewed(connection, view, rows)
                 refuse_excess(dataset.name, columns)
                 scan.accept(connection, [column.name for column in columns])
                 time = append.find_time_column(dataset, columns) if append.time_column_of(dataset) else None
@@ -232,7 +231,13 @@ def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Waterma
     return wanted if newer_than is None else replace(wanted, bounds=(*wanted.bounds, *newer_than.bounds))
 
 
-def _chosen(rows: str, columns: list[Column], wanted: Wanted) -> str:
+def _viewed(connection: duckdb.DuckDBPyConnection, view: str, rows: str) -> tuple[Column, ...]:
+    """Make *view* of *rows*, and return its columns."""
+    connection.execute(f"CREATE VIEW {view} AS {rows}")
+    return tuple(Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall())
+
+
+def _chosen(rows: str, columns: Sequence[Column], wanted: Wanted) -> str:
     """Return *rows*, a SELECT of all *columns*, with those only that are wanted."""
     if wanted.columns is None:
         return rows

@@ -12,14 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from datasets.errors import SnapshotError, StateDirectoryError
-from datasets.snapshots import TEMPORARY_DIRECTORY, fingerprint, new_file_name, remove, verify
+from datasets.snapshots import TEMPORARY_DIRECTORY, Verifier, fingerprint, new_file_name, remove
 from queryengine.catalog import (
     MANIFEST_NAME,
     SNAPSHOT_DIRECTORY,
     Manifest,
     ManifestError,
+    Signature,
     Snapshot,
+    manifest_path,
     read_manifest,
+    signature,
     snapshot_path,
     write_manifest,
 )
@@ -44,16 +47,17 @@ class Publication:
         self._state_dir = state_dir
         self._lock = threading.Lock()  # of who replaces the manifest
         self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
+        self._seen: Signature = None  # of the manifest that is known to be right
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
-            self._manifest = self._recover(datasets)
+            self._serve(self._recover(datasets))
             self._sweep()
         except OSError as exc:
             raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
 
     def snapshot(self, dataset: str) -> Snapshot | None:
         """Return what is served of *dataset*, None when it has not been loaded."""
-        return next((snapshot for snapshot in self._manifest.snapshots if snapshot.dataset == dataset), None)
+        return self._snapshots.get(dataset)
 
     def built_bytes(self, dataset: DatasetConfig) -> int | None:
         """Return how much is written of a snapshot that is being built, None when no file is begun."""
@@ -78,9 +82,10 @@ class Publication:
             SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
         """
         with self._lock:
-            superseded = self.snapshot(snapshot.dataset)
-            others = (other for other in self._manifest.snapshots if other.dataset != snapshot.dataset)
-            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=(*others, snapshot))
+            snapshots = {**self._snapshots}
+            superseded = snapshots.pop(snapshot.dataset, None)
+            snapshots[snapshot.dataset] = snapshot
+            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=tuple(snapshots.values()))
             try:
                 is_durable = write_manifest(self._state_dir, manifest)
             except OSError as exc:
@@ -88,7 +93,7 @@ class Publication:
                 raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
             if superseded is not None:
                 self._superseded.append(superseded)
-            self._manifest = manifest
+            self._serve(manifest)
             if not is_durable:
                 logger.warning(
                     "The disk does not confirm the new data of %s: a loss of power may undo it", snapshot.dataset
@@ -102,12 +107,18 @@ class Publication:
         """
         Write the manifest again when the one on the disk is damaged or gone: who opens it would find no data.
 
+        It is read only if it looks otherwise than it did last.
+
         Raises:
             SnapshotError: It cannot be written.
         """
         with self._lock:
+            now = self._signature()
+            if now is not None and now == self._seen:
+                return
             try:
                 if read_manifest(self._state_dir) == self._manifest:
+                    self._seen = now
                     return
                 reason = "The manifest of published data is not the one that was written."
             except ManifestError as exc:
@@ -118,11 +129,19 @@ class Publication:
                 write_manifest(self._state_dir, manifest)
             except OSError as exc:
                 raise SnapshotError(f"The manifest of published data cannot be written: {exc.strerror}.") from exc
-            self._manifest = manifest
+            self._serve(manifest)
 
     def discard(self, snapshot: Snapshot) -> None:
         """Delete the file of a snapshot that is not, or no longer, published."""
         remove(snapshot_path(self._state_dir, snapshot))
+
+    def _serve(self, manifest: Manifest) -> None:
+        """Take note of what was written."""
+        self._manifest, self._seen = manifest, self._signature()
+        self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
+
+    def _signature(self) -> Signature:
+        return signature(str(manifest_path(self._state_dir)))
 
     def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
         try:
@@ -134,26 +153,14 @@ class Publication:
             write_manifest(self._state_dir, found)
             return found
         declared = {dataset.name: dataset for dataset in datasets}
-        kept = tuple(
-            snapshot for snapshot in found.snapshots if self._is_good(snapshot, declared.get(snapshot.dataset))
-        )
+        with Verifier(self._state_dir) as verifier:
+            kept = tuple(
+                snapshot for snapshot in found.snapshots if _is_good(snapshot, declared.get(snapshot.dataset), verifier)
+            )
         if kept != found.snapshots:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
             write_manifest(self._state_dir, found)
         return found
-
-    def _is_good(self, snapshot: Snapshot, dataset: DatasetConfig | None) -> bool:
-        if dataset is None:
-            return False
-        if fingerprint(dataset) != snapshot.source:
-            logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
-            return False
-        try:
-            verify(self._state_dir, snapshot)
-        except SnapshotError as exc:
-            logger.warning("%s It is loaded from the source again.", exc)
-            return False
-        return True
 
     def _sweep(self) -> None:
         """Delete what nothing refers to: builds that were cut off, and logs that would be replayed into a snapshot."""
@@ -164,3 +171,17 @@ class Publication:
         for path in leftovers:
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+def _is_good(snapshot: Snapshot, dataset: DatasetConfig | None, verifier: Verifier) -> bool:
+    if dataset is None:
+        return False
+    if fingerprint(dataset) != snapshot.source:
+        logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
+        return False
+    try:
+        verifier.verify(snapshot)
+    except SnapshotError as exc:
+        logger.warning("%s It is loaded from the source again.", exc)
+        return False
+    return True

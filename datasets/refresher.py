@@ -147,12 +147,14 @@ class Refresher:
     def start(self) -> None:
         """Load every dataset, in the order of the YAML, and keep them fresh."""
         with self._condition:
+            queued = []
             for entry in self._entries.values():
                 delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
                 if delay_s and self._publication.snapshot(entry.config.name) is not None:
                     entry.due = self._now() + delay_s
                 else:
-                    self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+                    queued.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
+            self._history.put(*queued)
         self._start_threads()
 
     def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
@@ -194,7 +196,7 @@ class Refresher:
         return True
 
     def is_loaded(self) -> bool:
-        """Say whether there is data to serve of every dataset."""
+        """As `DatasetControl.is_loaded`."""
         return all(self._publication.snapshot(entry.config.name) is not None for entry in self._entries.values())
 
     def datasets(self) -> tuple[DatasetState, ...]:
@@ -277,11 +279,15 @@ class Refresher:
             if not skips:
                 entry.waiting.sql, entry.waiting.skips = sql, False
             return entry.waiting.run
+        run = self._queued(entry, sql, skips=skips)
+        self._history.put((entry.config.name, run))
+        self._condition.notify_all()
+        return run
+
+    def _queued(self, entry: _Entry, sql: str | None, *, skips: bool) -> RefreshRun:
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
         entry.waiting = _Turn(entry, run, sql, skips)
         self._queue.append(entry.waiting)
-        self._history.put(entry.config.name, run)
-        self._condition.notify_all()
         return run
 
     def _start_threads(self) -> None:
@@ -326,7 +332,7 @@ class Refresher:
         turn.run = replace(turn.run, status="running", started_at=utc_now())
         entry.waiting, entry.is_running, entry.due = None, True, None
         entry.began, entry.is_publishing = time.monotonic(), False
-        self._history.put(entry.config.name, turn.run)
+        self._history.put((entry.config.name, turn.run))
 
     def _refresh(self, turn: _Turn, builder: Builder) -> None:
         entry = turn.entry
@@ -350,7 +356,7 @@ class Refresher:
             else:
                 entry.failures += 1
             entry.due = self._next_due(entry)
-            self._history.put(entry.config.name, run)
+            self._history.put((entry.config.name, run))
             self._condition.notify_all()
         self._log(entry, run)
 

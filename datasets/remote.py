@@ -13,7 +13,7 @@ class RemoteDatasets(ControlClient):
     def __init__(self, config: RuntimeConfig) -> None:
         # A statement waits for an engine worker like any other, and is judged under the same time limit.
         super().__init__(config.state_dir, judging_s=config.query.queue_timeout_s + config.query.timeout_s)
-        self._loaded_once = LoadedOnce(self.datasets)
+        self._loaded_once = LoadedOnce(super().is_loaded)
 
     def is_loaded(self) -> bool:
         """As `DatasetRegistry.is_loaded`."""

@@ -103,7 +103,7 @@ class DatasetService:
         self._refresher: Refresher | None = None
         self._server: ControlServer | None = None
         self._follower: threading.Thread | None = None
-        self._loaded_once = LoadedOnce(self.datasets)
+        self._loaded_once = LoadedOnce(lambda: self._control().is_loaded())
 
     def start(self) -> None:
         """

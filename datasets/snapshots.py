@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import duckdb
 
@@ -28,7 +28,7 @@ from datasets.errors import SchemaChangedError, SnapshotError
 from datasets.loading import TOO_LARGE, Loaded, LoadingEngine
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load
-from datasets.sql import identifier, literal
+from datasets.sql import identifier, literal, literals
 from datasets.wallclock import utc_now
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
@@ -63,21 +63,81 @@ def refresh_sql_of(dataset: DatasetConfig) -> str | None:
     return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None
 
 
-def verify(state_dir: Path, snapshot: Snapshot) -> None:
+class Verifier:
     """
-    Compare a snapshot's file with what the manifest says of it: size, checksum, columns and rows.
+    Compares snapshots of *state_dir* with what is said of them, on an engine that can open nothing else.
 
-    Raises:
-        SnapshotError: It is missing, damaged, or of an engine that this one cannot read.
+    It takes ten times as long to start an engine as to look at a snapshot, so one serves for many. One thread at a
+    time; who makes it closes it.
     """
-    path = snapshot_path(state_dir, snapshot)
-    try:
-        size, checksum = _measure(path)
-    except OSError as exc:
-        raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {exc.strerror}.") from exc
-    if (size, checksum) != (snapshot.size_bytes, snapshot.sha256):
-        raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged: its checksum is wrong.")
-    _verify_content(path, snapshot)
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """As `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the engine back; the next comparison starts another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def verify(self, snapshot: Snapshot) -> None:
+        """
+        Compare a snapshot's file with what the manifest says of it: size, checksum, columns and rows.
+
+        Raises:
+            SnapshotError: It is missing, damaged, or of an engine that this one cannot read.
+        """
+        try:
+            size, checksum = _measure(snapshot_path(self._state_dir, snapshot))
+        except OSError as exc:
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {exc.strerror}.") from exc
+        if (size, checksum) != (snapshot.size_bytes, snapshot.sha256):
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged: its checksum is wrong.")
+        self.verify_content(snapshot)
+
+    def verify_content(self, snapshot: Snapshot) -> None:
+        """
+        Compare the columns and the number of rows.
+
+        Raises:
+            SnapshotError: They differ, or this engine cannot read it.
+        """
+        path = snapshot_path(self._state_dir, snapshot)
+        table = f"_snapshot.main.{identifier(snapshot.dataset)}"
+        try:
+            connection = self._connection or self._opened()
+            # Attached, not opened: of what is open in a process by its name, all have to share the settings.
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
+            same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
+            connection.execute("DETACH _snapshot")
+        except duckdb.Error as exc:
+            self.close()
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
+        if not same:
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "threads": 1,
+            "async_threads": 1,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+        self._connection = duckdb.connect(":memory:", config=config)
+        directory = literals([str(self._state_dir / SNAPSHOT_DIRECTORY)])
+        self._connection.execute(f"SET GLOBAL allowed_directories = {directory}")
+        self._connection.execute("SET GLOBAL enable_external_access = false")
+        self._connection.execute("SET GLOBAL lock_configuration = true")
+        return self._connection
 
 
 def compare_columns(served: Snapshot, new: Snapshot) -> None:
@@ -183,17 +243,18 @@ class SnapshotBuilder:
             served=served,
             skip_unchanged=skip_unchanged,
         )
-        return self.carry_out(order, deadline)
+        with Verifier(self.state_dir) as verifier:
+            return self.carry_out(order, deadline, verifier)
 
     def rest(self) -> None:
         """As `Builder.rest`: there is nothing to give back."""
 
-    def carry_out(self, order: Order, deadline: Deadline) -> Snapshot | None:
-        """As `Builder.build`."""
+    def carry_out(self, order: Order, deadline: Deadline, verifier: Verifier) -> Snapshot | None:
+        """As `Builder.build`; *verifier* reads back what was written."""
         dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
         try:
             with self._load(order.file, deadline) as load:
-                loaded = self._content(order, path, load)
+                loaded = self._content(order, path, load, verifier)
             if loaded is None:
                 return None
             path.chmod(0o600)
@@ -212,7 +273,7 @@ class SnapshotBuilder:
                 source_version=None if version is None else _version_prefix(order.refresh_sql) + version,
                 columns=loaded.columns,
             )
-            _verify_content(path, snapshot)
+            verifier.verify_content(snapshot)
             deadline.check()
         except OSError as exc:
             remove(path)
@@ -225,13 +286,13 @@ class SnapshotBuilder:
             raise
         return snapshot
 
-    def _content(self, order: Order, path: Path, load: Load) -> Loaded | None:
+    def _content(self, order: Order, path: Path, load: Load, verifier: Verifier) -> Loaded | None:
         """Write the file; None when what is served needs no other."""
         dataset, served = order.dataset, order.served
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
         by_time = append.time_column_of(dataset)
         may_append = served is not None and by_time is not None and served.source == fingerprint(dataset)
-        if served is None or not (may_skip or may_append) or not self._is_good(served):
+        if served is None or not (may_skip or may_append) or not _is_good(served, verifier):
             return self._engine.load(dataset, order.refresh_sql, path, load)
         if may_skip:
             return None
@@ -248,14 +309,6 @@ class SnapshotBuilder:
         if served.source != fingerprint(order.dataset) or version is None or not version.startswith(prefix):
             return False
         return not source_of(order.dataset).has_changed(version.removeprefix(prefix), load)
-
-    def _is_good(self, served: Snapshot) -> bool:
-        try:
-            verify(self.state_dir, served)
-        except SnapshotError as exc:
-            logger.warning("%s It is loaded from the source again.", exc)
-            return False
-        return True
 
     def _appended(self, order: Order, served: Snapshot, path: Path, load: Load) -> Loaded | None:
         """
@@ -293,6 +346,15 @@ class SnapshotBuilder:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _is_good(served: Snapshot, verifier: Verifier) -> bool:
+    try:
+        verifier.verify(served)
+    except SnapshotError as exc:
+        logger.warning("%s It is loaded from the source again.", exc)
+        return False
+    return True
+
+
 def scratch_directory(state_dir: Path, file: str) -> Path:
     """Return the directory that the load into the snapshot *file* has to itself."""
     return state_dir / TEMPORARY_DIRECTORY / Path(file).stem
@@ -326,22 +388,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _verify_content(path: Path, snapshot: Snapshot) -> None:
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "threads": 1,
-        "autoload_known_extensions": False,
-        "python_enable_replacements": False,
-    }
-    try:
-        # Attached, not opened: of what is open in a process by its name, all have to share the settings.
-        with duckdb.connect(":memory:", config=config) as connection:
-            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
-            connection.execute("SET enable_external_access = false")
-            table = f"_snapshot.main.{identifier(snapshot.dataset)}"
-            same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
-    except duckdb.Error as exc:
-        raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
-    if not same:
-        raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -187,15 +187,26 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    """Return the text of *content* over which its checksum is made."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def _checksum(canonical: bytes) -> str:
+    return hashlib.sha256(canonical).hexdigest()
 
 
 def _encode(manifest: Manifest) -> bytes:
-    content = asdict(manifest)
-    document = {"format_version": FORMAT_VERSION, "checksum": _checksum(content), "content": content}
-    return json.dumps(document, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+    snapshots = [_plain(snapshot) for snapshot in manifest.snapshots]
+    content = _canonical({"generation": manifest.generation, "snapshots": snapshots})
+    head = f'{{"format_version":{FORMAT_VERSION},"checksum":"{_checksum(content)}","content":'
+    return head.encode("ascii") + content + b"}\n"
+
+
+def _plain(snapshot: Snapshot) -> dict[str, Any]:
+    """As `dataclasses.asdict`, which copies whatever it finds: all of them are written for each publication."""
+    values = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
+    return {**values, "columns": [{"name": column.name, "type": column.type} for column in snapshot.columns]}
 
 
 def _decode(text: bytes) -> Manifest:
@@ -208,7 +219,7 @@ def _decode(text: bytes) -> Manifest:
                 f"The manifest of published data has format version {version!r:.40}, not {FORMAT_VERSION}."
             )
         content = document["content"]
-        if _checksum(content) != document["checksum"]:
+        if _checksum(_canonical(content)) != document["checksum"]:
             raise ManifestError("The manifest of published data is damaged: its checksum is wrong.")
         return Manifest(
             generation=int(content["generation"]),

@@ -356,7 +356,7 @@ class InProcessEngine:
     def is_alive(self) -> bool:
         """Say whether a statement would be taken now; a busy engine is alive."""
         try:
-            self._generations.lease().release()
+            self._generations.lease(self._gate.admit("SELECT 1", self._relations)).release()
         except EngineUnavailableError:
             return False
         return True
@@ -394,7 +394,7 @@ class InProcessEngine:
         held.callback(self._admission.enter(query.fingerprint, interruption).leave)
         timings.queued_ms = _ms_since(began)
         active.run()
-        lease = self._generations.lease()
+        lease = self._generations.lease(statement)
         held.callback(lease.release)
         return statement, lease
 

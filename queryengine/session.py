@@ -17,6 +17,7 @@ through its `Interruption`, `close`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -24,7 +25,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,6 +85,9 @@ _KEPT_TYPES_CHARACTERS = 2000
 #: The part of the time limit after which a brief answer is given up, and the most that this is, in seconds.
 _BRIEF_PART = 0.1
 _MOST_BRIEF_S = 1.0
+
+#: What the system says when a process has opened as many files as it may, or all processes together.
+_WANT_OF_DESCRIPTORS = os.strerror(errno.EMFILE)
 
 #: How the gate writes an EXPLAIN that would run its statement.
 _NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
@@ -474,6 +478,8 @@ class EngineInstance:
         self._config = config
         self._scratch = scratch
         self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in manifest.snapshots}
+        #: The datasets that each view reads, by names in lower case.
+        self._datasets_of: dict[str, frozenset[str]] = {}
         #: Why a declared name cannot be read now: not loaded yet, or its snapshot is unusable.
         self._unavailable: dict[str, str] = {}
         #: Why a view cannot be read at all: its SQL does not fit the data that is there.
@@ -510,7 +516,7 @@ class EngineInstance:
 
         Raises:
             SnapshotGoneError: A snapshot is gone or unreadable, and not *tolerant*.
-            EngineUnavailableError: DuckDB cannot start.
+            EngineUnavailableError: DuckDB cannot start, or may not open so many files.
         """
         try:
             with ExitStack() as undo:
@@ -603,6 +609,21 @@ class EngineInstance:
     def is_steady(self, statement: GatedStatement) -> bool:
         """Say whether its parameters and the data alone decide the answer of *statement*."""
         return statement.plain and self._unsteady.isdisjoint(statement.relations)
+
+    def finds_the_same(self, statement: GatedStatement, snapshots: Mapping[str, Snapshot]) -> bool:
+        """Say whether *statement* reads here what it would over *snapshots*, given by dataset in lower case."""
+        return self.is_steady(statement) and all(
+            _file(self._snapshots.get(dataset)) == _file(snapshots.get(dataset))
+            for dataset in self._read_by(statement.relations)
+        )
+
+    def holds_superseded(self, snapshots: Mapping[str, Snapshot]) -> bool:
+        """Say whether a file is open here that is not among *snapshots*, given by dataset in lower case."""
+        return any(_file(snapshots.get(dataset)) != held.file for dataset, held in self._snapshots.items())
+
+    def _read_by(self, relations: Iterable[str]) -> frozenset[str]:
+        """Return the datasets that *relations* are or, being views, read."""
+        return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
     def _run(
         self,
@@ -706,12 +727,19 @@ class EngineInstance:
         self._define_catalog()
         for view in views:
             self._define_view(view)
+        self._forget_blocks()
         # A clock that needs no thread of Python; it starts after ours, so it rings second. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
         if self._threads is not None:
             execute("SET allowed_configs = ['threads']")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
+
+    def _forget_blocks(self) -> None:
+        """Free what was read to attach the snapshots, a block of 256 KiB of each: it would stay until there is need."""
+        with suppress(duckdb.OutOfMemoryException):  # Then the limit is what it was.
+            self._connection.execute("SET memory_limit = '1MB'")
+        self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
 
     def _define_catalog(self) -> None:
         """Make what the gate reads for `information_schema`: the same tables, with the declared names only."""
@@ -733,6 +761,9 @@ class EngineInstance:
         try:
             self._attach(number, name, snapshot)
         except duckdb.Error as exc:
+            if _WANT_OF_DESCRIPTORS in str(exc):  # It is there: who waits for it is told, and it is tried again.
+                logger.exception("too few file descriptors", extra={"fields": {"snapshots": len(self._snapshots)}})
+                raise EngineUnavailableError("The system allows the engine too few open files.") from exc
             if not tolerant:
                 raise SnapshotGoneError(snapshot.file) from exc
             logger.exception("snapshot unusable", extra={"fields": {"dataset": name, "snapshot": snapshot.file}})
@@ -745,6 +776,7 @@ class EngineInstance:
 
     def _define_view(self, view: GatedView) -> None:
         name = view.config.name
+        self._datasets_of[name.lower()] = self._read_by(view.statement.relations)
         if not view.statement.plain or not self._unsteady.isdisjoint(view.statement.relations):
             self._unsteady.add(name.lower())
         for needed in sorted(view.statement.relations):
@@ -812,6 +844,10 @@ def _projection(columns: Sequence[Column]) -> str | None:
         f"{(template or '{}').format(f'#{number}')} AS {_name(column.name)}"
         for number, (template, column) in enumerate(zip(templates, columns, strict=True), start=1)
     )
+
+
+def _file(snapshot: Snapshot | None) -> str | None:
+    return None if snapshot is None else snapshot.file
 
 
 def _name(identifier: str) -> str:

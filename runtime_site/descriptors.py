@@ -1,8 +1,9 @@
-"""How many file descriptors a process of the web tier may have open, and for what."""
+"""How many file descriptors a process may have open, and for what."""
 
 from __future__ import annotations
 
 import resource
+import sys
 
 #: Connections that one process takes at once, as far as the system lets it.
 MAX_CONNECTIONS = 10_000
@@ -17,17 +18,23 @@ def connection_limit(statements: int) -> int:
 
     It follows from the hard limit of descriptors (`ulimit -Hn`).
     """
+    return max(_MIN_CONNECTIONS, min(MAX_CONNECTIONS, hard_limit() - _BASE - statements))
+
+
+def descriptors_for(datasets: int) -> int:
+    """Return how many a process with an engine may need: each snapshot is open twice while newer ones are opened."""
+    return 2 * datasets + _BASE
+
+
+def hard_limit() -> int:
+    """Return how many descriptors the system allows a process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return max(_MIN_CONNECTIONS, min(MAX_CONNECTIONS, hard - _BASE - statements))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_soft_limit() -> None:
     """Let this process open as many descriptors as it may need, if the hard limit allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * MAX_CONNECTIONS
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
+    wanted = min(2 * MAX_CONNECTIONS, hard_limit())
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

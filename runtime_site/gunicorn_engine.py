@@ -25,6 +25,7 @@ from queryengine import process_limits
 from queryengine.places import ENGINE_SOCKET
 from queryengine.worker import GRACE_S, StatementServer
 from queryengine.worker_state import WorkerState, write_state
+from runtime_site.descriptors import raise_soft_limit
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.parent_death import die_with_parent
 
@@ -136,6 +137,7 @@ class EngineWorker(SyncWorker):
         os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
+        raise_soft_limit()  # It opens each snapshot, twice while a session takes another one's place.
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes
         process_limits.confine(file_bytes=limit)
         process_limits.reuse_memory()

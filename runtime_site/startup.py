@@ -24,6 +24,7 @@ import runtimeconf.state
 from authkeys.errors import AuthKeysError
 from datasets.errors import DatasetError
 from queryengine.errors import QueryError
+from runtime_site.descriptors import descriptors_for, hard_limit, raise_soft_limit
 from runtimeconf import handover
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
@@ -139,6 +140,15 @@ def log_warnings(config: RuntimeConfig) -> None:
     """Say once what works but is unsafe."""
     for warning in config.warnings:
         logger.warning(warning)
+    wanted, allowed = descriptors_for(len(config.datasets)), hard_limit()
+    if allowed < wanted:
+        logger.warning(
+            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): some may "
+            "not be readable at times",
+            len(config.datasets),
+            wanted,
+            allowed,
+        )
 
 
 class Runtime:
@@ -154,6 +164,7 @@ class Runtime:
         from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
 
+        raise_soft_limit()  # Each snapshot is opened, twice while a session takes another one's place.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False

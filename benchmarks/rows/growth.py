@@ -37,11 +37,15 @@ class _Copies(Tables):
 
 
 def along_datasets(place: Place, name: str, datasets: int, effort: Effort) -> dict[str, float]:
-    """Start with that many datasets of one small file, each loaded anew, and ask the last of them."""
+    """
+    Start with that many datasets of one small file, each loaded anew, and ask the last of them.
+
+    The first to ask wait until each engine worker has opened what was loaded last, a second for a thousand.
+    """
     names = tuple(f"copy_{number}" for number in range(1, datasets + 1))
     statement = Statement(f"SELECT a + {{}} FROM {names[-1]}")
     copies = _Copies(place.tables.directory)
-    with _subject(place, name).running(place.scratch, copies, names) as running:
+    with _subject(place, name, patient=True).running(place.scratch, copies, names) as running:
         found = sending(statement, _CONNECTIONS, running, effort.seconds)
         return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}
 

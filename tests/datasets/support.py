@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import duckdb
 
 from datasets.deadline import Deadline
-from datasets.snapshots import Builder, SnapshotBuilder
+from datasets.snapshots import Builder, SnapshotBuilder, Verifier
 from datasets.sources.source import Load
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
@@ -41,6 +41,12 @@ def new_load(directory: Path, limit_s: float = 60.0) -> Load:
     scratch = directory / "scratch"
     scratch.mkdir(exist_ok=True)
     return Load(deadline=deadline(limit_s), scratch=scratch, scratch_bytes=16 * MIB)
+
+
+def verify(state_dir: Path, snapshot: Snapshot) -> None:
+    """Compare *snapshot* with its file: see `Verifier.verify`."""
+    with Verifier(state_dir) as verifier:
+        verifier.verify(snapshot)
 
 
 def declare(

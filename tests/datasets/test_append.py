@@ -20,13 +20,13 @@ from datasets import append
 from datasets.errors import DatasetError, SchemaChangedError, SourceError
 from datasets.loader import LoaderProcess
 from datasets.publication import Publication
-from datasets.snapshots import SnapshotBuilder, verify
+from datasets.snapshots import SnapshotBuilder
 from datasets.sources import registry
 from datasets.sources.source import Bound, Load, Wanted
 from datasets.sources.streams import StreamScan
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
-from tests.datasets.support import MIB, deadline, declare, files_below, loaded, rows
+from tests.datasets.support import MIB, deadline, declare, files_below, loaded, rows, verify
 
 APPEND = AccelerationConfig(refresh_mode="append")
 

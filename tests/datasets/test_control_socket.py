@@ -71,6 +71,9 @@ STATE = DatasetState(
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
 
 
+CALLS = ["datasets", "loaded", "history", "refresh"]
+
+
 class Fixed:
     """A `DatasetControl` with one answer to everything, or one error."""
 
@@ -81,6 +84,10 @@ class Fixed:
     def _raise(self) -> None:
         if self.error is not None:
             raise self.error
+
+    def is_loaded(self) -> bool:
+        self._raise()
+        return True
 
     def datasets(self) -> tuple[DatasetState, ...]:
         self._raise()
@@ -390,7 +397,7 @@ lines = st.one_of(
 )
 
 
-@given(st.builds(Request, call=st.sampled_from(["datasets", "history", "refresh"]), name=texts, refresh_sql=texts))
+@given(st.builds(Request, call=st.sampled_from(CALLS), name=texts, refresh_sql=texts))
 def test_any_request_survives_the_wire(request: Request) -> None:
     assert decode_request(encode_request(request)) == request
 
@@ -401,7 +408,7 @@ def test_no_line_makes_the_decoder_of_requests_fail_otherwise(line: bytes) -> No
         request = decode_request(line)
     except ProtocolError:
         return
-    assert request.call in {"datasets", "history", "refresh"}
+    assert request.call in CALLS
 
 
 @given(lines)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,9 +23,9 @@ def done(number: int) -> RefreshRun:
 
 def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
     history = History(tmp_path, ["a", "b"])
-    history.put("a", done(1))
-    history.put("a", run(2))
-    history.put("a", done(2))
+    history.put(("a", done(1)))
+    history.put(("a", run(2)))
+    history.put(("a", done(2)))
 
     assert history.runs("a") == (done(2), done(1))
     assert history.runs("b") == ()
@@ -33,10 +34,43 @@ def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
 
 
+def test_a_change_is_a_line_until_lines_are_more_than_the_document(tmp_path: Path) -> None:
+    path = tmp_path / HISTORY_NAME
+    history = History(tmp_path, ["a", "b"])
+    whole = path.read_bytes()
+    history.put(("a", run(1)), ("b", run(2)))
+    history.put(("a", done(1)))
+
+    assert path.read_bytes().startswith(whole)
+    assert path.read_bytes().count(b"\n") == 4
+    lines = 0
+    for number in range(3, 5000):
+        history.put(("b", done(number)))
+        if (now := path.read_bytes().count(b"\n")) < lines:
+            break
+        lines = now
+    assert path.read_bytes().count(b"\n") == 1
+    again = History(tmp_path, ["a", "b"])
+    assert (again.runs("a"), again.runs("b")) == (history.runs("a"), history.runs("b"))
+    assert len(again.runs("b")) == MAX_RUNS
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 7))
+def test_a_line_that_a_loss_of_power_cut_off_is_not_missed(tmp_path: Path, cut: int) -> None:
+    history = History(tmp_path, ["a"])
+    history.put(("a", done(1)))
+    history.put(("a", done(2)))
+    with (tmp_path / HISTORY_NAME).open("rb+") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - cut)
+
+    assert History(tmp_path, ["a"]).runs("a") == (done(1),)
+    assert History(tmp_path, ["a"]).runs("a") == (done(1),)
+
+
 def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
     history = History(tmp_path, ["a"])
     for number in range(MAX_RUNS + 5):
-        history.put("a", done(number))
+        history.put(("a", done(number)))
 
     assert len(history.runs("a")) == 100
     assert history.runs("a")[0] == done(MAX_RUNS + 4)
@@ -44,9 +78,9 @@ def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
 
 def test_a_run_that_a_restart_cut_off_is_listed_as_failed(tmp_path: Path) -> None:
     history = History(tmp_path, ["a"])
-    history.put("a", done(1))
-    history.put("a", replace(run(2), status="running", started_at="s"))
-    history.put("a", run(3))
+    history.put(("a", done(1)))
+    history.put(("a", replace(run(2), status="running", started_at="s")))
+    history.put(("a", run(3)))
 
     queued, running, finished = History(tmp_path, ["a"]).runs("a")
 
@@ -58,7 +92,7 @@ def test_a_run_that_a_restart_cut_off_is_listed_as_failed(tmp_path: Path) -> Non
 
 
 def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> None:
-    History(tmp_path, ["a"]).put("a", done(1))
+    History(tmp_path, ["a"]).put(("a", done(1)))
 
     History(tmp_path, ["b"])
 
@@ -75,6 +109,8 @@ def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> No
         '{"format_version": 2, "datasets": {}}',
         '{"format_version": 1}',
         '{"format_version": 1, "datasets": []}',
+        '{"format_version": 1, "datasets": {}}\n{"dataset": "a"}\n',
+        '{"format_version": 1, "datasets": {}}\njunk\n',
         '{"format_version": 1, "datasets": {"a": 1}}',
         '{"format_version": 1, "datasets": {"a": [{"id": "x"}]}}',
         '{"format_version": 1, "datasets": {"a": [{"id": "x", "status": "odd", "requested_at": ""}]}}',
@@ -103,18 +139,18 @@ def test_a_list_that_cannot_be_saved_is_no_reason_to_fail(tmp_path: Path, caplog
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
 
-    history.put("a", run(1))
-    history.put("a", done(1))
+    history.put(("a", run(1)))
+    history.put(("a", done(1)))
 
     assert history.runs("a") == (done(1),)
     assert caplog.messages == ["The list of refreshes cannot be saved: Is a directory"]
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
 
     (tmp_path / HISTORY_NAME).rmdir()
-    history.put("a", done(2))
+    history.put(("a", done(2)))
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()
-    history.put("a", done(3))
+    history.put(("a", done(3)))
     assert len(caplog.messages) == 2
 
 

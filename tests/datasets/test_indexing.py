@@ -9,11 +9,11 @@ import duckdb
 import pytest
 
 from datasets.errors import SourceError
-from datasets.snapshots import fingerprint, verify
+from datasets.snapshots import fingerprint
 from queryengine.catalog import Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig
 from tests.datasets.sources.test_files import put
-from tests.datasets.support import builder, deadline, declare, files_below, loaded, rows
+from tests.datasets.support import builder, deadline, declare, files_below, loaded, rows, verify
 
 BY_A = IndexConfig(column="a")
 UNIQUE_A = IndexConfig(column="A", unique=True)

@@ -16,10 +16,9 @@ import pytest
 
 from datasets.publication import Publication
 from datasets.refresher import Refresher
-from datasets.snapshots import verify
 from queryengine.gate import Gate
 from tests.datasets.sources.test_files import put_parquet
-from tests.datasets.support import configure, declare, files_below, rows
+from tests.datasets.support import configure, declare, files_below, rows, verify
 
 ROWS = 1000
 

@@ -22,10 +22,20 @@ from datasets.deadline import Deadline
 from datasets.errors import INTERRUPTED, DatasetError, SnapshotError
 from datasets.loader import LoaderFaultError, LoaderProcess
 from datasets.loader_process import NICENESS, SPARE_BYTES
-from datasets.snapshots import verify
 from queryengine.gate import Gate
 from tests.datasets.sources.test_files import put
-from tests.datasets.support import MIB, builder, configure, deadline, declare, files_below, loaded, rows, wait_for
+from tests.datasets.support import (
+    MIB,
+    builder,
+    configure,
+    deadline,
+    declare,
+    files_below,
+    loaded,
+    rows,
+    verify,
+    wait_for,
+)
 
 #: One call of a function, which no interrupt stops; and a statement that listens to one.
 DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"

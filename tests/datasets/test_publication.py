@@ -170,7 +170,7 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     elif damage == "version":
         path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 1}))
     else:
-        path.write_text(path.read_text().replace('"rows": 1', '"rows": 7'))
+        path.write_text(path.read_text().replace('"rows":1', '"rows":7'))
 
     publication = Publication(tmp_path / "state", [dataset])
 
@@ -188,7 +188,9 @@ def test_r18_a_manifest_that_is_damaged_later_is_written_again(
     (snapshot,) = publish(tmp_path, [dataset])
     publication = Publication(tmp_path / "state", [dataset])
     whole = manifest_path(tmp_path / "state").stat()
-    publication.restore()
+    os.utime(manifest_path(tmp_path / "state"))  # It looks otherwise and is the same.
+    for _ in range(2):
+        publication.restore()
     assert manifest_path(tmp_path / "state").stat().st_ino == whole.st_ino
     if damage == "gone":
         manifest_path(tmp_path / "state").unlink()

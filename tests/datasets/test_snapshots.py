@@ -16,12 +16,12 @@ import pytest
 
 from datasets.deadline import Deadline
 from datasets.errors import INTERRUPTED, SchemaChangedError, SnapshotError, SourceError
-from datasets.snapshots import compare_columns, fingerprint, verify
+from datasets.snapshots import compare_columns, fingerprint
 from datasets.wallclock import utc_now
 from queryengine.catalog import Column, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig
 from tests.datasets.sources.test_files import put
-from tests.datasets.support import builder, deadline, declare, files_below, rows
+from tests.datasets.support import builder, deadline, declare, files_below, rows, verify
 
 
 def build(directory: Path, refresh_sql: str | None = None, *, name: str = "d") -> Snapshot:

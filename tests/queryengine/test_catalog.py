@@ -117,7 +117,7 @@ def test_a_manifest_of_anything_else_is_refused(tmp_path: Path, text: bytes) -> 
 def test_a_snapshot_outside_its_directory_is_refused(tmp_path: Path) -> None:
     content = {"generation": 1, "snapshots": [{**asdict(FLIGHTS), "file": "../../etc/passwd"}]}
     catalog.write_manifest(tmp_path, Manifest(generation=1))
-    rewrite(tmp_path, content=content, checksum=catalog._checksum(content))
+    rewrite(tmp_path, content=content, checksum=catalog._checksum(catalog._canonical(content)))
 
     with pytest.raises(ManifestError, match="damaged"):
         catalog.read_manifest(tmp_path)

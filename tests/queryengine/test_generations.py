@@ -15,6 +15,7 @@ from queryengine.cancellation import Interruption
 from queryengine.catalog import (
     SNAPSHOT_DIRECTORY,
     Manifest,
+    Signature,
     manifest_path,
     read_manifest,
     signature,
@@ -45,10 +46,13 @@ def make_generations(
     with ExitStack() as made:
 
         def make(
-            before_open: Callable[[], None] = lambda: None, views: Sequence[ViewConfig] = (), **settings: Any
+            before_open: Callable[[], None] = lambda: None,
+            views: Sequence[ViewConfig] = (),
+            relations: Sequence[str] = ("flights",),
+            **settings: Any,
         ) -> Generations:
             config = make_config(**settings)
-            gated = gate_views(views, frozenset({"flights"}), Gate(), tmp_path / "runtime.yaml")
+            gated = gate_views(views, frozenset(relations), Gate(), tmp_path / "runtime.yaml")
 
             def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
                 before_open()
@@ -121,6 +125,149 @@ def test_one_session_serves_until_something_is_published(
     assert [value(generations) for _ in range(3)] == [2, 2, 2]
 
     assert opened == [1, 2]
+
+
+FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
+
+
+def resting(monkeypatch: pytest.MonkeyPatch, superseded_s: float = 1_000_000.0) -> None:
+    """The thread opens no session, for a superseded file not for so long."""
+    monkeypatch.setattr("queryengine.generations.REST_PARTS", 1_000_000_000)
+    monkeypatch.setattr("queryengine.generations.REST_S", superseded_s)
+
+
+def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published_anew(
+    publisher: Publisher,
+    make_generations: MakeGenerations,
+    opened: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resting(monkeypatch)
+    views = [
+        ViewConfig(name="joined", sql="SELECT id FROM flights UNION FROM planes", yaml_path="views[0].sql"),
+        ViewConfig(name="soon", sql="SELECT id FROM flights WHERE now() IS NOT NULL", yaml_path="views[1].sql"),
+    ]
+    publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
+    generations = make_generations(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
+    gate = Gate()
+
+    def seen(sql: str) -> tuple[int, Signature]:
+        lease = generations.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
+        try:
+            return lease.session.generation, lease.basis
+        finally:
+            lease.release()
+
+    def published() -> Signature:
+        return signature(str(manifest_path(publisher.state_dir)))
+
+    publisher.publish(planes="SELECT 2 AS id")
+    assert [seen("FROM flights"), seen("SELECT 1")] == [(1, published())] * 2
+    assert seen("FROM planes") == (2, published())
+    publisher.publish(planes="SELECT 3 AS id")
+    assert seen("FROM flights") == (2, published())
+    assert seen("FROM joined") == (3, published())
+    for number, sql in enumerate(
+        ["FROM information_schema.tables", "SHOW TABLES", "FROM soon", "EXPLAIN FROM flights"]
+    ):
+        publisher.publish(planes=f"SELECT {number} AS id")
+        assert seen(sql) == (4 + number, published())
+    publisher.publish(late="SELECT 1 AS id")
+    assert seen("FROM joined") == (7, published())
+    whole = read_manifest(publisher.state_dir)
+    manifest_path(publisher.state_dir).write_text("{")
+    assert seen("FROM joined")[0] == 7
+    write_manifest(publisher.state_dir, whole)
+    assert seen("FROM joined") == (7, published())
+    publisher.publish(flights="SELECT 2 AS id")
+    assert seen("FROM joined") == (9, published())
+
+    assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
+
+
+def test_statements_go_on_while_a_session_is_opened_for_others(
+    publisher: Publisher, make_generations: MakeGenerations
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
+    is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        if is_slow.is_set():
+            is_opening.set()
+            assert go_on.wait(30)
+
+    generations = make_generations(wait, datasets=("flights", "planes"))
+    is_slow.set()
+    publisher.publish(planes="SELECT 2 AS id")
+    assert is_opening.wait(30)
+
+    lease = generations.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
+    assert lease.session.generation == 1
+    go_on.set()
+    newer = generations.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
+    assert newer.session.generation == 2
+    lease.release()
+    newer.release()
+
+
+def test_a_session_that_is_opened_while_all_is_closed_is_closed_too(
+    publisher: Publisher, make_generations: MakeGenerations
+) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        if is_slow.is_set():
+            is_opening.set()
+            assert go_on.wait(30)
+
+    generations = make_generations(wait)
+    is_slow.set()
+    publisher.publish(flights="SELECT 2 AS id")
+    assert is_opening.wait(30)
+
+    closing = threading.Thread(target=generations.close, args=(30,))
+    closing.start()
+    wait_until(lambda: generations._closed)
+    with pytest.raises(EngineUnavailableError, match="stopping"):
+        generations.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
+    go_on.set()
+    closing.join(30)
+
+    assert not closing.is_alive()
+    assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+
+
+def test_a_thread_opens_sessions_a_small_part_of_the_time_only(
+    publisher: Publisher, make_generations: MakeGenerations, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting(monkeypatch)
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    publisher.publish(flights="SELECT 2 AS id")
+    for _ in range(3):  # It looks, and leaves it.
+        generations._wake.set()
+        wait_until(lambda: not generations._wake.is_set())
+
+    assert opened == [1]
+    assert value(generations) == 2
+
+
+def test_a_superseded_file_is_freed_soon_and_what_is_new_waits(
+    publisher: Publisher, make_generations: MakeGenerations, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting(monkeypatch, superseded_s=0.0)
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations(datasets=("flights", "planes"))
+    publisher.publish(planes="SELECT 1 AS id")
+    for _ in range(3):
+        generations._wake.set()
+        wait_until(lambda: not generations._wake.is_set())
+    assert opened == [1]
+
+    publisher.publish(planes="SELECT 2 AS id", flights="SELECT 2 AS id")
+    wait_until(lambda: opened == [1, 3])
 
 
 def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
@@ -340,3 +487,29 @@ def test_without_a_manifest_there_is_nothing_to_name(publisher: Publisher, make_
 
     assert lease.basis is None
     lease.release()
+
+
+def test_a_want_of_descriptors_makes_no_dataset_unavailable(
+    publisher: Publisher, make_generations: MakeGenerations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting(monkeypatch)
+    names = [f"d{number}" for number in range(8)]
+    publisher.publish(flights="SELECT 1 AS id", **dict.fromkeys(names, "SELECT 1 AS id"))
+    generations = make_generations(datasets=["flights", *names])
+    publisher.publish(flights="SELECT 2 AS id")
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+    gaps: list[int] = []
+    while not gaps or gaps[-1] < highest:
+        gaps.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (gaps[-1] + 6, hard))
+    try:
+        with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
+            generations.lease()
+        generations.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for gap in gaps:
+            os.close(gap)
+
+    assert value(generations) == 2
