@@ -68,7 +68,8 @@ class IdleClock:
     """Ends calls whose client does nothing. One thread, until `close`."""
 
     def __init__(self) -> None:
-        # Every message is waited for: each use of this is one step of the interpreter, so it needs no lock.
+        # Every message is waited for: each use of this is one step of the interpreter, so it needs no lock. A tuple of
+        # it would not be one: the garbage collector may run in between, and let another thread go on.
         self._waits: set[_Wait] = set()
         self._stops_by = math.inf
         self._housekeeping: list[Callable[[], None]] = []
@@ -101,9 +102,12 @@ class IdleClock:
         while not self._closed.wait(_TICK_S):
             now = time.monotonic()
             is_silent = now >= self._stops_by
-            for wait in tuple(self._waits):
+            for wait in self._waits.copy():
                 if wait.deadline <= now or (is_silent and wait.is_for_message):
-                    self._waits.discard(wait)
+                    try:
+                        self._waits.remove(wait)
+                    except KeyError:
+                        continue  # It was left meanwhile.
                     wait.end()
             for act in self._housekeeping:
                 act()

@@ -101,8 +101,15 @@ class Turns:
         """Whether *key* does not hold all places that it may."""
         return not key or self._running.get(key, 0) < self._per_key
 
+    def waits_for_one(self, ticket: Ticket) -> bool:
+        """Whether one place that is given back is enough for *ticket*, unless its key holds all that it may."""
+        return self.running <= self._most(ticket)
+
     def _has_place_for(self, ticket: Ticket) -> bool:
-        return self.running < (self._plenty if ticket.patient else self._workers) and self.may_run(ticket.key)
+        return self.running < self._most(ticket) and self.may_run(ticket.key)
+
+    def _most(self, ticket: Ticket) -> int:
+        return self._plenty if ticket.patient else self._workers
 
     def _admit(self, ticket: Ticket) -> None:
         self.running += 1

@@ -10,8 +10,8 @@ have it: another key at once, another process of the same key after `QUANTUM_S`,
 does not come back soon is used for a long statement: then it asks for another as well.
 
 More places than processors are good for statements of which some take long, and only cost where all are short. So a
-process whose places move on asks for another with patience: it is given while there are fewer than processors. And
-where more than these move on, one is called back.
+process whose places move on asks for another with patience: it is given while there are fewer than processors, and
+then taken only from who has more or uses it for nothing. And where more than these move on, one is called back.
 
 From a client: `{"do":"enter","id","key","sql","started"}` asks for a place for a statement, `"soon":true` says with
 patience, `{"do":"hurry","id"}` ends the patience and `{"do":"leave","id"}` the wait;
@@ -491,7 +491,7 @@ class Broker:
         seen = set()
         for statement in self._queued:
             want = (statement.client, statement.key)
-            if want in seen:
+            if want in seen or not self._turns.waits_for_one(statement.ticket):
                 continue
             seen.add(want)
             wanted = [place for place in self._places.values() if self._should_have(statement, place, now)]
@@ -511,7 +511,11 @@ class Broker:
     def _should_have(self, statement: _Statement, place: _Place, now: float) -> bool:
         """Whether a statement that waits should have a place of somebody else who keeps it."""
         if place.ticket.key != statement.key:
-            return self._turns.may_run(statement.key)
+            return self._turns.may_run(statement.key) and (
+                not statement.ticket.patient
+                or place.statement is None
+                or self._places_of(place.ticket.key) > self._places_of(statement.key) + 1
+            )
         if place.client is statement.client:
             return False  # It serves its own.
         if place.statement is None:
@@ -522,6 +526,10 @@ class Broker:
         # A share may be all long statements, which help nobody who waits: after a while it does not count.
         in_vain = not statement.ticket.patient and now >= statement.since + SHARE_S
         return its == 0 or theirs > its + 1 or in_vain
+
+    def _places_of(self, key: str) -> int:
+        """How many places of this key are not called back."""
+        return sum(place.ticket.key == key and not place.is_recalled for place in self._places.values())
 
     def _refuse(self, statement: _Statement, error: EngineBusyError) -> None:
         fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}

@@ -206,8 +206,10 @@ class Reader:
             return False
 
     def _wrote(self, plan: brief.Plan, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Write brief *rows*, or keep them as a batch if *encoding* is made of these; False for too many bytes."""
+        """Write *rows*, or keep them as a batch if *encoding* is made of these; False if that cannot be, or is long."""
         if encoding not in brief.ENCODINGS:
+            if not brief_batch.fits(self.schema):  # Statements of one pattern may have columns of other types.
+                return False
             if rows:
                 self._ahead.append(brief_batch.batch(self.columns, self.schema, rows))
             return sum([int(batch.nbytes) for batch in self._ahead]) <= BRIEF_BYTES

@@ -71,8 +71,10 @@ RETRY_S = 5.0
 _SETTLE_AFTER_S = 0.005
 #: So much more private memory than was left the last time is given back at once, or else when no statement follows: the
 #: next one would take it again. A worker that keeps more than the last figure beyond that of an idle one, snapshots in
-#: DuckDB's cache not counted, is worn out.
+#: DuckDB's cache not counted, is worn out. Of `memory_limit` the first figure is a sixteenth at most: what is left is
+#: missing from what the next statement may use.
 KEPT_BYTES = 64 * MIB
+KEPT_PART = 1 / 16
 SLACK_BYTES = 4 * MIB
 WORN_BYTES = 64 * MIB
 
@@ -161,6 +163,7 @@ class StatementServer:
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
         self._left_bytes = self._base.resident  # when memory was given back
+        self._kept_bytes = min(KEPT_BYTES, int(KEPT_PART * config.query.memory_limit_bytes))
         self._engine: InProcessEngine | None = None
         self._tried = 0.0
         self.worn_out = False
@@ -212,7 +215,7 @@ class StatementServer:
                 self._disarm()
             if time.monotonic() - started > _SETTLE_AFTER_S:
                 last = call
-                self._settle(call, KEPT_BYTES)
+                self._settle(call, self._kept_bytes)
             if is_lost or self.worn_out or self._stops():
                 break
             patience_s = NEXT_S

@@ -90,6 +90,18 @@ def test_types_that_only_text_can_hold_are_fetched_as_text(engine: InProcessEngi
     assert fetches.count == 1
 
 
+def test_a_type_that_only_text_can_hold_may_come_later(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT struct_extract({{'a': 1, 'b': 'x'::ENUM('y', 'x')}}, '{}') AS v"
+    for name in "aa":
+        ask(engine, sql.format(name), encoding="arrow")
+    assert fetches.count == 1
+
+    (chunk,) = pa.ipc.open_stream(ask(engine, sql.format("b"), encoding="arrow")).read_all().column("v").chunks
+
+    assert chunk.dictionary.to_pylist() == ["y", "x"], "all values of the type, in its order"
+    assert fetches.count == 1
+
+
 def test_a_description_has_the_schema_of_a_brief_answer(engine: InProcessEngine, fetches: Fetches) -> None:
     sql = "SELECT {} AS n, 1.5 AS a, 7::HUGEINT AS a, 7::UHUGEINT AS b, NULL AS c"
     for number in range(1, 4):

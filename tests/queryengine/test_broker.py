@@ -484,6 +484,45 @@ def test_who_has_patience_takes_no_place_of_another_process_that_has_no_more(
     assert second.recalled() == {"2"}
 
 
+def test_who_has_patience_calls_back_no_place_that_would_not_be_given_to_it(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=3, processors=2)
+    first, second = bench.client(), bench.client()
+    first.enter("1", "a")
+    first.enter("2", "a")
+    second.enter("3", "b")
+
+    second.enter("waits", "b", soon=True)
+    assert first.recalled() == set(), "with one place less there are still as many as processors"
+    second.say(do="hurry", id="waits")
+
+    assert len(first.recalled()) == 1
+
+
+def test_who_has_patience_takes_no_place_of_another_key_that_has_no_more(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=4, processors=2)
+    first, second = bench.client(), bench.client()
+    first.enter("1", "a")
+    second.enter("2", "b")
+
+    second.enter("waits", "b", soon=True)
+    assert first.recalled() == set()
+    first.say(do="runs", place=first.places["1"])
+
+    assert first.recalled() == {"1"}, "it is used for nothing"
+
+
+def test_who_has_patience_takes_a_place_of_another_key_that_has_more(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(workers=6, processors=4)
+    first, second = bench.client(), bench.client()
+    for query_id in ("1", "2", "3"):
+        first.enter(query_id, "a")
+    second.enter("4", "b")
+
+    second.enter("waits", "b", soon=True)
+
+    assert len(first.recalled()) == 1
+
+
 def test_draining_calls_all_places_back(bench: Bench) -> None:
     client = bench.client()
     client.enter("1", "a")

@@ -316,7 +316,7 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
 
 
 def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
-    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB}) as engine:
+    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}) as engine:
         worker = engine.worker()
         base = private_bytes(worker)
 
@@ -325,6 +325,17 @@ def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None
 
             wait_until(lambda: private_bytes(worker) < base + 32 * MIB)
         assert engine.worker() == worker
+
+
+def test_what_is_kept_is_little_beside_what_a_statement_may_use(state_dir: Path) -> None:
+    with running(state_dir, constants={"NEXT_S": 60.0}, memory_limit_bytes=256 * MIB) as engine:
+        worker = engine.worker()
+        base = private_bytes(worker)
+
+        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(40000) t(i)") as connection:
+            assert receive(connection).end is not None
+
+            wait_until(lambda: private_bytes(worker) < base + 24 * MIB)
 
 
 def test_a_new_generation_is_seen_by_the_next_statement(tmp_path: Path) -> None:
