@@ -29,9 +29,11 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.25
 
 #: A session that nobody waits for is opened so many times as long as that took after the one before, but no later than
-#: so many seconds if a file is to be freed by it. Whether one is, is found out once in that time.
+#: so many seconds if a file is to be freed by it. Whether one is, is found out once in that time. At worst a file is
+#: superseded just when a session has opened it: this one's opening, this rest, a look and the next opening take two
+#: seconds then, if each opening takes half a second.
 REST_PARTS = 10
-REST_S = 1.0
+REST_S = 0.75
 
 
 class _Held:

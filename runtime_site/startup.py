@@ -164,7 +164,7 @@ class Runtime:
         from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
 
-        raise_soft_limit()  # Each snapshot is opened, twice while a session takes another one's place.
+        raise_soft_limit()  # Each snapshot is opened, more than once while a session takes another one's place.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False
