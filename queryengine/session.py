@@ -792,9 +792,7 @@ class EngineInstance:
     def _refuse_file(self, name: str, snapshot: Snapshot, exc: Exception, *, tolerant: bool) -> None:
         """Do without the *snapshot* that cannot be read for *exc*, or raise what that means."""
         if _WANT_OF_DESCRIPTORS in str(exc):  # It is there: who waits for it is told, and it is tried again.
-            logger.error(
-                "too few file descriptors", exc_info=exc, extra={"fields": {"snapshots": len(self._snapshots)}}
-            )
+            logger.error("too few file descriptors", extra={"fields": {"snapshots": len(self._snapshots)}})
             raise EngineUnavailableError("The system allows the engine too few open files.") from exc
         if not tolerant:
             raise SnapshotGoneError(snapshot.file) from exc

@@ -143,8 +143,8 @@ def log_warnings(config: RuntimeConfig) -> None:
     wanted, allowed = descriptors_for(len(config.datasets)), hard_limit()
     if allowed < wanted:
         logger.warning(
-            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): some may "
-            "not be readable at times",
+            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): new data "
+            "may not be readable",
             len(config.datasets),
             wanted,
             allowed,

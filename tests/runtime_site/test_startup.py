@@ -126,8 +126,8 @@ def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, h
     )
 
     said = (
-        "WARNING 10 datasets take up to 62 file descriptors in a process, and the system allows 61 (ulimit -Hn): some "
-        "may not be readable at times\n"
+        "WARNING 10 datasets take up to 62 file descriptors in a process, and the system allows 61 (ulimit -Hn): new "
+        "data may not be readable\n"
     )
     assert done.stderr == said * warnings
 
