@@ -171,6 +171,9 @@ class Generations:
                 self._published = _Published(pin, read_manifest(self._state_dir))
             except ManifestError:
                 pin.close()
+            except BaseException:
+                pin.close()
+                raise
         return self._published
 
     def _forget_published(self) -> None:
@@ -209,16 +212,17 @@ class Generations:
 
     def _renew_if_possible(self) -> None:
         """Renew without anybody waiting for it, unless somebody does that just now."""
-        if self._closed or self._may_rest(time.monotonic()) or not self._opening.acquire(blocking=False):
-            return
         try:
-            self._renew()
+            if self._closed or self._may_rest(time.monotonic()) or not self._opening.acquire(blocking=False):
+                return
+            try:
+                self._renew()
+            finally:
+                self._opening.release()
         except EngineUnavailableError:
             return
         except Exception:  # Whoever asks for a session is told; this thread goes on closing what nobody uses.
             logger.exception("the newest generation cannot be opened")
-        finally:
-            self._opening.release()
 
     def _may_rest(self, now: float) -> bool:
         """Say whether to open no session yet: for a file that is no longer published there is less time than else."""
