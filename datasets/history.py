@@ -35,13 +35,17 @@ _LEAST_LINES_BYTES = 256 * 1024
 
 _STATUSES = get_args(RefreshStatus)
 
+#: What comes of reading what is not ours, or was damaged.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
 
 class History:
     """
     Runs by dataset, newest first; every change is on disk before the call returns. Safe for threads.
 
     Making one reads what a predecessor left in *state_dir*. A run that it did not finish is listed as failed
-    (`interrupted`). A history that cannot be read is given up with a warning: it is no reason not to start.
+    (`interrupted`). A history that cannot be read is given up with a warning, and so is a later line of it alone: it is
+    no reason not to start.
     """
 
     def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
@@ -87,13 +91,20 @@ class History:
                 logger.warning("The list of past refreshes is of another release: it starts anew")
                 return {}
             found = {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
-            for change in map(json.loads, lines[:-1]):  # What follows the last end of a line was cut off.
-                _put(found.setdefault(change["dataset"], []), _kept(change["run"]))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, *_UNREADABLE):
             logger.warning("The list of past refreshes cannot be read: it starts anew")
             return {}
+        damaged = 0
+        for line in lines[:-1]:  # What follows the last end of a line was cut off.
+            try:
+                change = json.loads(line)
+                _put(found.setdefault(change["dataset"], []), _kept(change["run"]))
+            except _UNREADABLE:
+                damaged += 1
+        if damaged:
+            logger.warning("Lines of the list of past refreshes cannot be read, and are left out: %s", damaged)
         return found
 
     def _append(self, lines: bytes) -> None:

@@ -119,8 +119,10 @@ class Verifier:
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
             same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
             connection.execute("DETACH _snapshot")
-        except duckdb.Error as exc:
-            self.close()
+        except BaseException as exc:
+            self.close()  # The snapshot may still be attached.
+            if not isinstance(exc, duckdb.Error):
+                raise
             raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
         if not same:
             raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")

@@ -29,9 +29,11 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.25
 
 #: A session that nobody waits for is opened so many times as long as that took after the one before, but no later than
-#: so many seconds if a file is to be freed by it. Whether one is, is found out once in that time.
+#: so many seconds if a file is to be freed by it. Whether one is, is found out once in that time. At worst a file is
+#: superseded just when a session has opened it: this one's opening, this rest, a look and the next opening take two
+#: seconds then, if each opening takes half a second.
 REST_PARTS = 10
-REST_S = 1.0
+REST_S = 0.75
 
 
 class _Held:
@@ -169,6 +171,9 @@ class Generations:
                 self._published = _Published(pin, read_manifest(self._state_dir))
             except ManifestError:
                 pin.close()
+            except BaseException:
+                pin.close()
+                raise
         return self._published
 
     def _forget_published(self) -> None:
@@ -207,16 +212,17 @@ class Generations:
 
     def _renew_if_possible(self) -> None:
         """Renew without anybody waiting for it, unless somebody does that just now."""
-        if self._closed or self._may_rest(time.monotonic()) or not self._opening.acquire(blocking=False):
-            return
         try:
-            self._renew()
+            if self._closed or self._may_rest(time.monotonic()) or not self._opening.acquire(blocking=False):
+                return
+            try:
+                self._renew()
+            finally:
+                self._opening.release()
         except EngineUnavailableError:
             return
         except Exception:  # Whoever asks for a session is told; this thread goes on closing what nobody uses.
             logger.exception("the newest generation cannot be opened")
-        finally:
-            self._opening.release()
 
     def _may_rest(self, now: float) -> bool:
         """Say whether to open no session yet: for a file that is no longer published there is less time than else."""

@@ -22,8 +22,12 @@ def connection_limit(statements: int) -> int:
 
 
 def descriptors_for(datasets: int) -> int:
-    """Return how many a process with an engine may need: each snapshot is open twice while newer ones are opened."""
-    return 2 * datasets + _BASE
+    """
+    Return how many a process with an engine may need.
+
+    A snapshot is open for the statement that runs, for those to come, and once more while newer ones are opened.
+    """
+    return 3 * datasets + _BASE
 
 
 def hard_limit() -> int:

@@ -137,7 +137,7 @@ class EngineWorker(SyncWorker):
         os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
-        raise_soft_limit()  # It opens each snapshot, twice while a session takes another one's place.
+        raise_soft_limit()  # It opens each snapshot, more than once while a session takes another one's place.
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes
         process_limits.confine(file_bytes=limit)
         process_limits.reuse_memory()

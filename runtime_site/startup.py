@@ -143,8 +143,8 @@ def log_warnings(config: RuntimeConfig) -> None:
     wanted, allowed = descriptors_for(len(config.datasets)), hard_limit()
     if allowed < wanted:
         logger.warning(
-            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): some may "
-            "not be readable at times",
+            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): new data "
+            "may not be readable",
             len(config.datasets),
             wanted,
             allowed,
@@ -164,7 +164,7 @@ class Runtime:
         from queryengine.cached_engine import remembering  # noqa: PLC0415
         from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
 
-        raise_soft_limit()  # Each snapshot is opened, twice while a session takes another one's place.
+        raise_soft_limit()  # Each snapshot is opened, more than once while a session takes another one's place.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False

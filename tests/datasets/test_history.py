@@ -67,6 +67,37 @@ def test_a_line_that_a_loss_of_power_cut_off_is_not_missed(tmp_path: Path, cut: 
     assert History(tmp_path, ["a"]).runs("a") == (done(1),)
 
 
+@pytest.mark.parametrize("damage", [b"\0", b"x", b"[" * 10, b"\xff", b'"'])
+def test_a_line_that_is_damaged_takes_no_other_along(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of what is appended at once, the disk may have the end and not the beginning when power is lost."""
+    History(tmp_path, ["a", "b"]).put(("a", done(1)))
+    History(tmp_path, ["a", "b"]).put(("a", done(2)), ("b", done(3)), ("a", done(4)))
+    path = tmp_path / HISTORY_NAME
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = damage * len(lines[2])
+    path.write_bytes(b"\n".join(lines))
+
+    history = History(tmp_path, ["a", "b"])
+
+    assert history.runs("a") == (done(4), done(2), done(1))
+    assert history.runs("b") == ()
+    assert caplog.messages == ["Lines of the list of past refreshes cannot be read, and are left out: 1"]
+    assert History(tmp_path, ["a", "b"]).runs("a") == history.runs("a")
+    assert len(caplog.messages) == 1
+
+
+def test_a_line_of_no_run_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    History(tmp_path, ["a"]).put(("a", done(1)))
+    for line in (b'{"dataset": "a"}', b"null", b'{"dataset": [], "run": {}}', b'{"dataset": "a", "run": {"id": "x"}}'):
+        with (tmp_path / HISTORY_NAME).open("ab") as file:
+            file.write(line + b"\n")
+
+    assert History(tmp_path, ["a"]).runs("a") == (done(1),)
+    assert caplog.messages == ["Lines of the list of past refreshes cannot be read, and are left out: 4"]
+
+
 def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
     history = History(tmp_path, ["a"])
     for number in range(MAX_RUNS + 5):
@@ -109,8 +140,6 @@ def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> No
         '{"format_version": 2, "datasets": {}}',
         '{"format_version": 1}',
         '{"format_version": 1, "datasets": []}',
-        '{"format_version": 1, "datasets": {}}\n{"dataset": "a"}\n',
-        '{"format_version": 1, "datasets": {}}\njunk\n',
         '{"format_version": 1, "datasets": {"a": 1}}',
         '{"format_version": 1, "datasets": {"a": [{"id": "x"}]}}',
         '{"format_version": 1, "datasets": {"a": [{"id": "x", "status": "odd", "requested_at": ""}]}}',

@@ -16,7 +16,7 @@ import pytest
 
 from datasets.deadline import Deadline
 from datasets.errors import INTERRUPTED, SchemaChangedError, SnapshotError, SourceError
-from datasets.snapshots import compare_columns, fingerprint
+from datasets.snapshots import Verifier, compare_columns, fingerprint
 from datasets.wallclock import utc_now
 from queryengine.catalog import Column, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig
@@ -43,6 +43,26 @@ def test_a_snapshot_is_one_private_file_that_is_what_it_says(tmp_path: Path) -> 
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", snapshot.created_at)
     assert snapshot.created_at <= utc_now()
     verify(tmp_path / "state", snapshot)
+
+
+def test_a_comparison_that_broke_off_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that loads has a limit of memory, and one verifier for all its loads."""
+    first, second = build(tmp_path), build(tmp_path, name="e")
+
+    def break_off(*_: object) -> int:
+        raise MemoryError
+
+    with Verifier(tmp_path / "state") as verifier:
+        with monkeypatch.context() as patched:
+            patched.setattr("datasets.snapshots.count_of", break_off)
+            with pytest.raises(MemoryError):
+                verifier.verify(first)
+        assert not [
+            entry
+            for entry in Path("/proc/self/fd").iterdir()
+            if entry.is_symlink() and "duckdb" in str(entry.readlink())
+        ]
+        verifier.verify(second)
 
 
 @pytest.mark.parametrize("name", ["Flights", "order", 'a "quoted" name', "it's", "ü" * 60])

@@ -4,7 +4,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,14 @@ def test_one_session_serves_until_something_is_published(
     assert [value(generations) for _ in range(3)] == [2, 2, 2]
 
     assert opened == [1, 2]
+
+
+def held_manifests() -> int:
+    found = 0
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # it was closed meanwhile
+            found += "manifest" in str(entry.readlink())
+    return found
 
 
 FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
@@ -455,6 +463,30 @@ def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_
     publisher.publish(flights="SELECT 2 AS id")
     wait_until(lambda: "cannot be opened" in caplog.text, within_s=30)
     failing.clear()
+
+    assert value(generations) == 2
+    wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
+
+
+def test_a_want_of_memory_for_the_manifest_does_not_stop_the_closing_of_what_nobody_uses(
+    publisher: Publisher,
+    make_generations: MakeGenerations,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker has a limit of memory, and the statement under way may have used it up."""
+    resting(monkeypatch, superseded_s=0.0)
+    publisher.publish(flights="SELECT 1 AS id")
+    generations = make_generations()
+    with monkeypatch.context() as failing:
+
+        def fail(_: Path) -> Manifest:
+            raise MemoryError
+
+        failing.setattr("queryengine.generations.read_manifest", fail)
+        publisher.publish(flights="SELECT 2 AS id")
+        wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
+        assert held_manifests() <= 2  # that of the session, and one that is being looked at
 
     assert value(generations) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)

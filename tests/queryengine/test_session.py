@@ -482,6 +482,28 @@ def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession,
         run(session, "FROM ids")
 
 
+def test_a_snapshot_that_is_superseded_before_it_is_attached_is_read_all_the_same(
+    open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While refreshes come faster than all can be attached, a session could never be opened otherwise."""
+    publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
+    attach = EngineInstance._attach
+    attached: list[Path] = []
+
+    def attach_and_publish(session: EngineInstance, number: int, path: Path) -> None:
+        if not attached:
+            publisher.publish(flights="SELECT 3 AS id", planes="SELECT 4 AS id")
+        attached.append(path)
+        attach(session, number, path)
+
+    monkeypatch.setattr(EngineInstance, "_attach", attach_and_publish)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    session = open_session(datasets=("flights", "planes"))
+
+    assert len(os.listdir("/proc/self/fd")) == before + 2  # noqa: PTH208
+    assert table(run(session, "SELECT f.id AS f, p.id AS p FROM flights f, planes p")).to_pylist() == [{"f": 1, "p": 2}]
+
+
 def test_an_engine_that_cannot_start_says_so(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(timeout_s=1e30)
 

@@ -101,6 +101,37 @@ def test_a_runtime_starts_and_stops(configured: Path) -> None:
         datasets.state.get_datasets()
 
 
+@pytest.mark.parametrize(("hard", "warnings"), [(62, 0), (61, 1)])
+def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, hard: int, warnings: int) -> None:
+    file = tmp_path / "runtime.yaml"
+    datasets = "".join(f"  - {{from: 'file:a.csv', name: d{number}}}\n" for number in range(10))
+    file.write_text(f"datasets:\n{datasets}")
+    program = (
+        "import logging, resource, sys\n"
+        "import runtimeconf.state\n"
+        "from runtime_site import startup\n"
+        "config = runtimeconf.state.get_config()\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)\n"
+        "logging.basicConfig(format='%(levelname)s %(message)s')\n"
+        "startup.log_warnings(config)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(hard)],
+        env={"RUNTIME_CONFIG": str(file), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    said = (
+        "WARNING 10 datasets take up to 62 file descriptors in a process, and the system allows 61 (ulimit -Hn): new "
+        "data may not be readable\n"
+    )
+    assert done.stderr == said * warnings
+
+
 def test_a_held_state_directory_is_left_alone(configured: Path) -> None:
     config = startup.checked_config()
     lock = StateLock(config.state_dir)
