@@ -179,9 +179,4 @@ def _is_good(snapshot: Snapshot, dataset: DatasetConfig | None, verifier: Verifi
     if fingerprint(dataset) != snapshot.source:
         logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
         return False
-    try:
-        verifier.verify(snapshot)
-    except SnapshotError as exc:
-        logger.warning("%s It is loaded from the source again.", exc)
-        return False
-    return True
+    return verifier.is_good(snapshot)

@@ -89,6 +89,15 @@ class Verifier:
         if connection is not None:
             connection.close()
 
+    def is_good(self, snapshot: Snapshot) -> bool:
+        """Say whether `verify` finds no fault; of one, the log has a line."""
+        try:
+            self.verify(snapshot)
+        except SnapshotError as exc:
+            logger.warning("%s It is loaded from the source again.", exc)
+            return False
+        return True
+
     def verify(self, snapshot: Snapshot) -> None:
         """
         Compare a snapshot's file with what the manifest says of it: size, checksum, columns and rows.
@@ -294,7 +303,7 @@ class SnapshotBuilder:
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
         by_time = append.time_column_of(dataset)
         may_append = served is not None and by_time is not None and served.source == fingerprint(dataset)
-        if served is None or not (may_skip or may_append) or not _is_good(served, verifier):
+        if served is None or not (may_skip or may_append) or not verifier.is_good(served):
             return self._engine.load(dataset, order.refresh_sql, path, load)
         if may_skip:
             return None
@@ -346,15 +355,6 @@ class SnapshotBuilder:
             yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _is_good(served: Snapshot, verifier: Verifier) -> bool:
-    try:
-        verifier.verify(served)
-    except SnapshotError as exc:
-        logger.warning("%s It is loaded from the source again.", exc)
-        return False
-    return True
 
 
 def scratch_directory(state_dir: Path, file: str) -> Path:
