@@ -44,8 +44,13 @@ def once(directory: Path, *names: str) -> tuple[int, list[str], str]:
 
 
 def history(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    found = json.loads((directory / ".runtime" / "refreshes.json").read_bytes())
-    return dict(found["datasets"])
+    """Return the runs of each dataset as the file has them, newest first."""
+    first, *lines = (directory / ".runtime" / "refreshes.json").read_text().splitlines()
+    found: dict[str, list[dict[str, Any]]] = json.loads(first)["datasets"]
+    for change in map(json.loads, lines):
+        others = [run for run in found.get(change["dataset"], []) if run["id"] != change["run"]["id"]]
+        found[change["dataset"]] = [change["run"], *others]
+    return found
 
 
 def test_it_loads_what_has_changed_or_what_is_named_and_says_what_came_of_it(runtime: Path) -> None:

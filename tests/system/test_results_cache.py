@@ -28,7 +28,10 @@ def served(directory: Path, mode: Mode) -> Server:
     append = {"enabled": True, "refresh_mode": "append"}
     config = example_config(
         port,
-        runtime={"results_cache": {"enabled": True, "max_bytes": "8MiB"}, "query": {"workers": 3}},
+        runtime={
+            "results_cache": {"enabled": True, "max_bytes": "8MiB"},
+            "query": {"workers": 3, "queue_timeout": "30s"},
+        },
         datasets=[
             {"from": "file:orders.parquet", "name": "orders", "acceleration": {"enabled": True}},
             {"from": "file:growing.parquet", "name": "growing", "time_column": "placed_at", "acceleration": append},
