@@ -72,7 +72,7 @@ $(VENV)/peers.stamp: requirements/peers.txt | $(BIN)/python
 	$(VENV)/peers/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
 	@touch $@
 
-bench: $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers, half an hour or more, and write docs/performance.md (BENCH_ARGS= options).
+bench: $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers for about half an hour, and write docs/performance.md (BENCH_ARGS= options).
 	$(BIN)/python -m benchmarks --json docs/performance.json --pictures docs/curves \
 	  --markdown docs/performance.md --markdown README.md $(BENCH_ARGS)
 
