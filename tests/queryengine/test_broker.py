@@ -119,7 +119,7 @@ class Client:
 
 @pytest.fixture
 def make_bench() -> Iterator[Callable[..., Bench]]:
-    with ExitStack() as benches, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as benches:
 
         def make(**settings: Any) -> Bench:
             bench = Bench(Path(directory) / "broker.sock", **settings)

@@ -46,7 +46,7 @@ LONG = "SELECT range FROM range(10000000)"
 
 @pytest.fixture
 def make_engine() -> Iterator[Callable[..., EngineProcess]]:
-    with ExitStack() as engines, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as engines:
         state_dir = Path(directory)
         Publisher(state_dir).publish(flights="SELECT range AS id FROM range(1000)")
 
