@@ -84,7 +84,7 @@ class Setup:
 
 @pytest.fixture
 def make_setup() -> Iterator[Callable[..., Setup]]:
-    with ExitStack() as setups, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as setups:
 
         def make(**limits: Any) -> Setup:
             setup = Setup(Path(directory), **limits)
