@@ -12,7 +12,7 @@ from authkeys.keys import KeySet
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
 
-REALM = "latchkey"
+REALM = "querykeep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@ Measure this runtime beside its peers on the same data, in one run.
 
     python -m benchmarks                               everything, Markdown on standard output
     python -m benchmarks --only point,json-1m          two rows
-    python -m benchmarks --against Latchkey,ROAPI      these subjects only
+    python -m benchmarks --against Querykeep,ROAPI      these subjects only
     python -m benchmarks --from-json FILE --markdown PAGE    write a page from an earlier run
 """
 

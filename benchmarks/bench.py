@@ -145,7 +145,7 @@ def run_alone(row: Alone, place: Place, effort: Effort, results: Results) -> Non
         try:
             found = row.measure(place, number, effort)
         except Exception as error:  # noqa: BLE001 (as above)
-            samples.fail("Latchkey", reason(error))
+            samples.fail("Querykeep", reason(error))
             say(f"  {row.name} failed: {reason(error)}")
             return
         for subject, metrics in found.items():

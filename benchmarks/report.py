@@ -118,7 +118,7 @@ def _machine(report: Report) -> Iterator[str]:
 def _summary(rows: Sequence[Row | Alone], results: Results) -> Iterator[str]:
     lines = [_target(row, target, results.rows[row.name]) for row in rows for target in row.targets]
     if lines:
-        head = ["What", "Latchkey", "Beside it", "Ratio (lowest and highest round)", "Target", "Verdict"]
+        head = ["What", "Querykeep", "Beside it", "Ratio (lowest and highest round)", "Target", "Verdict"]
         yield from _table(head, lines)
 
 
@@ -130,7 +130,7 @@ def _target(row: Row | Alone, target: Target, samples: Samples) -> list[str]:
     if judged.found and target.against:
         spread = f"**{judged.found.value:.2f}** ({judged.found.low:.2f} to {judged.found.high:.2f})"
     verdict = f"{judged.verdict}: {_cell(judged.reason)}" if judged.reason else judged.verdict
-    what = f"{row.title}: {_unit(target.metric)}" + (f" ({target.of})" if target.of != "Latchkey" else "")
+    what = f"{row.title}: {_unit(target.metric)}" + (f" ({target.of})" if target.of != "Querykeep" else "")
     return [what, number(statistics.median(ours)) if ours else "", beside, spread, target.limit, verdict]
 
 
@@ -149,7 +149,7 @@ def _row(row: Row | Alone, samples: Samples) -> Iterator[str]:
 
 def _order(row: Row | Alone, samples: Samples) -> list[str]:
     """Return the subjects that have figures, in the order of the row: turns began with another one each round."""
-    order = list(row.subjects) if isinstance(row, Row) else ["Latchkey"]
+    order = list(row.subjects) if isinstance(row, Row) else ["Querykeep"]
     return sorted(samples.values, key=lambda name: order.index(name) if name in order else len(order))
 
 

@@ -42,7 +42,7 @@ class Target:
     """
 
     metric: str
-    of: str = "Latchkey"
+    of: str = "Querykeep"
     against: str | None = None
     at_least: float | None = None
     at_most: float | None = None

@@ -122,7 +122,7 @@ class Subject:
                 yield Running(plan, process.pid, ready_s)
 
 
-def latchkey(name: str = "Latchkey", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:
+def querykeep(name: str = "Querykeep", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:
     """
     Return this runtime under `manage.py serve`, its settings the defaults, with keys and log lines.
 
@@ -131,7 +131,7 @@ def latchkey(name: str = "Latchkey", *, keys: int = 1, runtime: Mapping[str, Any
         keys: How many keys it accepts; the one that is presented is the last of them. None: authentication is off.
         runtime: Settings of the section `runtime` that are to differ.
     """
-    return Subject(name, partial(_latchkey, keys=keys, runtime=runtime or {}))
+    return Subject(name, partial(_querykeep, keys=keys, runtime=runtime or {}))
 
 
 def key_list(count: int) -> list[str]:
@@ -150,7 +150,7 @@ def serve(config: Path, http: int) -> Plan:
     )
 
 
-def _latchkey(scratch: Path, tables: Tables, names: tuple[str, ...], keys: int, runtime: Mapping[str, Any]) -> Plan:
+def _querykeep(scratch: Path, tables: Tables, names: tuple[str, ...], keys: int, runtime: Mapping[str, Any]) -> Plan:
     http, flight = free_port(), free_port()
     auth: dict[str, Any] = {"enabled": bool(keys)}
     settings = {

@@ -121,18 +121,18 @@ def main() -> None:
         "SELECT carrier, name, count(*) AS flights FROM flights JOIN airlines USING (carrier)"
         " GROUP BY ALL ORDER BY 3 DESC LIMIT 8"
     )
-    capture("table", "latchkey sql -f carriers.sql", ("sql", best), lambda terminal: terminal.shows("(8 rows)"))
+    capture("table", "querykeep sql -f carriers.sql", ("sql", best), lambda terminal: terminal.shows("(8 rows)"))
     days = "SELECT date_trunc('week', time_hour) AS week, avg(dep_delay) AS delay FROM flights GROUP BY 1 ORDER BY 1"
     capture(
         "chart",
-        "latchkey sql --chart line -f delays.sql",
+        "querykeep sql --chart line -f delays.sql",
         ("sql", "--chart", "line", days),
         lambda terminal: terminal.shows("(53 rows)"),
     )
     wrong = "SELECT carrier, count(*)\nFROM flights\nWHERE dest = 'LAX'\nGRUOP BY carrier"
     capture(
         "error",
-        "latchkey sql -f late.sql",
+        "querykeep sql -f late.sql",
         ("sql", wrong),
         lambda terminal: terminal.shows("4 | GRUOP"),
     )
@@ -140,13 +140,13 @@ def main() -> None:
     much = ("--sql", "SELECT flights.* FROM flights, range(60)")
     capture(
         "refresh",
-        "latchkey refresh flights --wait",
+        "querykeep refresh flights --wait",
         ("refresh", "flights", "--wait", *much),
         lambda terminal: terminal.shows("flights: running for 1."),
     )
     with Terminal("refresh", "flights", "--wait", environ=_environ("/dev/null")) as terminal:
         terminal.leaves()
-    capture("completion", "latchkey sql", ("sql",), _complete)
+    capture("completion", "querykeep sql", ("sql",), _complete)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flightapi.protocol.messages import enum_values
 
-SERVER_NAME: Final = "Latchkey"
+SERVER_NAME: Final = "Querykeep"
 
 #: The kinds of values in their order, which is that of their type codes.
 _STRING, _BOOL, _BIGINT, _INT32, _STRINGS, _CONVERSIONS = range(6)

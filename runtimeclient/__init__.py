@@ -2,5 +2,5 @@
 
 #: Commands that talk to a running runtime; `manage.py` has them too.
 CLIENT_COMMANDS = ("sql", "status", "refresh", "datasets", "queries", "cancel", "login", "logout")
-#: All commands of `latchkey`, in the order of its help; each is a module of `runtimeclient.commands`.
+#: All commands of `querykeep`, in the order of its help; each is a module of `runtimeclient.commands`.
 COMMANDS = (*CLIENT_COMMANDS, "completion", "manual")

@@ -1,4 +1,4 @@
-"""`python -m runtimeclient` is `latchkey`."""
+"""`python -m runtimeclient` is `querykeep`."""
 
 from runtimeclient.main import main
 

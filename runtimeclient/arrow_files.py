@@ -19,7 +19,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError as exc:
-    raise UsageError("The formats arrow and parquet need pyarrow: python -m pip install 'latchkey[arrow]'.") from exc
+    raise UsageError("The formats arrow and parquet need pyarrow: python -m pip install 'querykeep[arrow]'.") from exc
 
 _CONTINUATION = b"\xff\xff\xff\xff"
 _LONGEST_METADATA = 16 << 20

@@ -15,7 +15,7 @@ try:
     import vl_convert
 except ImportError as exc:
     raise UsageError(
-        "A chart in a file needs altair and vl-convert: python -m pip install 'latchkey[charts]'."
+        "A chart in a file needs altair and vl-convert: python -m pip install 'querykeep[charts]'."
     ) from exc
 
 _WIDTH, _HEIGHT = 640, 360

@@ -49,7 +49,7 @@ class Invocation:
     """
 
     def __init__(
-        self, options: argparse.Namespace, console: Console, environ: Mapping[str, str], prog: str = "latchkey"
+        self, options: argparse.Namespace, console: Console, environ: Mapping[str, str], prog: str = "querykeep"
     ) -> None:
         self.options = options
         self.console = console

@@ -23,7 +23,7 @@ _ABOUT_KEYS = re.compile(r"api[-_ ]?key|\bbearer\b", re.IGNORECASE)
 
 def history_path(environ: Mapping[str, str]) -> Path:
     """
-    Give the place of the history: `latchkey/history` in the directory for state.
+    Give the place of the history: `querykeep/history` in the directory for state.
 
     https://specifications.freedesktop.org/basedir-spec: a relative XDG_STATE_HOME does not count.
 
@@ -31,7 +31,7 @@ def history_path(environ: Mapping[str, str]) -> Path:
     """
     home = environ.get("XDG_STATE_HOME", "")
     state = Path(home) if Path(home).is_absolute() else path_of("~/.local/state")
-    return state / "latchkey" / "history"
+    return state / "querykeep" / "history"
 
 
 class FileHistory(History):

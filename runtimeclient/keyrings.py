@@ -23,7 +23,7 @@ def read_key(profile: Profile) -> str:
     """Give the key of *profile*. Raises UsageError when the keyring has none, or cannot be used."""
     key: str | None = _call("get_password", profile)
     if key is None:
-        raise UsageError(f"The keyring has no key for the profile {profile.name}: latchkey login stores one.")
+        raise UsageError(f"The keyring has no key for the profile {profile.name}: querykeep login stores one.")
     return key
 
 
@@ -42,7 +42,7 @@ def _call(function: str, profile: Profile, *arguments: str) -> Any:
     try:
         keyring = importlib.import_module("keyring")
     except ImportError as exc:
-        raise UsageError("The keyring needs the package keyring: python -m pip install 'latchkey[keyring]'.") from exc
+        raise UsageError("The keyring needs the package keyring: python -m pip install 'querykeep[keyring]'.") from exc
     try:
         return getattr(keyring, function)(KEYRING_SERVICE, profile.keyring_user, *arguments)
     except Exception as exc:

@@ -1,4 +1,4 @@
-"""Start a command from a command line: `latchkey ...`, and the client commands of `manage.py`."""
+"""Start a command from a command line: `querykeep ...`, and the client commands of `manage.py`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from runtimeclient.command import (
 from runtimeclient.console import Console, Streams
 from runtimeclient.errors import ClientError
 
-PROG = "latchkey"
-_DESCRIPTION = "Talk to a Latchkey runtime: run SQL, look at what it serves, and have it load data again."
+PROG = "querykeep"
+_DESCRIPTION = "Talk to a Querykeep runtime: run SQL, look at what it serves, and have it load data again."
 
 
 def load_command(name: str) -> ClientCommand:
@@ -56,7 +56,7 @@ def whole_parser(prog: str = PROG) -> Parser:
 
 
 def main() -> None:
-    """Run `latchkey` with the arguments of this process, and leave it."""
+    """Run `querykeep` with the arguments of this process, and leave it."""
     prepare_process()
     sys.exit(run(PROG, sys.argv[1:]))
 

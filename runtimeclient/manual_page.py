@@ -10,7 +10,7 @@ from typing import Any
 _ENVIRONMENT = (
     ("RUNTIME_API_KEY", "the API key"),
     ("RUNTIME_HTTP_ENDPOINT", "where the runtime is"),
-    ("LATCHKEY_PROFILE", "the profile to use"),
+    ("QUERYKEEP_PROFILE", "the profile to use"),
     ("NO_COLOR", "no colours, whatever its value"),
     ("PAGER", "shows what does not fit on the terminal; cat or nothing switches it off"),
     ("SSL_CERT_FILE", "PEM file with the root certificates to trust"),
@@ -37,8 +37,8 @@ def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield ".SH ENVIRONMENT"
     for variable, meaning in _ENVIRONMENT:
         yield from (".TP", f".B {variable}", _text(meaning))
-    yield from (".SH FILES", ".TP", r".I $XDG_CONFIG_HOME/latchkey/config.toml", "the profiles")
-    yield from (".TP", r".I $XDG_STATE_HOME/latchkey/history", "what was typed at the prompt")
+    yield from (".SH FILES", ".TP", r".I $XDG_CONFIG_HOME/querykeep/config.toml", "the profiles")
+    yield from (".TP", r".I $XDG_STATE_HOME/querykeep/history", "what was typed at the prompt")
 
 
 def _command(parser: Any) -> Iterator[str]:

@@ -79,7 +79,7 @@ class ProfileStore:
         try:
             text = self._config.read_text()
         except FileNotFoundError:
-            text = "# Profiles of latchkey: https and http endpoints, and where their API keys are.\n"
+            text = "# Profiles of querykeep: https and http endpoints, and where their API keys are.\n"
         try:
             document = tomlkit.parse(text)
         except TOMLKitError as exc:

@@ -1,5 +1,5 @@
 """
-Named endpoints with their keys: the file `latchkey/config.toml` in the user's configuration directory.
+Named endpoints with their keys: the file `querykeep/config.toml` in the user's configuration directory.
 
 ::
 
@@ -27,11 +27,11 @@ from runtimeclient.endpoint import Endpoint, parse_endpoint
 from runtimeclient.errors import UsageError
 from runtimeclient.paths import path_of
 
-PROFILE_VARIABLE = "LATCHKEY_PROFILE"
+PROFILE_VARIABLE = "QUERYKEEP_PROFILE"
 #: The profile that applies when none is named, if there is one of that name.
 DEFAULT_PROFILE = "default"
 #: What the entries of the keyring belong to.
-KEYRING_SERVICE = "latchkey"
+KEYRING_SERVICE = "querykeep"
 
 _LONGEST_CONFIG_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -88,7 +88,7 @@ def config_directory(environ: Mapping[str, str]) -> Path:
     Raises UsageError when nobody knows the home directory.
     """
     base = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else path_of("~/.config")) / "latchkey"
+    return (Path(base) if base.startswith("/") else path_of("~/.config")) / "querykeep"
 
 
 def check_profile_name(name: str) -> str:
@@ -100,7 +100,7 @@ def check_profile_name(name: str) -> str:
 
 def find_profile(named: str | None, environ: Mapping[str, str]) -> Profile | None:
     """
-    Give the profile that was *named*, else the one of LATCHKEY_PROFILE, else `default` if there is one, else None.
+    Give the profile that was *named*, else the one of QUERYKEEP_PROFILE, else `default` if there is one, else None.
 
     Raises:
         UsageError: There is none of that name, or the file cannot be used.

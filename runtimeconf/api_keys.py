@@ -29,7 +29,7 @@ _LONGEST_REPEATED_PART = 4
 # Possessive, longest word first: a hostile text cannot make the match try every way to split it.
 _WELL_KNOWN_WORDS = re.compile(
     r"(?>(?:access|administrator|admin|api|auth|bearer|change|default|demo|development|dev|dummy|enter|example|foo|bar|"
-    r"guest|hello|here|iloveyou|insert|it|keys|key|latchkey|letmein|login|master|me|monkey|my|none|null|passw0rd|"
+    r"guest|hello|here|iloveyou|insert|it|keys|key|querykeep|letmein|login|master|me|monkey|my|none|null|passw0rd|"
     r"password|passwd|passwort|pass|placeholder|private|production|prod|qwerty|replace|root|runtime|sample|secret|some|"
     r"spiceai|spice|super|testing|test|token|top|true|false|undefined|user|welcome|with|world|xxx+|yes|no|your)"
     r"[\W_]*+)++[0-9]{0,6}\W*"

@@ -37,7 +37,7 @@ def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
         OSError: The system has no room for it.
     """
     text = json.dumps({"config": plain(config), "extra": dict(extra)}, separators=(",", ":"))
-    descriptor = os.memfd_create("latchkey-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create("querykeep-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(text.encode("ascii"))
         while rest:

@@ -14,7 +14,7 @@ from benchmarks.bench import Row, Stage
 from benchmarks.load import AnswerError
 from benchmarks.processes import REPOSITORY
 from benchmarks.samples import Target
-from benchmarks.subjects import FlightEndpoint, Running, latchkey, memory_flight, roapi, sail
+from benchmarks.subjects import FlightEndpoint, Running, querykeep, memory_flight, roapi, sail
 
 ROWS = 5_000_000
 BIG = f"big_{ROWS}"
@@ -25,7 +25,7 @@ _WITH_WARM_UP = 1.25
 
 def stage(peers: Path) -> Stage:
     """Return the rows and whom they compare."""
-    subjects = [latchkey(), roapi(peers), sail(peers), memory_flight()]
+    subjects = [querykeep(), roapi(peers), sail(peers), memory_flight()]
     names = [subject.name for subject in subjects]
     return Stage(
         tables=(BIG,),

@@ -8,18 +8,18 @@ from benchmarks.bench import Curve, Effort, Place
 from benchmarks.load import Statement
 from benchmarks.processes import pss_bytes
 from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT, SELECT_1, sending
-from benchmarks.subjects import CORES, Subject, latchkey, roapi
+from benchmarks.subjects import CORES, Subject, querykeep, roapi
 from benchmarks.tables import Tables
 
 MB = 1e6
 _CONNECTIONS = 16
 #: More connections than the default lets wait for a place: the curve is about what they cost, not about refusals.
 _PATIENT = {"query": {"max_queued": 10_000, "queue_timeout": "1m"}}
-_BOTH = ("Latchkey", "ROAPI")
+_BOTH = ("Querykeep", "ROAPI")
 
 
 def _subject(place: Place, name: str, *, keys: int = 1, patient: bool = False) -> Subject:
-    return roapi(place.peers) if name == "ROAPI" else latchkey(keys=keys, runtime=_PATIENT if patient else None)
+    return roapi(place.peers) if name == "ROAPI" else querykeep(keys=keys, runtime=_PATIENT if patient else None)
 
 
 def along_keys(place: Place, name: str, keys: int, effort: Effort) -> dict[str, float]:
@@ -90,7 +90,7 @@ CURVES = (
         title="Accepted keys",
         along="keys",
         points=(1, 10, 100, 1_000, 10_000),
-        subjects=("Latchkey",),
+        subjects=("Querykeep",),
         shown=("requests/s", "CPU s per 1,000"),
         measure=along_keys,
     ),

@@ -27,9 +27,9 @@ from runtimeconf.model import GIB, AccelerationConfig, DatasetConfig
 
 ENCODED_ROWS = 100_000
 _BATCH_ROWS = 20_480
-OURS, POLARS = "Latchkey", "polars write_json"
+OURS, POLARS = "Querykeep", "polars write_json"
 LOADED_ROWS, NEWER_ROWS = 10_000_000, 100_000
-APPEND, FULL = "Latchkey", "Latchkey, full load"
+APPEND, FULL = "Querykeep", "Querykeep, full load"
 
 
 def encoding(_place: Place, number: int, effort: Effort) -> dict[str, dict[str, float]]:

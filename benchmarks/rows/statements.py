@@ -9,12 +9,12 @@ from benchmarks.bench import Row, Stage
 from benchmarks.load import AnswerError, Statement
 from benchmarks.processes import peak_pss
 from benchmarks.samples import Target
-from benchmarks.subjects import DuckDBInProcess, Running, bare_view, bare_wsgi, datasette, latchkey, roapi
+from benchmarks.subjects import DuckDBInProcess, Running, bare_view, bare_wsgi, datasette, querykeep, roapi
 
 MB = 1e6
 ROWS = 1_000_000
 ITEMS, FEW_ITEMS = "items_1000000", "items_100000"
-CACHED = "Latchkey with its cache"
+CACHED = "Querykeep with its cache"
 CACHE = {"results_cache": {"enabled": True, "max_bytes": "64MiB"}}
 
 SELECT_1 = Statement("SELECT {}")
@@ -33,9 +33,9 @@ def stage(peers: Path) -> Stage:
     return Stage(
         tables=(ITEMS, FEW_ITEMS),
         subjects=[
-            latchkey(),
+            querykeep(),
             roapi(peers),
-            latchkey(CACHED, runtime=CACHE),
+            querykeep(CACHED, runtime=CACHE),
             datasette(peers),
             bare_view(),
             bare_wsgi(),
@@ -83,7 +83,7 @@ def reading_million(running: Running, seconds: float) -> dict[str, float]:
         return found | {"peak PSS MB": peak() / MB}
 
 
-PEERS = ("Latchkey", "ROAPI", "Datasette")
+PEERS = ("Querykeep", "ROAPI", "Datasette")
 ENGINE = "DuckDB in process"
 FLOORS = ("bare DRF view", "bare WSGI", ENGINE)
 
@@ -121,18 +121,18 @@ ROWS_OVER_HTTP = (
     Row(
         name="aggregate",
         title="aggregate of 1,000,000 rows with a filter, 16 connections",
-        subjects=("Latchkey", "ROAPI", ENGINE),
+        subjects=("Querykeep", "ROAPI", ENGINE),
         measure=partial(sending, AGGREGATE, 16),
         targets=[Target(metric="requests/s", against="ROAPI", at_least=1.3)],
     ),
     Row(
         name="repeated",
         title="one aggregate again and again, 16 connections",
-        subjects=(CACHED, "Latchkey", "ROAPI"),
+        subjects=(CACHED, "Querykeep", "ROAPI"),
         measure=partial(sending, REPEATED, 16),
         targets=[
             Target(of=CACHED, metric="requests/s", against="ROAPI", at_least=2.5),
-            Target(of=CACHED, metric="requests/s", against="Latchkey", at_least=1.3),
+            Target(of=CACHED, metric="requests/s", against="Querykeep", at_least=1.3),
         ],
     ),
     Row(
@@ -145,7 +145,7 @@ ROWS_OVER_HTTP = (
     Row(
         name="json-1m",
         title="1,000,000 rows x 8 columns as JSON",
-        subjects=("Latchkey", "ROAPI"),
+        subjects=("Querykeep", "ROAPI"),
         measure=reading_million,
         targets=[
             Target(metric="s", against="ROAPI", at_most=0.4),

@@ -7,13 +7,13 @@ from pathlib import Path
 from benchmarks.bench import Row, Stage
 from benchmarks.load import AnswerError
 from benchmarks.samples import Target
-from benchmarks.subjects import DuckDBInProcess, Running, datafusion, latchkey, roapi
+from benchmarks.subjects import DuckDBInProcess, Running, datafusion, querykeep, roapi
 from benchmarks.tables import TPCH, tpch_queries
 
 
 def stage(peers: Path) -> Stage:
     """Return the row and whom it compares."""
-    subjects = [latchkey(), roapi(peers), datafusion(peers), DuckDBInProcess()]
+    subjects = [querykeep(), roapi(peers), datafusion(peers), DuckDBInProcess()]
     return Stage(
         tables=TPCH,
         subjects=subjects,

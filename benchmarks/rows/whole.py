@@ -14,7 +14,7 @@ from benchmarks import load, processes
 from benchmarks.bench import Alone, Effort, Place
 from benchmarks.rows.statements import SELECT_1, sending
 from benchmarks.samples import Target
-from benchmarks.subjects import KEY, Plan, latchkey, roapi, serve
+from benchmarks.subjects import KEY, Plan, querykeep, roapi, serve
 
 MB = 1e6
 EXAMPLE = processes.REPOSITORY / "examples/runtime.yaml"
@@ -23,7 +23,7 @@ _IDLE_S = 2.0
 #: The processes that load data stay for the next load a while, and so many seconds at most.
 _LOADER, _LOADERS_S = "datasets.loader_process", 60.0
 _CONNECTIONS = 16
-OFF, MANY = "Latchkey, authentication off", "Latchkey, 10,000 keys"
+OFF, MANY = "Querykeep, authentication off", "Querykeep, 10,000 keys"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (nothing is written there)
 
 
@@ -52,7 +52,7 @@ def example(place: Place, number: int, _effort: Effort) -> dict[str, dict[str, f
         found["exit code"] = process.returncode
         # Whoever else uses shared memory meanwhile is counted too.
         found["left in /dev/shm"] = len(_shared_memory() - shared)
-    return {"Latchkey": found}
+    return {"Querykeep": found}
 
 
 def _example_plan(directory: Path) -> Plan:
@@ -103,11 +103,11 @@ def authentication(place: Place, _number: int, effort: Effort) -> dict[str, dict
     """
     one, many = _authentication_us(1), _authentication_us(10_000)
     found: dict[str, dict[str, float]] = {}
-    for subject in (latchkey(), latchkey(OFF, keys=0), latchkey(MANY, keys=10_000)):
+    for subject in (querykeep(), querykeep(OFF, keys=0), querykeep(MANY, keys=10_000)):
         with subject.running(place.scratch, place.tables, ()) as running:
             found[subject.name] = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
-    request_us = found["Latchkey"]["CPU s per 1,000"] * 1000
-    found["Latchkey"] |= {
+    request_us = found["Querykeep"]["CPU s per 1,000"] * 1000
+    found["Querykeep"] |= {
         "authentication us": one,
         "share of the CPU time %": one / request_us * 100,
         "10,000 keys: more of it %": (many - one) / request_us * 100,
@@ -124,7 +124,7 @@ def _authentication_us(keys: int) -> float:
 def idle(place: Place, _number: int, _effort: Effort) -> dict[str, dict[str, float]]:
     """Look at the memory of this runtime and of ROAPI with one small table, idle."""
     found = {}
-    for subject in (latchkey(), roapi(place.peers)):
+    for subject in (querykeep(), roapi(place.peers)):
         with subject.running(place.scratch, place.tables, ("small",)) as running:
             _wait_until_at_rest(running.pid)
             found[subject.name] = {"start s": running.ready_s, "idle PSS MB": processes.pss_bytes(running.pid) / MB}

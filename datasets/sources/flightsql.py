@@ -1,5 +1,5 @@
 """
-`flightsql:` sources: a table or view of a server that speaks Arrow Flight SQL, such as another Latchkey, by ADBC.
+`flightsql:` sources: a table or view of a server that speaks Arrow Flight SQL, such as another Querykeep, by ADBC.
 
 One statement reads the rows, so the data is what the server takes for one version. The driver's own time-outs cover
 each of its calls, a stream of rows from its first to its last.

@@ -183,7 +183,7 @@ class PostgresSource:
             "gssencmode": "disable",
             "target_session_attrs": "any",
             "options": "",
-            "application_name": "latchkey",
+            "application_name": "querykeep",
             "client_encoding": "UTF8",
             "connect_timeout": str(max(1, int(load.deadline.left_s))),
             "keepalives": "1",

@@ -47,7 +47,7 @@ _BATCH_ROWS = 16_384
 _HEADER = struct.Struct(">16x H 6x I I 60x I")
 
 #: The name of the column that tells what is wrong with a row; no table has it twice.
-_FAULT = "latchkey fault"
+_FAULT = "querykeep fault"
 _OURS = -1
 
 #: SQLite's doubles hold whole numbers up to this one exactly.

@@ -17,9 +17,9 @@ class CompletionCommand(ClientCommand):
     summary = "print the completion script of a shell"
     description = "Print a script that teaches a shell to complete commands and options."
     examples = (
-        ("bash > ~/.local/share/bash-completion/completions/latchkey", "bash"),
-        ("zsh > ~/.zfunc/_latchkey", "zsh, with ~/.zfunc in fpath"),
-        ("fish > ~/.config/fish/completions/latchkey.fish", "fish"),
+        ("bash > ~/.local/share/bash-completion/completions/querykeep", "bash"),
+        ("zsh > ~/.zfunc/_querykeep", "zsh, with ~/.zfunc in fpath"),
+        ("fish > ~/.config/fish/completions/querykeep.fish", "fish"),
     )
     talks = False
 

@@ -15,7 +15,7 @@ class ManualCommand(ClientCommand):
     description = "Print the page for man, with all commands and options."
     examples = (
         ("| man -l -", "read it"),
-        ("> ~/.local/share/man/man1/latchkey.1", "have it for man latchkey"),
+        ("> ~/.local/share/man/man1/querykeep.1", "have it for man querykeep"),
     )
     talks = False
 

@@ -85,10 +85,10 @@ def test_a_damaged_salt_stops_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compatibility", "presented", "challenge"),
     [
-        ("2.0", False, 'Bearer realm="latchkey"'),
-        ("2.0", True, 'Bearer realm="latchkey", error="invalid_token"'),
-        ("1.10", False, 'ApiKey realm="latchkey"'),
-        ("1.10", True, 'ApiKey realm="latchkey", error="invalid_token"'),
+        ("2.0", False, 'Bearer realm="querykeep"'),
+        ("2.0", True, 'Bearer realm="querykeep", error="invalid_token"'),
+        ("1.10", False, 'ApiKey realm="querykeep"'),
+        ("1.10", True, 'ApiKey realm="querykeep", error="invalid_token"'),
     ],
 )
 def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, challenge: str) -> None:

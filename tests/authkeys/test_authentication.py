@@ -83,27 +83,27 @@ def test_a_right_key_is_a_principal_with_a_fingerprint() -> None:
 @pytest.mark.parametrize(
     ("headers", "code", "reason", "challenge"),
     [
-        pytest.param({}, "missing_key", "missing_key", 'Bearer realm="latchkey"', id="A01 none"),
-        pytest.param({"X-API-Key": " "}, "missing_key", "missing_key", 'Bearer realm="latchkey"', id="A07 blank"),
+        pytest.param({}, "missing_key", "missing_key", 'Bearer realm="querykeep"', id="A01 none"),
+        pytest.param({"X-API-Key": " "}, "missing_key", "missing_key", 'Bearer realm="querykeep"', id="A07 blank"),
         pytest.param(
             {"X-API-Key": WRONG},
             "invalid_key",
             "unknown_key",
-            'Bearer realm="latchkey", error="invalid_token"',
+            'Bearer realm="querykeep", error="invalid_token"',
             id="A05 wrong",
         ),
         pytest.param(
             {"X-API-Key": f"{KEY},{KEY}"},
             "invalid_key",
             "repeated_header",
-            'Bearer realm="latchkey", error="invalid_token"',
+            'Bearer realm="querykeep", error="invalid_token"',
             id="A13 twice",
         ),
         pytest.param(
             {"Authorization": f"Basic {KEY}"},
             "invalid_key",
             "unknown_scheme",
-            'Bearer realm="latchkey", error="invalid_token"',
+            'Bearer realm="querykeep", error="invalid_token"',
             id="A18 Basic",
         ),
     ],
@@ -138,9 +138,9 @@ def test_version_1_10_names_only_its_own_header() -> None:
     assert ask(**{"X-API-Key": KEY}).status_code == 200
     answer = ask(Authorization=f"Bearer {KEY}")
     assert answer.status_code == 401
-    assert answer["WWW-Authenticate"] == 'ApiKey realm="latchkey"'
+    assert answer["WWW-Authenticate"] == 'ApiKey realm="querykeep"'
     assert "Bearer" not in answer.content.decode()
-    assert ask(**{"X-API-Key": WRONG})["WWW-Authenticate"] == 'ApiKey realm="latchkey", error="invalid_token"'
+    assert ask(**{"X-API-Key": WRONG})["WWW-Authenticate"] == 'ApiKey realm="querykeep", error="invalid_token"'
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-API-Key": "anything"}, {"Authorization": "Basic x"}])

@@ -62,14 +62,14 @@ def test_what_fails_is_told_and_the_others_go_on(place: Place) -> None:
 
 def test_a_row_of_its_own_and_a_curve_tell_what_failed(place: Place) -> None:
     curve = Curve(
-        name="curve", title="", along="", points=(1, 2), subjects=("Latchkey",), shown=(), measure=refused, rounds=2
+        name="curve", title="", along="", points=(1, 2), subjects=("Querykeep",), shown=(), measure=refused, rounds=2
     )
     results = Results()
 
     run_alone(Alone(name="row", title="", measure=refused), place, Effort(rounds=2), results)
     run_curve(curve, place, Effort(rounds=2), results)
 
-    assert results.rows["row"].failures == {"Latchkey": "ValueError: it cannot be done"}
+    assert results.rows["row"].failures == {"Querykeep": "ValueError: it cannot be done"}
     assert [samples.failures for samples in results.curves["curve"].values()] == [
-        {"Latchkey": "ValueError: it cannot be done"}
+        {"Querykeep": "ValueError: it cannot be done"}
     ] * 2

@@ -25,7 +25,7 @@ CURVE = Curve(
     title="Width",
     along="columns",
     points=(1, 1000),
-    subjects=("Latchkey", "peer"),
+    subjects=("Querykeep", "peer"),
     shown=("s",),
     measure=lambda *_: {},
 )
@@ -36,11 +36,11 @@ EVERYTHING = Catalogue(stages=(), alone=(ROW,), curves=(CURVE,))
 def found() -> Report:
     speed, narrow, wide = Samples(), Samples(), Samples()
     for ours, theirs in ((3000.0, 1000.0), (2000.0, 1000.0), (2400.0, 800.0)):
-        speed.add("Latchkey", {"requests/s": ours})
+        speed.add("Querykeep", {"requests/s": ours})
         speed.add("peer", {"requests/s": theirs})
     speed.fail("other", "AnswerError: no /some/place/of a|b/file.txt")
-    narrow.add("Latchkey", {"s": 0.5})
-    wide.add("Latchkey", {"s": 1.5})
+    narrow.add("Querykeep", {"s": 0.5})
+    wide.add("Querykeep", {"s": 1.5})
     wide.fail("peer", "gone")
     results = Results(rows={"speed": speed}, curves={"width": {1: narrow, 1000: wide}}, seconds=120.0)
     return Report(machine={"cores": "2"}, effort=Effort(rounds=3, seconds=1.0), results=results)
@@ -65,7 +65,7 @@ def test_the_summary_has_a_line_for_each_target(found: Report) -> None:
     lines = parts(found)["summary"].splitlines()
 
     assert lines[2] == ("| how fast: requests/s | 2,400 | peer 1,000 | **2.40** (2.00 to 3.00) | ≥ 2 x | reached |")
-    assert lines[3] == "| how fast: s |  |  |  | ≤ 1 | not measured: Latchkey: not run |"
+    assert lines[3] == "| how fast: s |  |  |  | ≤ 1 | not measured: Querykeep: not run |"
 
 
 def test_a_row_shows_everybody_and_who_failed_without_a_path(found: Report) -> None:

@@ -30,7 +30,7 @@ def test_a_ratio_needs_samples_of_both(ours: list[float], theirs: list[float]) -
 def test_a_verdict_compares_the_median_with_the_limit(target: Target, verdict: str) -> None:
     samples = Samples()
     for ours, theirs in ((2.0, 4.0), (1.0, 5.0), (3.0, 3.0)):
-        samples.add("Latchkey", {"s": ours})
+        samples.add("Querykeep", {"s": ours})
         samples.add("peer", {"s": theirs})
 
     assert samples.judge(target).verdict == verdict
@@ -38,7 +38,7 @@ def test_a_verdict_compares_the_median_with_the_limit(target: Target, verdict: s
 
 def test_what_is_missing_is_told_with_its_reason() -> None:
     samples = Samples()
-    samples.add("Latchkey", {"s": 1.0})
+    samples.add("Querykeep", {"s": 1.0})
     samples.fail("peer", "it does not start")
     samples.fail("peer", "nor again")
 
@@ -49,7 +49,7 @@ def test_what_is_missing_is_told_with_its_reason() -> None:
 
 def test_no_ratio_to_zero_is_told() -> None:
     samples = Samples()
-    samples.add("Latchkey", {"s": 1.0})
+    samples.add("Querykeep", {"s": 1.0})
     samples.add("peer", {"s": 0.0})
 
     judged = samples.judge(Target(metric="s", against="peer", at_most=1.0))

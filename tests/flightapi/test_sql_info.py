@@ -95,7 +95,7 @@ def test_tells_what_was_asked_for_and_leaves_out_what_is_unknown() -> None:
 def test_tells_of_this_very_server() -> None:
     known = told([])
 
-    assert known[NUMBERS["FLIGHT_SQL_SERVER_NAME"]] == "Latchkey"
+    assert known[NUMBERS["FLIGHT_SQL_SERVER_NAME"]] == "Querykeep"
     assert known[NUMBERS["FLIGHT_SQL_SERVER_VERSION"]] == "1.2.3"
     assert known[NUMBERS["FLIGHT_SQL_SERVER_STATEMENT_TIMEOUT"]] == 600_000
     assert known[NUMBERS["SQL_MAX_STATEMENT_LENGTH"]] == 1_048_576

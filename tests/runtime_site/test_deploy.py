@@ -52,15 +52,15 @@ def read_unit(name: str) -> configparser.ConfigParser:
 
 
 def test_the_unit_stops_the_supervisor_only_and_names_what_there_is() -> None:
-    unit = read_unit("latchkey.service")
+    unit = read_unit("querykeep.service")
 
     assert unit.sections() == ["Unit", "Service", "Install"]
     assert unit["Service"]["KillMode"] == "mixed"
-    assert "/srv/latchkey/manage.py serve --config /srv/flights/runtime.yaml" in unit["Service"]["ExecStart"]
+    assert "/srv/querykeep/manage.py serve --config /srv/flights/runtime.yaml" in unit["Service"]["ExecStart"]
 
 
 def test_the_backup_copies_what_the_documents_say() -> None:
-    service = read_unit("latchkey-backup.service")["Service"]
+    service = read_unit("querykeep-backup.service")["Service"]
     (documented,) = re.findall(r"^tar .*$", (REPOSITORY / "docs/operations.md").read_text(), re.MULTILINE)
 
     command = shlex.split(service["ExecStart"])
@@ -68,21 +68,21 @@ def test_the_backup_copies_what_the_documents_say() -> None:
     assert [word for word in command[1:] if "state.tar" not in word] == [
         word for word in shlex.split(documented)[1:] if "state.tar" not in word
     ]
-    assert service["User"] == read_unit("latchkey.service")["Service"]["User"]
-    assert "Timer" in read_unit("latchkey-backup.timer")
+    assert service["User"] == read_unit("querykeep.service")["Service"]["User"]
+    assert "Timer" in read_unit("querykeep-backup.timer")
 
 
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
     reason="systemd is asked where it is; the strict reading above runs everywhere",
 )
-@pytest.mark.parametrize("name", ["latchkey.service", "latchkey-backup.service", "latchkey-backup.timer"])
+@pytest.mark.parametrize("name", ["querykeep.service", "querykeep-backup.service", "querykeep-backup.timer"])
 def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
-    for unit in DEPLOY.glob("latchkey*"):
+    for unit in DEPLOY.glob("querykeep*"):
         # Here the paths are others, and there need not be such a user.
-        text = unit.read_text().replace("/srv/latchkey/.venv/bin/python", sys.executable)
-        text = text.replace("User=latchkey\n", "").replace("/srv/flights", str(tmp_path))
-        text = text.replace("/srv/backup", str(tmp_path)).replace("/srv/latchkey", str(REPOSITORY))
+        text = unit.read_text().replace("/srv/querykeep/.venv/bin/python", sys.executable)
+        text = text.replace("User=querykeep\n", "").replace("/srv/flights", str(tmp_path))
+        text = text.replace("/srv/backup", str(tmp_path)).replace("/srv/querykeep", str(REPOSITORY))
         (tmp_path / unit.name).write_text(text)
 
     done = subprocess.run(
@@ -92,7 +92,7 @@ def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
         check=False,
     )
 
-    assert [line for line in done.stderr.splitlines() if "latchkey" in line] == []
+    assert [line for line in done.stderr.splitlines() if "querykeep" in line] == []
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Run a command of `latchkey` in this process, on streams that a test looks at."""
+"""Run a command of `querykeep` in this process, on streams that a test looks at."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def call(
     err: io.StringIO | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Called:
-    """Run `latchkey` with these arguments and nothing but this environment."""
+    """Run `querykeep` with these arguments and nothing but this environment."""
     out, err = out or io.StringIO(), err or io.StringIO()
     settings = {"XDG_CONFIG_HOME": "/nonexistent", **(environ or {})}
-    status = run_on(Streams(stdin, out, err), settings, "latchkey", arguments)
+    status = run_on(Streams(stdin, out, err), settings, "querykeep", arguments)
     return Called(status, out.getvalue(), err.getvalue())

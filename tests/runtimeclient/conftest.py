@@ -23,7 +23,7 @@ def clean_environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHON", "LATCHKEY_", "XDG_"))
+        if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHON", "QUERYKEEP_", "XDG_"))
         and not name.lower().endswith("_proxy")
     }
     # Nobody's profiles, unless a test makes some.

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "client.md").read_text()
 
 
 def options(command: str) -> set[str]:
-    actions: list[Any] = command_parser(load_command(command), "latchkey")._actions
+    actions: list[Any] = command_parser(load_command(command), "querykeep")._actions
     return {name for action in actions for name in action.option_strings}
 
 

@@ -14,7 +14,7 @@ from runtimeclient.errors import UsageError
         (DEFAULT_ENDPOINT, "http://127.0.0.1:8090", False, True),
         ("http://localhost:8090/", "http://localhost:8090", False, True),
         ("https://runtime.example", "https://runtime.example", True, False),
-        ("https://runtime.example/latchkey/", "https://runtime.example/latchkey", True, False),
+        ("https://runtime.example/querykeep/", "https://runtime.example/querykeep", True, False),
         ("HTTP://[::1]:8090", "http://[::1]:8090", False, True),
         ("http://[2001:db8::1]:8090", "http://[2001:db8::1]:8090", False, False),
         ("http://192.0.2.1:1", "http://192.0.2.1:1", False, False),

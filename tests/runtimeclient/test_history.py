@@ -43,7 +43,7 @@ def test_x05_what_is_about_keys_is_not_kept(tmp_path: Path, text: str) -> None:
 
 
 def test_x05_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "latchkey" / "history"
+    path = tmp_path / "querykeep" / "history"
     path.parent.mkdir()
     path.write_text("")
     path.chmod(0o644)
@@ -96,7 +96,7 @@ def test_a_history_that_has_gone_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("home", "place"),
-    [("/var/state", "/var/state/latchkey/history"), ("state", "~/.local/state/latchkey/history")],
+    [("/var/state", "/var/state/querykeep/history"), ("state", "~/.local/state/querykeep/history")],
 )
 def test_the_place_of_the_history(home: str, place: str) -> None:
     assert history_path({"XDG_STATE_HOME": home}) == Path(place).expanduser()

@@ -127,7 +127,7 @@ def test_harm_is_an_error_in_one_line(
 ) -> None:
     program = (
         "import pathlib, sys; sys.path.insert(0, sys.argv.pop(1));"
-        "from runtimeclient.main import run; status = run('latchkey', sys.argv[1:]);"
+        "from runtimeclient.main import run; status = run('querykeep', sys.argv[1:]);"
         "peak = pathlib.Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0];"
         "print(status, peak, file=sys.stderr)"
     )

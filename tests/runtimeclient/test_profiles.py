@@ -53,9 +53,9 @@ def runtime(remote: Remote) -> Remote:
 
 
 def write(home: Path, text: str, mode: int = 0o600) -> None:
-    (home / "latchkey").mkdir(exist_ok=True)
-    (home / "latchkey" / "config.toml").write_text(text)
-    (home / "latchkey" / "config.toml").chmod(mode)
+    (home / "querykeep").mkdir(exist_ok=True)
+    (home / "querykeep" / "config.toml").write_text(text)
+    (home / "querykeep" / "config.toml").chmod(mode)
 
 
 def call_at(home: Path, *arguments: str, **environ: str) -> Called:
@@ -70,11 +70,11 @@ def sent_keys(remote: Remote) -> list[str | None]:
 def test_a_profile_says_where_the_key_is(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
     (tmp_path / "the.key").write_text(API_KEY)
     (tmp_path / "the.key").chmod(0o600)
-    ring.kept["latchkey", f"test@{runtime.url}"] = API_KEY
+    ring.kept["querykeep", f"test@{runtime.url}"] = API_KEY
     value = {"api_key": f'"{API_KEY}"', "api_key_file": '"../the.key"', "api_key_variable": '"MY_KEY"'}
     write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\n{source} = {value.get(source, "true")}\n')
 
-    done = call_at(tmp_path, "status", LATCHKEY_PROFILE="test", MY_KEY=API_KEY)
+    done = call_at(tmp_path, "status", QUERYKEEP_PROFILE="test", MY_KEY=API_KEY)
 
     assert (done.status, done.err) == (0, "")
 
@@ -172,7 +172,7 @@ def test_x05_a_file_with_a_key_that_others_can_use_is_refused(runtime: Remote, t
 
 
 def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "latchkey" / "config.toml").mkdir(parents=True)
+    (tmp_path / "querykeep" / "config.toml").mkdir(parents=True)
 
     assert "config.toml cannot be read: Is a directory." in call_at(tmp_path, "status").err
     assert call("status", "--profile", "../x").status == 2
@@ -213,26 +213,26 @@ def test_a_configuration_directory_that_is_none_has_no_profiles(remote: Remote) 
 def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
     runtime: Remote, tmp_path: Path, ring: Ring, place: str
 ) -> None:
-    config = tmp_path / "latchkey" / "config.toml"
+    config = tmp_path / "querykeep" / "config.toml"
     write(tmp_path, "# mine\n[profiles.other]\nendpoint = 'http://a' # stays\n")
 
     login = ("login", "--profile", "test", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", place)
     done = call_at(tmp_path, *login)
 
-    where = "the keyring" if place == "keyring" else str(tmp_path / "latchkey" / "keys" / "test")
+    where = "the keyring" if place == "keyring" else str(tmp_path / "querykeep" / "keys" / "test")
     assert done == Called(0, f"The key of {runtime.url} is in {where}; its profile is test.\n", "")
     assert config.read_text().startswith("# mine\n[profiles.other]\nendpoint = 'http://a' # stays\n")
     assert API_KEY not in config.read_text()
     assert all(
         stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600)
-        for file in (tmp_path / "latchkey").rglob("*")
+        for file in (tmp_path / "querykeep").rglob("*")
     )
     assert call_at(tmp_path, "status", "--profile", "test").status == 0
 
     assert call_at(tmp_path, "logout", "--profile", "test") == Called(0, "The profile test has no key any more.\n", "")
     assert call_at(tmp_path, "status", "--profile", "test").status == 4
     assert ring.kept == {}
-    assert not (tmp_path / "latchkey" / "keys" / "test").exists()
+    assert not (tmp_path / "querykeep" / "keys" / "test").exists()
     assert "# stays" in config.read_text()
 
 
@@ -245,7 +245,7 @@ def test_a_second_login_moves_the_key(runtime: Remote, tmp_path: Path, ring: Rin
 
     assert "is in the keyring; its profile is default." in done.out
     assert list(ring.kept.values()) == [API_KEY]
-    assert list((tmp_path / "latchkey" / "keys").iterdir()) == []
+    assert list((tmp_path / "querykeep" / "keys").iterdir()) == []
     call_at(tmp_path, *login, "--store", "file")
     assert ring.kept == {}
 
@@ -253,7 +253,7 @@ def test_a_second_login_moves_the_key(runtime: Remote, tmp_path: Path, ring: Rin
 def test_login_goes_to_a_file_where_there_is_no_keyring(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
 
-    assert f"is in {tmp_path / 'latchkey' / 'keys' / 'default'};" in done.out
+    assert f"is in {tmp_path / 'querykeep' / 'keys' / 'default'};" in done.out
 
 
 def test_login_keeps_no_key_that_was_refused(runtime: Remote, tmp_path: Path) -> None:
@@ -298,13 +298,13 @@ def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: 
     )
 
     assert done.status == 0
-    assert (tmp_path / "latchkey" / "keys" / "default").read_text() == f"{API_KEY}\n"
+    assert (tmp_path / "querykeep" / "keys" / "default").read_text() == f"{API_KEY}\n"
 
 
 def test_logout_says_what_it_leaves(tmp_path: Path) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\napi_key_variable = 'MY_KEY'\n")
 
-    assert call_at(tmp_path, "logout", LATCHKEY_PROFILE="a").out.splitlines()[1] == "What held it stays: MY_KEY."
+    assert call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()[1] == "What held it stays: MY_KEY."
 
 
 def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
@@ -327,5 +327,5 @@ def test_profiles_that_cannot_be_replaced_are_left_as_they_were(
 
     assert done.status == 1
     assert done.err.endswith("cannot be written: No space left on device.\n")
-    assert (tmp_path / "latchkey" / "config.toml").read_text() == "[profiles.a]\nendpoint = 'http://a'\n"
-    assert not list((tmp_path / "latchkey").rglob("*.part"))
+    assert (tmp_path / "querykeep" / "config.toml").read_text() == "[profiles.a]\nendpoint = 'http://a'\n"
+    assert not list((tmp_path / "querykeep").rglob("*.part"))

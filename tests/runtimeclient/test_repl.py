@@ -301,7 +301,7 @@ def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_
         terminal.send(CTRL_D)
         assert terminal.leaves() == 0
 
-    history = tmp_path / "latchkey" / "history"
+    history = tmp_path / "querykeep" / "history"
     assert history.read_text() == '"SELECT\\n2;"\n'
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
@@ -320,7 +320,7 @@ def test_nothing_typed_is_kept_without_a_history(runtime: Remote, tmp_path: Path
 
 def test_a_history_that_cannot_be_kept_is_warned_of(runtime: Remote) -> None:
     with Terminal("sql", environ=variables(runtime, Path("/dev/null"))) as terminal:
-        terminal.shows("Warning: The history /dev/null/latchkey/history is not kept: Not a directory.")
+        terminal.shows("Warning: The history /dev/null/querykeep/history is not kept: Not a directory.")
         terminal.prompts()
         terminal.send(CTRL_D)
         assert terminal.leaves() == 0

@@ -148,7 +148,7 @@ def test_what_does_not_fit_goes_to_the_pager(remote: Remote, tmp_path: Path) -> 
 
 
 def test_the_pager_finds_the_key_under_no_name(remote: Remote, tmp_path: Path) -> None:
-    seen, pager, config = tmp_path / "seen", tmp_path / "pager", tmp_path / "latchkey" / "config.toml"
+    seen, pager, config = tmp_path / "seen", tmp_path / "pager", tmp_path / "querykeep" / "config.toml"
     pager.write_text(f'#!/bin/sh\necho "${{MY_KEY-none}} ${{OTHER-none}}" > {seen}\ncat > /dev/null\n')
     pager.chmod(0o700)
     config.parent.mkdir()
@@ -199,8 +199,8 @@ def test_the_help_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         assert left.value.code == 0
     shown = capsys.readouterr().out
 
-    assert shown.count("usage: latchkey") == 2
-    assert "latchkey" in shown.splitlines()[-1]
+    assert shown.count("usage: querykeep") == 2
+    assert "querykeep" in shown.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["slq", "--nothing"])
@@ -208,7 +208,7 @@ def test_an_unknown_command_is_a_usage_error(name: str) -> None:
     done = call(name)
 
     assert (done.status, done.out) == (2, "")
-    assert done.err.endswith("See latchkey --help.\n")
+    assert done.err.endswith("See querykeep --help.\n")
 
 
 def test_a_progress_line_goes_to_a_terminal_and_dies_on_pipes(remote: Remote) -> None:

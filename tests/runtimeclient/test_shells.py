@@ -1,4 +1,4 @@
-"""What `latchkey` prints for shells and for `man`, and what it imports."""
+"""What `querykeep` prints for shells and for `man`, and what it imports."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def test_shells_learn_every_command_and_option(shell: str) -> None:
 
 
 def test_bash_completes(tmp_path: Path) -> None:
-    script = tmp_path / "latchkey.bash"
+    script = tmp_path / "querykeep.bash"
     script.write_text(call("completion", "bash").out)
     (tmp_path / "config.toml").touch()
     shell = shutil.which("bash")
     assert shell is not None
 
-    # What Tab after `latchkey sql --output conf` asks for, and after `latchkey ref`.
+    # What Tab after `querykeep sql --output conf` asks for, and after `querykeep ref`.
     keys = (
-        f". {script}; complete -p latchkey; COMP_WORDS=(latchkey sql --output conf); COMP_CWORD=3; COMP_TYPE=9;"
-        ' _shtab_latchkey; echo "${COMPREPLY[@]}"; COMP_WORDS=(latchkey ref); COMP_CWORD=1; _shtab_latchkey;'
+        f". {script}; complete -p querykeep; COMP_WORDS=(querykeep sql --output conf); COMP_CWORD=3; COMP_TYPE=9;"
+        ' _shtab_querykeep; echo "${COMPREPLY[@]}"; COMP_WORDS=(querykeep ref); COMP_CWORD=1; _shtab_querykeep;'
         ' echo "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
@@ -50,10 +50,10 @@ def test_bash_completes(tmp_path: Path) -> None:
 def test_the_manual_describes_every_command_and_option() -> None:
     page = call("manual").out
 
-    assert page.startswith('.TH LATCHKEY 1 "" "" "User Commands"\n')
-    assert all(f'.SH "LATCHKEY {name.upper()}"' in page for name in COMMANDS)
+    assert page.startswith('.TH QUERYKEEP 1 "" "" "User Commands"\n')
+    assert all(f'.SH "QUERYKEEP {name.upper()}"' in page for name in COMMANDS)
     assert r"\fB\-\-max\-rows\fR" in page
-    assert "LATCHKEY_PROFILE" in page
+    assert "QUERYKEEP_PROFILE" in page
     # A line that begins with a dot is a request of roff: each is one that the page means.
     requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
     assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".I", ".nf", ".fi"}
@@ -61,14 +61,14 @@ def test_the_manual_describes_every_command_and_option() -> None:
 
 #: Packages, beside the standard library, that `sql "SELECT 1"` imports. Each costs every start.
 PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "rich", "runtimeclient", "sniffio"}
-#: What httpx takes along where it is installed; the package latchkey does not bring them.
+#: What httpx takes along where it is installed; the package querykeep does not bring them.
 OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "socksio", "typing_extensions", "zstandard"}
 
 
 def test_sql_imports_nothing_that_it_does_not_need() -> None:
     program = (
         "import sys; before = set(sys.modules); from runtimeclient.main import run;"
-        "assert run('latchkey', ['sql', 'SELECT 1', '--http-endpoint', 'http://127.0.0.1:1']) == 3;"
+        "assert run('querykeep', ['sql', 'SELECT 1', '--http-endpoint', 'http://127.0.0.1:1']) == 3;"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
     )
 
@@ -89,7 +89,7 @@ def test_sql_imports_nothing_that_it_does_not_need() -> None:
 
 def test_help_imports_nothing_that_only_some_commands_need() -> None:
     program = (
-        "import sys; from runtimeclient.main import run; run('latchkey', ['sql', '--help']);"
+        "import sys; from runtimeclient.main import run; run('querykeep', ['sql', '--help']);"
         "assert not {'pyarrow', 'prompt_toolkit', 'plotext', 'altair', 'tomlkit', 'shtab', 'django'} & set(sys.modules)"
     )
 

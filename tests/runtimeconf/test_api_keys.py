@@ -333,7 +333,7 @@ def test_c26_a_well_known_or_repeated_key_is_a_warning(load_text: Load, key: str
             "changeme",
             "change-me!",
             "your-api-key-here",
-            "latchkey",
+            "querykeep",
             "admin123456",
         ),
         *("1234567890", "abcdefghijkl", "qwertyuiop", "0987654321", "aaaa", "aAaA", "x1y2x1y2x1y2", "test_key_123"),

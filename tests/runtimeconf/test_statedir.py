@@ -88,7 +88,7 @@ def test_a_dangling_link_is_no_state_directory(tmp_path: Path) -> None:
 def test_a_directory_that_the_system_does_not_let_us_write(monkeypatch: pytest.MonkeyPatch) -> None:
     # /proc takes no new directory, whoever asks; root included.
     with pytest.raises(StateDirError, match="cannot be used: "):
-        prepare_state_dir(Path("/proc/latchkey-state"))
+        prepare_state_dir(Path("/proc/querykeep-state"))
 
 
 def test_the_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def is_denied(answer: Answer, code: str = "missing_key") -> bool:
     assert answer.headers["Cache-Control"] == "no-store"
     assert len(answer.body) <= 1024
     error = "" if code == "missing_key" else ', error="invalid_token"'
-    assert answer.headers["WWW-Authenticate"] == f'Bearer realm="latchkey"{error}'
+    assert answer.headers["WWW-Authenticate"] == f'Bearer realm="querykeep"{error}'
     return answer.code == code
 
 
@@ -389,10 +389,10 @@ def test_compatibility_1_10_takes_x_api_key_only(config: RuntimeConfig) -> None:
     assert sql("SELECT 1").status == IN
     bearer = sql("SELECT 1", ("Authorization", f"Bearer {K1}"), key=None)
     assert bearer.status == 401
-    assert bearer.headers["WWW-Authenticate"] == 'ApiKey realm="latchkey"'
+    assert bearer.headers["WWW-Authenticate"] == 'ApiKey realm="querykeep"'
     assert bearer.code == "missing_key"
     wrong = sql("SELECT 1", ("Authorization", f"Bearer {K1}"), key=WRONG)
-    assert wrong.headers["WWW-Authenticate"] == 'ApiKey realm="latchkey", error="invalid_token"'
+    assert wrong.headers["WWW-Authenticate"] == 'ApiKey realm="querykeep", error="invalid_token"'
 
 
 @pytest.mark.parametrize("path", ["/v1/sql", "/v1/catalogs", "/nope"])

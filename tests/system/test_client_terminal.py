@@ -44,7 +44,7 @@ def test_a_session(environ: dict[str, str], tmp_path: Path) -> None:
         terminal.prompts()
         terminal.send(CTRL_D)
         assert terminal.leaves() == 0
-    history = (tmp_path / "latchkey" / "history").read_text()
+    history = (tmp_path / "querykeep" / "history").read_text()
     assert [json.loads(line) for line in history.splitlines()] == [
         ".schema orders",
         r"\x",

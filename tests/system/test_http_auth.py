@@ -43,7 +43,7 @@ def test_a01_no_key_is_challenged(server: Server) -> None:
     answer = server.sql("SELECT 1", None)
 
     assert answer.status_code == 401
-    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="latchkey"'
+    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="querykeep"'
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert len(answer.content) <= 1024
@@ -68,7 +68,7 @@ def test_a05_wrong_key_looks_like_none_but_for_the_error(server: Server) -> None
     absent, wrong = server.sql("SELECT 1", None), server.sql("SELECT 1", WRONG)
 
     assert wrong.status_code == 401
-    assert wrong.headers["WWW-Authenticate"] == 'Bearer realm="latchkey", error="invalid_token"'
+    assert wrong.headers["WWW-Authenticate"] == 'Bearer realm="querykeep", error="invalid_token"'
     assert WRONG[:8] not in wrong.text
     for part in ("type", "title", "status"):
         assert without_request_id(absent)[part] == without_request_id(wrong)[part]

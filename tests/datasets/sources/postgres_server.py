@@ -149,7 +149,7 @@ class PostgresServer:
 def postgres() -> Iterator[PostgresServer]:
     """A server that is up."""
     # Not below pytest's own directory: its name is too long for a socket, and nobody may look into it.
-    with tempfile.TemporaryDirectory(prefix="latchkey-pg-") as directory:
+    with tempfile.TemporaryDirectory(prefix="querykeep-pg-") as directory:
         server = PostgresServer(Path(directory))
         server.start()
         try:

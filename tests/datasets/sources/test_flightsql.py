@@ -1,4 +1,4 @@
-"""`flightsql:` sources against a second Latchkey, with a key and a certificate of its own."""
+"""`flightsql:` sources against a second Querykeep, with a key and a certificate of its own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEY = "second-Vb7nM4cX1zL8kJ5hG2fD9sA6pO3iU0yT"
 KEY_SET = KeySet([Secret(KEY)], b"salt of the other")
 OTHERS = "other-Tg6bY2nH8mJ4kL0pQ1wE3rR5tZ7uI9oP"
 
-#: For each type of the second Latchkey the type that arrives here, and values with the engine's text of them.
+#: For each type of the second Querykeep the type that arrives here, and values with the engine's text of them.
 TYPES = [
     ("BOOLEAN", "BOOLEAN", ["true", "false"]),
     ("TINYINT", "TINYINT", ["-128"]),
