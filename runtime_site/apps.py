@@ -12,17 +12,20 @@ from django.db import close_old_connections, reset_queries
 
 import runtimeconf.state
 from runtime_site import startup
+from runtimeconf import handover
 from runtimeconf.errors import ConfigError
 
 
 class RuntimeSiteConfig(AppConfig):
-    """Registers the check of views and `refresh_sql`, and spares requests what only other projects need."""
+    """Registers the checks, has the runtime start when it is needed, and spares requests what they do not need."""
 
     name = "runtime_site"
 
     def ready(self) -> None:
-        """Register the check; it loads nothing until checks run."""
+        """Register the check, which loads nothing until checks run; nor is anything else loaded or started here."""
         checks.register(check_statements)
+        if handover.received() is None:  # A part of a supervised runtime has its engine in another part.
+            startup.start_on_demand()
         # Of what Django resets before or after each request there is nothing: databases, caches, URL configurations.
         signals.request_started.disconnect(reset_queries)
         signals.request_started.disconnect(close_old_connections)

@@ -24,7 +24,6 @@ from typing import Any, Literal, NoReturn, get_args
 
 from django.conf import settings
 
-import authkeys.state
 import runtimeconf.state
 from authkeys import access
 from queryengine.process_limits import give_memory_back
@@ -76,8 +75,6 @@ _FOR_LIBRARIES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-_received: tuple[RuntimeConfig, dict[str, Any]] | None = None
-
 
 def command(name: PartName) -> list[str]:
     """Return the command line of a part."""
@@ -120,11 +117,10 @@ def receive() -> None:
 
     A part of a supervisor ends with it from now on, at once and however it ends.
     """
-    global _received  # noqa: PLW0603 (a process is given one handover)
     descriptor = os.environ.pop(HANDOVER_VARIABLE, "")
     if not descriptor:
         return
-    config, extra = handover.read(int(descriptor))
+    config, extra = handover.receive(int(descriptor))
     os.close(int(descriptor))
     if "supervisor" in extra:
         die_with_parent(extra["supervisor"])
@@ -136,9 +132,6 @@ def receive() -> None:
     # Not by None in `sys.modules`: what Cython compiled takes that for the module itself.
     sys.meta_path.insert(0, _Absent())
     runtimeconf.state.set_config(config)
-    who = access.from_handover(config, extra.pop("access")) if "access" in extra else access.nobody(config)
-    authkeys.state.set_access(who)
-    _received = config, extra
 
 
 class _Absent(importlib.abc.MetaPathFinder):
@@ -182,11 +175,6 @@ def share_what_is_loaded() -> None:
 def leave_no_core() -> None:
     """Have neither this process nor those it starts leave their memory, keys of callers in it, on the disk."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
-    """Return what this process was handed; None when it was started by hand."""
-    return _received
 
 
 def execute(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:

@@ -13,9 +13,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import authkeys.state
 import datasets.state
@@ -38,6 +38,9 @@ _runtime: Runtime | None = None
 _checked: RuntimeConfig | None = None
 
 MAX_SHOWN_FINGERPRINTS = 4
+
+#: Seconds between two looks whether every dataset is loaded.
+_LOOK_S = 0.02
 
 #: The exit code by which gunicorn knows that another worker would not do better.
 WORKER_BOOT_ERROR = 3
@@ -68,9 +71,8 @@ def checked_config(faults_of: Callable[[RuntimeConfig], tuple[ConfigFault, ...]]
     if faults:
         raise ConfigError(faults)
     prepare_state_dir(config.state_dir)
-    authkeys.state.ensure_built(config)
-    _checked = replace(config, auth=replace(config.auth, keys=()))
-    runtimeconf.state.set_config(_checked)
+    authkeys.state.ensure_built()
+    _checked = runtimeconf.state.get_config()
     return _checked
 
 
@@ -181,6 +183,11 @@ class Runtime:
         queryengine.state.set_engine(self._engine)
         datasets.state.set_datasets(self._datasets)
 
+    def wait_for_datasets(self) -> None:
+        """Return when each dataset has data to serve or has failed to load, or when the runtime stops."""
+        while not self._stopped and any(state.status == "Initializing" for state in self._datasets.datasets()):
+            time.sleep(_LOOK_S)
+
     def cancel_statements(self) -> None:
         """End every statement that runs, with a typed error to its caller."""
         self._engine.close()
@@ -212,6 +219,21 @@ def start_once(*, exclusive: bool = False) -> Runtime:
             _runtime = Runtime(config, exclusive=exclusive)
             atexit.register(_runtime.stop)
         return _runtime
+
+
+def start_on_demand() -> None:
+    """
+    Have the runtime of this process started by the first request that needs it, if no server has started one.
+
+    So it is in the tests of a project and in a shell. That request waits until every dataset has been loaded, or has
+    failed to be: what it asks for is there.
+    """
+    queryengine.state.start_on_demand(_start_and_load)
+    datasets.state.start_on_demand(_start_and_load)
+
+
+def _start_and_load() -> None:
+    start_once().wait_for_datasets()
 
 
 def start_or_exit(*, exclusive: bool = False) -> None:

@@ -34,6 +34,8 @@ class ApiHandler(WSGIHandler):
         """Answer one request."""
         # Django parses Content-Type before any middleware runs, and fails with a 500 on charsets that do not exist.
         environ[CONTENT_TYPE] = environ.pop("CONTENT_TYPE", "")
+        # Without the header Django would take the server's own name for what the client asked for.
+        environ.setdefault("HTTP_HOST", "")
         response = self.get_response(WSGIRequest(environ))
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
         return response

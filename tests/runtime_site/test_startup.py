@@ -31,11 +31,11 @@ def configured(tmp_path: Path) -> Iterator[Path]:
     keys = "".join(f"        - {KEY}{number}\n" for number in range(6))
     file.write_text(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys:\n{keys}")
     file.chmod(0o600)
-    before = authkeys.state.get_access() if authkeys.state.is_built() else None
+    authkeys.state.set_access(None)
     runtimeconf.state.set_config(load(file, {}))
     yield tmp_path
     runtimeconf.state.set_config(None)
-    authkeys.state.set_access(before)
+    authkeys.state.set_access(None)
 
 
 def test_the_keys_are_forgotten_once_their_digests_are_made(configured: Path) -> None:
