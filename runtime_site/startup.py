@@ -221,21 +221,6 @@ def start_once(*, exclusive: bool = False) -> Runtime:
         return _runtime
 
 
-def start_on_demand() -> None:
-    """
-    Have the runtime of this process started by the first request that needs it, if no server has started one.
-
-    So it is in the tests of a project and in a shell. That request waits until every dataset has been loaded, or has
-    failed to be: what it asks for is there.
-    """
-    queryengine.state.start_on_demand(_start_and_load)
-    datasets.state.start_on_demand(_start_and_load)
-
-
-def _start_and_load() -> None:
-    start_once().wait_for_datasets()
-
-
 def start_or_exit(*, exclusive: bool = False) -> None:
     """As `start_once`, in a worker of a server: what stops the start is logged in a line and ends the process."""
     try:
