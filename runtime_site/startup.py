@@ -8,14 +8,10 @@ it is loaded, in the process that answers requests.
 from __future__ import annotations
 
 import atexit
-import json
 import logging
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 
 import authkeys.state
 import datasets.state
@@ -25,10 +21,8 @@ from authkeys.errors import AuthKeysError
 from datasets.errors import DatasetError
 from queryengine.errors import QueryError
 from runtime_site.descriptors import descriptors_for, hard_limit, raise_soft_limit
-from runtimeconf import handover
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.parent_death import die_with_parent
 from runtimeconf.statedir import prepare_state_dir
 
 logger = logging.getLogger(__name__)
@@ -49,14 +43,12 @@ WORKER_BOOT_ERROR = 3
 StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, OSError)
 
 
-def checked_config(faults_of: Callable[[RuntimeConfig], tuple[ConfigFault, ...]] | None = None) -> RuntimeConfig:
+def checked_config() -> RuntimeConfig:
     """
     Return the configuration of this process, with everything checked that can be checked before any data is read.
 
     The key set is built here, and the keys themselves are forgotten: neither this process nor one that is forked from
     it holds more than their digests, or reads the YAML again.
-
-    *faults_of* finds the faults of its SQL; None: `statement_faults`.
 
     Raises:
         ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
@@ -67,7 +59,7 @@ def checked_config(faults_of: Callable[[RuntimeConfig], tuple[ConfigFault, ...]]
     config = runtimeconf.state.get_config()
     if config is _checked:
         return config
-    faults = (faults_of or statement_faults)(config)
+    faults = statement_faults(config)
     if faults:
         raise ConfigError(faults)
     prepare_state_dir(config.state_dir)
@@ -94,38 +86,6 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
         return tuple(faults)
     finally:
         gate.close()
-
-
-def statement_faults_aside(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
-    """
-    As `statement_faults`, in a process that ends then, so that this one, which must have no threads, holds no engine.
-
-    Raises:
-        OSError: The other process cannot be started, or died.
-    """
-    receiving, sending = os.pipe()
-    parent = os.getpid()
-    child = os.fork()
-    if not child:
-        try:
-            die_with_parent(parent)
-            with os.fdopen(sending, "w", encoding="utf-8") as answer:
-                json.dump(handover.plain(statement_faults(config)), answer)
-        except Exception:
-            logger.exception("the statements of the YAML cannot be checked")
-        finally:
-            os._exit(0)
-    os.close(sending)
-    with os.fdopen(receiving, encoding="utf-8") as answer:
-        text = answer.read()
-    with suppress(ChildProcessError):  # Whoever ignores SIGCHLD, as one that starts this process may, never learns.
-        os.waitpid(child, 0)
-    try:
-        found = json.loads(text)
-    except ValueError:
-        raise OSError("The statements of the YAML cannot be checked: the process that does it died.") from None
-    faults: tuple[ConfigFault, ...] = handover.rebuilt(tuple[ConfigFault, ...], found)
-    return faults
 
 
 def describe_keys() -> str:

@@ -9,7 +9,10 @@ from django.core.management import ManagementUtility, get_commands
 _HEADINGS = {"runtime_site": "server", "runtimeclient": "client", "django.core": "django"}
 
 #: Of the commands that others bring, those that work without a database.
-_WITHOUT_DATABASE = {"django.core": frozenset({"check", "diffsettings", "shell", "test"}), "rest_framework": frozenset()}
+_WITHOUT_DATABASE = {
+    "django.core": frozenset({"check", "diffsettings", "shell", "test"}),
+    "rest_framework": frozenset(),
+}
 
 
 def listed_commands() -> dict[str, list[str]]:
