@@ -37,6 +37,7 @@ from tests.system.processes import busy_engine_workers, engine_workers, family, 
 MANY_ROWS = "SELECT range AS i FROM range(3000000)"
 
 KEYED = {"X-API-Key": K1}
+K3 = "k3-Pw6mY2sK8vJ4nB0xT7qL5cR9dH3fZ1gA"
 
 
 def part_of(server: Server, name: PartName) -> int:
@@ -65,29 +66,36 @@ def is_right(server: Server) -> bool:
 
 @pytest.fixture(scope="module")
 def supervised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One runtime whose parts may be killed: each test leaves it serving. Its environment holds a key."""
-    directory = tmp_path_factory.mktemp("supervised")
-    port = free_port()
-    keys = [K1, "${ env:second_key }"]
-    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
-    with Server(directory, port=port, config=config, environ={"SECOND_KEY": K2}) as server:
+    """One runtime whose parts may be killed: each test leaves it serving."""
+    with Server(tmp_path_factory.mktemp("supervised")) as server:
         yield server
 
 
-def test_p15_no_key_is_in_any_environment_or_in_the_memory_of_a_part(supervised: Server) -> None:
-    assert supervised.rows("SELECT 1 AS a", K2) == [{"a": 1}]
-    members = [pid for pid in family(supervised.process.pid) if pid != supervised.process.pid]
-    assert len(members) >= len(PARTS) + 2
-
-    for pid in members:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-        assert K2.encode() not in environ
-        assert b"RUNTIME_CONFIG" not in environ
-    with subprocess.Popen([PYTHON, "-c", "input()", K1, K2], stdin=subprocess.PIPE) as knowing:
-        assert in_memory(knowing.pid, K1, K2) == {K1, K2}, "the search works"
+def test_p15_no_key_is_in_any_environment_or_memory(tmp_path: Path) -> None:
+    """Keys of the YAML, of the environment and of a `.env`; the supervisor is looked at like its parts."""
+    keys = [K1, "${ env:second_key }", "${ env:third_key }"]
+    (tmp_path / ".env").write_text(f"THIRD_KEY={K3}\n")
+    port = free_port()
+    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
+    with subprocess.Popen([PYTHON, "-c", "input()", K1, K2, K3], stdin=subprocess.PIPE) as knowing:
+        assert in_memory(knowing.pid, K1, K2, K3) == {K1, K2, K3}, "the search works"
         knowing.communicate(b"\n")
-    for pid in (part_of(supervised, "engine"), part_of(supervised, "refresh"), *engine_workers(supervised.process.pid)):
-        assert in_memory(pid, K1, K2) == set(), family(pid)
+
+    with Server(tmp_path, port=port, config=config, environ={"SECOND_KEY": K2}) as server:
+        members = family(server.process.pid)
+        assert len(members) >= 1 + len(PARTS) + 2
+        for pid, name in members.items():
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            assert K2.encode() not in environ
+            assert b"RUNTIME_CONFIG" not in environ
+            assert in_memory(pid, K1, K2, K3) == set(), name
+
+        for key in (K1, K2, K3):
+            assert server.rows("SELECT 1 AS a", key) == [{"a": 1}]
+        # What a caller sends passes through web, and stays in its memory until something else is written there.
+        web = family(part_of(server, "web"))
+        for pid, name in members.items():
+            assert pid in web or in_memory(pid, K1, K2, K3) == set(), name
 
 
 def in_memory(pid: int, *texts: str) -> set[str]:

@@ -46,7 +46,7 @@ class Command(PartBase):
         wait_until_bindable(config.flight.bind, deadline)
         raise_soft_limit()
         engine = EngineClient(config)
-        server = FlightServer(config, engine, authkeys.state.get_access())
+        server = FlightServer(config, engine, authkeys.state.ensure_built())
         # Others see by it that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
