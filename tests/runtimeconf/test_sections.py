@@ -15,7 +15,10 @@ from tests.runtimeconf.texts import Fault, Faults, Load
 SECTIONS: dict[str, Section[Any]] = {path: shape for path, shape in ROOT.walk("") if isinstance(shape, Section)}
 SWITCHED = {path: field for path, section in SECTIONS.items() for field in section.fields if field.name == "enabled"}
 #: Blocks that are on when they do not say so.
-ON_BY_DEFAULT = {"runtime.flight": FlightConfig(), "datasets[].acceleration": AccelerationConfig()}
+ON_BY_DEFAULT: dict[str, FlightConfig | AccelerationConfig] = {
+    "runtime.flight": FlightConfig(),
+    "datasets[].acceleration": AccelerationConfig(),
+}
 
 DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
 
