@@ -261,7 +261,7 @@ class Reader:
         sql = _NOT_ANALYZED.sub("EXPLAIN ", statement.sql) if statement.kind == "explain" else statement.sql
         try:
             self._begin()
-            if unbound and statement.kind == "select":
+            if unbound and statement.kind in ("select", "show"):
                 # It knows that values are missing, and complains only of what no value could mend.
                 self._lines_before = _LINES_BEFORE_PROJECTED
                 self._cursor.connection.execute(f"PREPARE described AS\n\n{sql}")
