@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TextIO
 
-from runtimeclient.credentials import KEY_VARIABLE
+from runtimeclient.credentials import KEY_VARIABLE, masked
 from runtimeclient.errors import ClientError
 from runtimeclient.output import Output, TextStream
 from runtimeclient.pager import PagedStream, pager_command
@@ -142,7 +142,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Say what does not stop the command."""
         if not self.is_quiet:
-            self.tell(f"Warning: {one_line(text)}")
+            self.tell(f"Warning: {one_line(masked(text, self._api_key))}")
 
     def error(self, exc: ClientError) -> None:
         """Say on one line what went wrong, and where in a script; on a terminal, show the place below it."""
@@ -152,7 +152,7 @@ class Console:
             where = f"{place.source}, line {place.line}, column {place.column}: ".removeprefix(", ")
         on_terminal = _is_terminal(self.stderr)
         word = f"{_RED}Error:{_PLAIN}" if on_terminal and self._may_color else "Error:"
-        self.tell(f"{word} {one_line(f'{where}{exc}')}")
+        self.tell(f"{word} {one_line(masked(f'{where}{exc}', self._api_key))}")
         if place is not None and on_terminal:
             self.tell(place.drawing())
 
