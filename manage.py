@@ -10,11 +10,18 @@ from runtimeclient.argv import prepare_process
 #: What answers no HTTP has no use for Django's apps.
 COMMANDS_WITHOUT_APPS = frozenset({"serve", "runrefresh", "runengine", "runflight"})
 
+#: What runs until it is told to stop, but with `--once`.
+SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}
+
 
 def main() -> None:
     """Run one management command."""
-    prepare_process()
     arguments = sys.argv[1:]
+    if arguments and arguments[0] in SERVERS and "--once" not in arguments:
+        from runtime_site.early_signals import take_signals  # noqa: PLC0415 (a client command needs none of it)
+
+        take_signals()
+    prepare_process()
     if arguments[:1] == ["help"] and len(arguments) == 2 and arguments[1] in CLIENT_COMMANDS:
         arguments = [arguments[1], "--help"]
     # A client command needs no YAML, no engine and no web framework.

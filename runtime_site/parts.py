@@ -48,9 +48,6 @@ CANNOT_START = 78
 #: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
 
-#: What an operator may send to all processes alike, and what must end none of them.
-_MEANINGLESS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
 #: Packages that pyarrow and DuckDB load where they find them: 40 MB and half a second for nothing a part does.
 _UNUSED = ("numpy", "pandas")
 
@@ -130,8 +127,6 @@ def receive() -> None:
         die_with_parent(extra["supervisor"])
         # The supervisor takes its signals one by one; a part is to get its own as they come.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in _MEANINGLESS:
-        signal.signal(number, signal.SIG_IGN)
     leave_no_core()
     # Not by None in `sys.modules`: what Cython compiled takes that for the module itself.
     sys.meta_path.insert(0, _Absent())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -47,9 +46,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or was told twice to stop."""
         began = time.monotonic()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Until the supervisor takes them there is nothing to end in order.
-            signal.signal(number, lambda *_: sys.exit(0))
         use_config(options["config"])
         try:
             config = startup.checked_config(startup.statement_faults_aside)
