@@ -57,9 +57,6 @@ class Command(PartBase):
         if "once" in extra:
             self._load_once(config, extra["once"])
             return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Until everything has begun there is nothing to end in order.
-            signal.signal(number, lambda *_: sys.exit(0))
         # No text of a caller is parsed in this process: it has the data's sources, and must outlive every statement.
         engine = EngineClient(config)
         # Nor is one run here: what loads are processes that may be killed. The first starts while the data is verified,
