@@ -42,15 +42,21 @@ def judge_state_dir(path: Path) -> None:
         StateDirError: As `prepare_state_dir`.
     """
     try:
-        existing = next(directory for directory in (path, *path.parents) if directory.exists())
-        if existing == path:
-            _judge(path, path.stat())
-        elif not existing.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        _refuse_unmakable(path)
     except OSError as exc:
         raise _unusable(path, exc) from exc
+
+
+def _refuse_unmakable(path: Path) -> None:
+    existing = next(directory for directory in (path, *path.parents) if os.path.lexists(directory))
+    if existing == path:
+        _judge(path, path.stat())
+    elif not existing.is_dir():
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    if os.statvfs(existing).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def _judge(path: Path, status: os.stat_result) -> None:
