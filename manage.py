@@ -9,9 +9,16 @@ from runtimeclient.argv import prepare_process
 #: What answers no HTTP has no use for Django's apps.
 COMMANDS_WITHOUT_APPS = frozenset({"serve", "runrefresh", "runengine", "runflight"})
 
+#: What runs until it is told to stop, but with `--once`.
+SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}
+
 
 def main() -> None:
     """Run one management command."""
+    if sys.argv[1:2] and sys.argv[1] in SERVERS and "--once" not in sys.argv:
+        from runtime_site.early_signals import take_signals  # noqa: PLC0415 (a client command needs none of it)
+
+        take_signals()
     prepare_process()
     from runtime_site.chosen_settings import settings_fault  # noqa: PLC0415 (after keys are hidden)
 

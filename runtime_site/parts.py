@@ -51,9 +51,6 @@ CANNOT_START = 78
 #: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
 
-#: What an operator may send to all processes alike, and what must end none of them.
-_MEANINGLESS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
 #: What a new program is to get when it can answer.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -133,8 +130,6 @@ def receive() -> None:
     os.close(int(descriptor))
     if "supervisor" in extra:
         die_with_parent(extra["supervisor"])
-    for number in _MEANINGLESS:
-        signal.signal(number, signal.SIG_IGN)
     # The supervisor takes its signals one by one, and `execute` keeps what comes for the new program.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     leave_no_core()

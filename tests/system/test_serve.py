@@ -9,12 +9,15 @@ import resource
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pexpect
 import pytest
 
 from runtime_site.management.commands.serve import STOP_ORDER
@@ -31,7 +34,7 @@ from tests.system.harness import (
     free_port,
     wait_for,
 )
-from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive
+from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive, is_stopped
 
 #: More rows than all buffers hold on the way to a client that reads none of them.
 MANY_ROWS = "SELECT range AS i FROM range(3000000)"
@@ -324,10 +327,44 @@ def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Sig
         server.write()
         server.launch()
         wait_for((tmp_path / ".runtime" / "serve.lock").exists, "it to wait for the port")
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            server.process.send_signal(number)
 
         assert server.stop(how) == 0
 
     assert server.output() == ""
+
+
+def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.write()
+    shell: Any = pexpect.spawn(
+        "bash --norc --noprofile", timeout=PATIENCE_S, encoding="utf-8", cwd=REPOSITORY,
+        env={**os.environ, "RUNTIME_CONFIG": str(server.file), "PS1": "prompt> "},
+    )  # fmt: skip
+    try:
+        shell.expect("prompt> ")
+        shell.sendline(f"{PYTHON} manage.py serve")
+        job = wait_for(lambda: next(iter(set(family(shell.pid)) - {shell.pid}), None), "the job")
+        # While it checks, while its parts start, and when it serves.
+        for moment in (None, "HTTP ", "Ready "):
+            if moment is not None:
+                shell.expect(moment)
+            shell.sendcontrol("z")
+            shell.expect("Stopped")
+            wait_for(lambda: all(map(is_stopped, family(job))), "all processes to stop")
+            until = time.monotonic() + 1.0
+            wait_for(lambda: time.monotonic() > until, "every wait of the supervisor to be over")  # noqa: B023
+            shell.sendline("fg")
+        wait_for(lambda: is_right(server), "a right answer")
+
+        shell.sendcontrol("c")
+        shell.expect("prompt> ")
+        shell.sendline("echo code=$?")
+        shell.expect(r"code=\d")
+        assert shell.after == "code=0"
+    finally:
+        shell.close(force=True)
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -48,9 +47,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or was told twice to stop."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Until the supervisor takes them there is nothing to end in order.
-            signal.signal(number, lambda *_: sys.exit(0))
         handed = handover.received()
         try:
             if handed is None:
