@@ -364,13 +364,16 @@ def test_signals_that_mean_nothing_here_change_nothing(signalled: Server, name: 
     assert signalled.sql("SELECT 1", K1).status_code == 200
 
 
-def test_manage_check_judges_the_sql_of_the_yaml(tmp_path: Path) -> None:
-    (tmp_path / "runtime.yaml").write_text("views:\n  - {name: v, sql: 'DELETE FROM x'}\n")
+@pytest.mark.parametrize("named_by", ["environment", "option"])
+def test_manage_check_judges_the_sql_of_the_yaml(tmp_path: Path, named_by: str) -> None:
+    file = tmp_path / "runtime.yaml"
+    file.write_text("views:\n  - {name: v, sql: 'DELETE FROM x'}\n")
+    option = ["--config", str(file)] if named_by == "option" else []
 
     done = subprocess.run(
-        [PYTHON, "manage.py", "check"],
+        [PYTHON, "manage.py", "check", *option],
         cwd=REPOSITORY,
-        env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "runtime.yaml")},
+        env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "absent.yaml") if option else str(file)},
         capture_output=True,
         text=True,
         timeout=60,
