@@ -28,18 +28,16 @@ from queryengine.state import get_engine
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.body import read_body
 from sqlapi.cache_control import cache_use
 from sqlapi.disconnects import connection_of
 from sqlapi.errors import (
-    InvalidJsonError,
     InvalidParameterError,
     MethodNotAllowedError,
     QueryNotFoundError,
     RouteNotFoundError,
 )
-from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.readiness import flight_status, is_ready
+from sqlapi.refresh_request import read_refresh_request
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID
 from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
@@ -244,10 +242,12 @@ class RefreshView(ApiView):
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Ask for a refresh; a statement for this one is judged before it is promised."""
-        refresh_sql = _refresh_sql(decode_utf8(read_body(request.META, get_config().http.max_body_bytes)))
+        asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
         declared_name = _declared_name(control, name)
-        run = control.request_refresh(declared_name, refresh_sql)
+        run = control.request_refresh(
+            declared_name, asked.refresh_sql, mode=asked.refresh_mode, jitter_max_s=asked.refresh_jitter_max_s
+        )
         message = f"Dataset refresh triggered for {declared_name}."
         return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
 
@@ -295,15 +295,6 @@ def _declared_name(control: DatasetControl, name: str) -> str:
         if state.name.lower() == name.lower():
             return state.name
     raise UnknownDatasetError(name)
-
-
-def _refresh_sql(text: str) -> str | None:
-    if not text.strip():
-        return None
-    value = parse_object(text, frozenset({"refresh_sql"})).get("refresh_sql")
-    if value is not None and not isinstance(value, str):
-        raise InvalidJsonError('"refresh_sql" must be a string or null.')
-    return value
 
 
 def _format(request: Request) -> str:
