@@ -300,7 +300,7 @@ def test_what_nobody_foresaw_is_500_and_says_nothing() -> None:
     assert b"secret" not in answer.body
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets"])
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", REFRESH])
 @pytest.mark.parametrize(
     "query", ["format=xml", "format=", "format=JSON", "format=csv&format=json", "&".join(["a=1"] * 200), "format=%ff"]
 )
