@@ -23,6 +23,7 @@ from datasets.append import Watermark
 from datasets.columns import columns_of, count_of, refuse_changes, refuse_excess
 from datasets.errors import SnapshotError, SourceError, not_written
 from datasets.pushdown import wanted_by
+from datasets.sources.formats import DESCRIPTORS
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load, Scan, Wanted
 from datasets.sql import identifier, literal, literals
@@ -193,6 +194,10 @@ class LoadingEngine:
         connection.execute("ATTACH ':memory:' AS runtime")
         connection.execute("USE runtime")
         connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
+        if any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths):
+            # The engine compares the name that a file has by then. A file that was renamed over has none any more, and
+            # is found below this directory only; a descriptor of what has a name never is.
+            connection.execute(f"SET GLOBAL allowed_directories = {literals([DESCRIPTORS])}")
         connection.execute("SET GLOBAL enable_external_access = false")
         connection.execute("SET GLOBAL lock_configuration = true")
 

@@ -53,6 +53,8 @@ class GatedStatement:
     reads may still not be plain.
 
     Statements of one `pattern` most likely differ in the values of literals only; None when it is not known.
+
+    `lines_before` says how many lines further down a line of `sql` stands in what was sent.
     """
 
     sql: str
@@ -61,6 +63,7 @@ class GatedStatement:
     parameters: frozenset[str]
     plain: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
+    lines_before: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

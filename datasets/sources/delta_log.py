@@ -107,6 +107,13 @@ class LogCopy:
             if self._root.has(path):
                 self._fetch(path)
 
+    def require(self, features: frozenset[str]) -> None:
+        """Add a version to the copy that asks its readers for *features* only."""
+        names = sorted(features)
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
+        path = self.directory / commit_path(self.version + 1)
+        path.write_text(json.dumps({"protocol": protocol}), encoding="utf-8")
+
     def _copy(self, path: str) -> None:
         """Copy a file of the log and judge what it names."""
         target = self._fetch(path)
