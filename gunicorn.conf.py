@@ -3,7 +3,11 @@
 import sys
 from typing import Any
 
-from runtime_site import gunicorn_web, startup
+from runtime_site.early_signals import take_signals
+
+take_signals()
+
+from runtime_site import gunicorn_web, startup  # noqa: E402 (it takes half a second, in which a signal may come)
 
 try:
     globals().update(gunicorn_web.options(startup.checked_config()))

@@ -80,6 +80,11 @@ class SnapshotError(DatasetError):
     code = "snapshot_error"
 
 
+def not_written(what: str, reason: str | None) -> SnapshotError:
+    """Return the error about *what* the disk did not take; *reason* is the system's, without a path, if it has one."""
+    return SnapshotError(f"{what} cannot be written to the state directory: {reason or 'it failed'}.")
+
+
 class StateDirectoryError(DatasetError):
     """The state directory cannot be used, or another runtime holds it."""
 

@@ -24,7 +24,7 @@ import duckdb
 from datasets import append, indexing
 from datasets.columns import columns_of, count_of, refuse_changes
 from datasets.deadline import Deadline
-from datasets.errors import SchemaChangedError, SnapshotError
+from datasets.errors import SchemaChangedError, SnapshotError, not_written
 from datasets.loading import TOO_LARGE, Loaded, LoadingEngine
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load
@@ -288,7 +288,7 @@ class SnapshotBuilder:
             deadline.check()
         except OSError as exc:
             remove(path)
-            raise SnapshotError(f"The snapshot of {dataset.name} cannot be written: {exc.strerror}.") from exc
+            raise not_written(f"The snapshot of {dataset.name}", exc.strerror) from exc
         except MemoryError as exc:
             remove(path)
             raise SnapshotError(TOO_LARGE) from exc

@@ -53,7 +53,7 @@ class AuthConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """
-    `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `authkeys` for what then holds).
+    `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `sqlapi.hosts` for what then holds).
 
     They are as a `Host` header has them: lower case, an IPv6 address in brackets, a port only where it must match.
     `*` is every host.

@@ -392,7 +392,9 @@ class Section(Shape[T]):
         meant = nearest(entry.name, names) if reading.shows_more else None
         elsewhere = reading.paths_of(entry.name)
         is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not place.is_sensitive)
-        if elsewhere:
+        if elsewhere == (entry.name,):
+            hint = "it belongs at the top level of the file"
+        elif elsewhere:
             hint = f"did you mean {' or '.join(elsewhere)}?"
         elif meant:
             hint = f"did you mean {names[meant]}?"

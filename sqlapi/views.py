@@ -6,18 +6,21 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from authkeys.authentication import ApiKeyAuthentication
+from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
+from authkeys.state import get_access
 from datasets.control import DatasetControl
 from datasets.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasets.state import get_datasets
@@ -38,10 +41,11 @@ from sqlapi.errors import (
     QueryNotFoundError,
     RouteNotFoundError,
 )
+from sqlapi.handlers import handle_view_exception
+from sqlapi.hosts import check_host, check_same_site
 from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID
-from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
 
 logger = logging.getLogger(__name__)
@@ -74,16 +78,18 @@ class ApiView(APIView):
     """
     The base of every view. Who calls is settled before anything else of the request is looked at.
 
-    DRF negotiates and parses nothing here: bodies and Accept are read by this room's own rules, after authentication.
+    It needs a key whatever the settings of a project say; a view that does not need one says so itself. DRF negotiates
+    and parses nothing here: bodies and Accept are read by this room's own rules, after authentication.
     """
 
+    authentication_classes = [ApiKeyAuthentication]
+    permission_classes = [HasPrincipal]
     http_method_names = ["get", "head", "post"]
     renderer_classes = []
     parser_classes = []
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Return DRF's request, with what is asked of Django's within reach."""
-        self._is_open = is_open(request.resolver_match, request.META["REQUEST_METHOD"])
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
         # Nothing is parsed; with itself in there only the garbage collector could free it.
         wrapped.parser_context = {}
@@ -91,16 +97,14 @@ class ApiView(APIView):
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        """Ask nobody at an open route: it answers alike with a right key, a wrong one and none."""
-        return [] if self._is_open else super().get_authenticators()
-
-    def get_permissions(self) -> Sequence[Any]:
-        """Let everybody pass at an open route."""
-        return [] if self._is_open else super().get_permissions()
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], HttpResponse]:
+        """Answer what goes wrong as this room does, whatever the settings of a project say."""
+        return handle_view_exception
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate first: DRF negotiates before, and would answer 406 where 401 is due."""
+        if self.authentication_classes:  # Who takes everybody takes every Host and every page too.
+            _check_sender(request)
         self.perform_authentication(request)
         self.check_permissions(request)
         # Methods are case-sensitive (RFC 9110, 9.1); Django upper-cases them.
@@ -138,6 +142,9 @@ class UnknownView(ApiView):
 class HealthView(ApiView):
     """`/health`: the process answers. Nothing else is touched."""
 
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
     def get(self, request: Request) -> HttpResponse:
         """Say so."""
         return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
@@ -145,6 +152,9 @@ class HealthView(ApiView):
 
 class ReadyView(ApiView):
     """`/v1/ready`: a statement would be taken, and every dataset was loaded at least once."""
+
+    authentication_classes = []
+    permission_classes = [AllowAny]
 
     def get(self, request: Request) -> HttpResponse:
         """Say yes or no, and nothing more: anybody may ask."""
@@ -258,6 +268,23 @@ class CatalogsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List it."""
         return _json([CATALOG])
+
+
+def _check_sender(request: Request) -> None:
+    """
+    Refuse a wrong Host and, while authentication is off, the pages of other sites.
+
+    Raises:
+        InvalidHostError, CrossSiteRequestError: As `sqlapi.hosts` says.
+        AccessNotBuiltError: The key set was never built in this process.
+    """
+    auth_on = get_access().key_set is not None
+    environ = request.META
+    # Django's test client sends no Host: as in `HttpRequest.get_host`, the name of the server stands for it.
+    sent = environ.get("HTTP_HOST", environ["SERVER_NAME"])
+    host = check_host(sent, get_config().http.allowed_hosts, auth_on=auth_on)
+    if not auth_on:
+        check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
 
 
 def _fingerprint(request: Request) -> str:

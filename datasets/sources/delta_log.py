@@ -87,6 +87,7 @@ class LogCopy:
 
         Raises:
             SourceError: A file of the log is missing or damaged, or it names what lies outside of the table.
+            OSError: There is no room for the copy.
         """
         for path in self._checkpoint:
             self._copy(path)
@@ -125,8 +126,8 @@ class LogCopy:
     def _fetch(self, path: str) -> Path:
         target = self.directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self._root.reading(path), self._root.open(path) as source, target.open("wb") as file:
-            while block := source.read(_BLOCK_BYTES):
+        with self._root.open(path) as source, target.open("wb") as file:
+            while block := self._read(path, source):
                 self._load.deadline.check()
                 self._left_bytes -= len(block)
                 if self._left_bytes < 0:
@@ -136,6 +137,12 @@ class LogCopy:
                     )
                 file.write(block)
         return target
+
+    def _read(self, path: str, source: pa.NativeFile) -> bytes:
+        # Not around the writing too: that the copy has no room is not the table's fault.
+        with self._root.reading(path):
+            block: bytes = source.read(_BLOCK_BYTES)
+            return block
 
     def _judge(self, action: dict[str, Any]) -> None:
         sidecar, vector = action.get("sidecar"), (action.get("add") or {}).get("deletionVector")

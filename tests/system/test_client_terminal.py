@@ -76,11 +76,16 @@ def test_large_answers_sizes_and_pastes(environ: dict[str, str]) -> None:
     with Terminal("sql", "--no-history", environ=environ) as terminal:
         terminal.prompts()
         terminal.send(paste(wide) + ENTER)
+        assert any(line.startswith(" c0 | c1 ") for line in terminal.shows("shown): .expanded on shows all)"))
+        terminal.prompts()
+        terminal.send(f".mode line{ENTER}{wide}{ENTER}")
         assert "c299 | 299" in terminal.shows("(1 row)")
+        terminal.prompts()
+        terminal.send(f".mode table{ENTER}")
 
         terminal.prompts()
         terminal.send(f"SELECT i FROM range(1000000) t(i);{ENTER}")
-        assert " 999" in terminal.shows("(the first 1000 rows; there are more: --max-rows 0 shows all)")
+        assert " 999" in terminal.shows("(the first 1000 rows; there are more: .maxrows 0 shows all)")
 
         for columns, begin in ((60, "-[ row 1 ]"), (120, f" {'a' * 50} | ")):
             terminal.resize(columns, 20)
