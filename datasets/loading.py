@@ -147,7 +147,7 @@ class LoadingEngine:
                 rows = f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
                 if refresh_sql is not None:
                     _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
-            with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
+            with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
                 return columns_of(connection, refresh_sql or rows)
 
     def add(self, table: str, new: Path, path: Path, load: Load) -> int:
