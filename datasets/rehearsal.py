@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import duckdb
 
@@ -38,6 +39,8 @@ from queryengine.session import EngineInstance
 from queryengine.views import gate_views
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig
+
+T = TypeVar("T")
 
 #: Connectors of files. The others would be asked over a network, and may be down for good reasons.
 _FILES = frozenset({"file", "duckdb", "sqlite"})
@@ -114,30 +117,25 @@ class _Stage:
             scratch=scratch,
             scratch_bytes=self._config.query.temp_directory_limit_bytes,
         )
-        source: tuple[Column, ...] | None = None
-        with self._noting(self.warnings, dataset, "from"):
-            source = engine.columns(dataset, None, load)
+        source = self._try(self.warnings, dataset, "from", lambda: engine.columns(dataset, None, load))
         if source is None:
             return None
-        columns: tuple[Column, ...] | None = source
-        if (refresh_sql := refresh_sql_of(dataset)) is not None:
-            columns = None
-            with self._noting(self.errors, dataset, "acceleration.refresh_sql"):
-                columns = engine.columns(dataset, refresh_sql, load)
+        columns = source
+        refresh_sql = refresh_sql_of(dataset)
+        if refresh_sql is not None:
+            path = "acceleration.refresh_sql"
+            columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, refresh_sql, load)) or ()
         if append.time_column_of(dataset) is not None:
-            with self._noting(self.errors, dataset, "time_column"):
-                time = append.find_time_column(dataset, source)
-                if columns is not None:
-                    append.check_result(dataset, time, columns)
+            self._try(self.errors, dataset, "time_column", lambda: _judge_time(dataset, source, columns))
         return columns
 
-    @contextmanager
-    def _noting(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str) -> Iterator[None]:
-        """Add what goes wrong to *faults*, as one of that *field* of *dataset*."""
+    def _try(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str, look: Callable[[], T]) -> T | None:
+        """Return what *look* gives; when it fails, None, and one more of *faults*, of that *field* of *dataset*."""
         try:
-            yield
+            return look()
         except DatasetError as error:
             faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", str(error)))
+            return None
 
     def _empty(self, dataset: DatasetConfig, columns: tuple[Column, ...]) -> Snapshot:
         snapshot = Snapshot(
@@ -156,12 +154,17 @@ class _Stage:
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
             table = f"_snapshot.main.{identifier(dataset.name)}"
             connection.execute(f"CREATE TABLE {table} ({declared})")
-            with self._noting(self.errors, dataset, "acceleration"):
-                indexing.build(connection, table, columns, dataset)
+            self._try(self.errors, dataset, "acceleration", lambda: indexing.build(connection, table, columns, dataset))
         return snapshot
 
     def _fault(self, line: int, yaml_path: str, message: str) -> ConfigFault:
         return ConfigFault(file=self._config.file, line=line, yaml_path=yaml_path, message=message)
+
+
+def _judge_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...]) -> None:
+    time = append.find_time_column(dataset, source)
+    if columns:
+        append.check_result(dataset, time, columns)
 
 
 def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:

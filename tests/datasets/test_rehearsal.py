@@ -55,7 +55,7 @@ def configured(directory: Path, text: str) -> RuntimeConfig:
         ),
         pytest.param(
             ORDERS % ", refresh_sql: 'SELECT nmae FROM orders'" + "views:\n  - {name: v, sql: SELECT x FROM orders}\n",
-            '2: datasets[0].acceleration.refresh_sql: The refresh_sql of Orders failed: Binder Error: Referenced column "nmae"',
+            "2: datasets[0].acceleration.refresh_sql: The refresh_sql of Orders failed: Binder Error: ",
             id="refresh_sql on a column that is not there",
         ),
         pytest.param(
