@@ -144,7 +144,8 @@ def test_settings_that_cannot_be_loaded_end_every_command_in_a_sentence(
 ) -> None:
     assert sentence(project, *command, settings="absent.settings") == (
         "DJANGO_SETTINGS_MODULE names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named "
-        "'absent'). Unset DJANGO_SETTINGS_MODULE, or name settings that begin with `from runtime_site.settings import *`."
+        "'absent'). Unset DJANGO_SETTINGS_MODULE, or name settings that begin with "
+        "`from runtime_site.settings import *`."
     )
 
 
