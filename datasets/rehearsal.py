@@ -1,21 +1,24 @@
 """
 What will not work although each statement is allowed: found without loading a row, for `manage.py check`.
 
-A view or a `refresh_sql` may name a column that is not there. So the columns of each dataset are looked up, in its
-source where that is a file of this machine, else in what is published, and the views are made over empty tables.
+A view, a `refresh_sql`, an index or a `time_column` may name a column that is not there. So the columns of each dataset
+are looked up, in its source where that is a file of this machine, else in what is published, and the views are made
+over empty tables.
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import duckdb
 
+from datasets import append, indexing
 from datasets.deadline import Deadline
 from datasets.errors import DatasetError
 from datasets.loading import LoadingEngine
@@ -37,16 +40,15 @@ from queryengine.views import gate_views
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
+T = TypeVar("T")
+
 #: Connectors of files. The others would be asked over a network, and may be down for good reasons.
 _FILES = frozenset({"file", "duckdb", "sqlite"})
-
-#: Seconds to look at the columns of one source.
-_LOOK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """`errors` is SQL that cannot run; `warnings` are sources that cannot be read now."""
+    """`errors` are what does not fit the columns that there are; `warnings` are sources that cannot be read now."""
 
     errors: tuple[ConfigFault, ...]
     warnings: tuple[ConfigFault, ...]
@@ -106,28 +108,33 @@ class _Stage:
                 self.errors.append(self._fault(view.line, view.yaml_path, unfit[view.yaml_path]))
 
     def _look(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
-        """Return the columns that a load of *dataset* would give now; None, and a note, when it would fail."""
+        """Return the columns that a load of *dataset* would give now; None, and a fault, when it would fail."""
         engine = LoadingEngine(self._config.state_dir, self._config.query.memory_limit_bytes)
         scratch = self._directory / dataset.name.lower()
         scratch.mkdir()
         load = Load(
-            deadline=Deadline(_LOOK_S, threading.Event()),
+            deadline=Deadline(dataset.acceleration.refresh_timeout_s, threading.Event()),
             scratch=scratch,
             scratch_bytes=self._config.query.temp_directory_limit_bytes,
         )
-        try:
-            columns = engine.columns(dataset, None, load)
-        except DatasetError as error:
-            self.warnings.append(self._fault(dataset.line, f"{dataset.yaml_path}.from", str(error)))
+        source = self._try(self.warnings, dataset, "from", lambda: engine.columns(dataset, None, load))
+        if source is None:
             return None
+        columns = source
         refresh_sql = refresh_sql_of(dataset)
-        if refresh_sql is None:
-            return columns
+        if refresh_sql is not None:
+            path = "acceleration.refresh_sql"
+            columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, refresh_sql, load)) or ()
+        if append.time_column_of(dataset) is not None:
+            self._try(self.errors, dataset, "time_column", lambda: _judge_time(dataset, source, columns))
+        return columns
+
+    def _try(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str, look: Callable[[], T]) -> T | None:
+        """Return what *look* gives; when it fails, None, and one more of *faults*, of that *field* of *dataset*."""
         try:
-            return engine.columns(dataset, refresh_sql, load)
+            return look()
         except DatasetError as error:
-            path = f"{dataset.yaml_path}.acceleration.refresh_sql"
-            self.errors.append(self._fault(dataset.line, path, str(error)))
+            faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", str(error)))
             return None
 
     def _empty(self, dataset: DatasetConfig, columns: tuple[Column, ...]) -> Snapshot:
@@ -145,11 +152,19 @@ class _Stage:
         with duckdb.connect() as connection:
             path = snapshot_path(self._directory, snapshot)
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
-            connection.execute(f"CREATE TABLE _snapshot.main.{identifier(dataset.name)} ({declared})")
+            table = f"_snapshot.main.{identifier(dataset.name)}"
+            connection.execute(f"CREATE TABLE {table} ({declared})")
+            self._try(self.errors, dataset, "acceleration", lambda: indexing.build(connection, table, columns, dataset))
         return snapshot
 
     def _fault(self, line: int, yaml_path: str, message: str) -> ConfigFault:
         return ConfigFault(file=self._config.file, line=line, yaml_path=yaml_path, message=message)
+
+
+def _judge_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...]) -> None:
+    time = append.find_time_column(dataset, source)
+    if columns:
+        append.check_result(dataset, time, columns)
 
 
 def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:

@@ -55,8 +55,18 @@ def configured(directory: Path, text: str) -> RuntimeConfig:
         ),
         pytest.param(
             ORDERS % ", refresh_sql: 'SELECT nmae FROM orders'" + "views:\n  - {name: v, sql: SELECT x FROM orders}\n",
-            '2: datasets[0].acceleration.refresh_sql: The refresh_sql failed: Binder Error: Referenced column "nmae"',
+            "2: datasets[0].acceleration.refresh_sql: The refresh_sql of Orders failed: Binder Error: ",
             id="refresh_sql on a column that is not there",
+        ),
+        pytest.param(
+            ORDERS % ", indexes: {nmae: enabled}",
+            "2: datasets[0].acceleration: The column nmae, which is to have an index, is not there in Orders.",
+            id="an index of a column that is not there",
+        ),
+        pytest.param(
+            ORDERS.replace("name: Orders", "name: Orders, time_column: at") % ", refresh_mode: append",
+            "2: datasets[0].time_column: The source of Orders has no column 'at', which is to be its time_column.",
+            id="a time_column that is not there",
         ),
     ],
 )

@@ -124,20 +124,42 @@ def test_the_shown_settings_work(project: Path, more: str) -> None:
     assert tested.returncode == 0, tested.stdout
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "status", "runrefresh", "help"])
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [("absent.settings", "cannot be loaded (ModuleNotFoundError"), ("other_settings", "INSTALLED_APPS lacks")],
+    "command",
+    [
+        pytest.param((str(REPOSITORY / "manage.py"), "serve"), id="serve"),
+        pytest.param((str(REPOSITORY / "manage.py"), "runserver", "--noreload"), id="runserver"),
+        pytest.param(
+            ("-m", "gunicorn", "-c", str(REPOSITORY / "gunicorn.conf.py"), "runtime_site.wsgi"), id="gunicorn"
+        ),
+        pytest.param(("-c", "import runtime_site.wsgi"), id="another WSGI server"),
+        pytest.param((str(REPOSITORY / "manage.py"), "runrefresh"), id="a part"),
+        pytest.param((str(REPOSITORY / "manage.py"), "check"), id="check"),
+        pytest.param((str(REPOSITORY / "manage.py"), "status"), id="a client command"),
+        pytest.param((str(REPOSITORY / "manage.py"),), id="no command"),
+    ],
 )
-def test_settings_of_another_project_end_every_command_in_a_sentence(
-    project: Path, command: str, settings: str, said: str
+def test_settings_that_cannot_be_loaded_end_every_command_in_a_sentence(
+    project: Path, command: tuple[str, ...]
 ) -> None:
+    assert sentence(project, *command, settings="absent.settings") == (
+        "DJANGO_SETTINGS_MODULE names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named "
+        "'absent'). Unset DJANGO_SETTINGS_MODULE, or name settings that begin with "
+        "`from runtime_site.settings import *`."
+    )
+
+
+def test_settings_of_another_project_end_a_start_in_a_sentence(project: Path) -> None:
     (project / "other_settings.py").write_text("INSTALLED_APPS = ['django.contrib.auth']\n")
 
-    done = run(project, str(REPOSITORY / "manage.py"), command, settings=settings)
+    said = sentence(project, str(REPOSITORY / "manage.py"), "serve", settings="other_settings")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert said.startswith("DJANGO_SETTINGS_MODULE names other_settings, whose INSTALLED_APPS lacks runtime_site, ")
+
+
+def sentence(project: Path, *command: str, settings: str) -> str:
+    """Return the one line that a command ends with, by exit code 1."""
+    done = run(project, *command, settings=settings)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"DJANGO_SETTINGS_MODULE names {settings}, ")
-    assert said in line
-    assert "Unset DJANGO_SETTINGS_MODULE" in line
+    return line
