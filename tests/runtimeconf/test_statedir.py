@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtimeconf.errors import StateDirError
+from runtimeconf.errors import ConfigError, StateDirError
+from runtimeconf.loader import load
 from runtimeconf.statedir import prepare_state_dir
 
 
@@ -97,3 +98,13 @@ def test_the_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(StateDirError, match="belongs to another user"):
         prepare_state_dir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b", "?"])
+def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    (directory / "runtime.yaml").write_text("{}\n")
+
+    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path may have neither \? nor \\ in it"):
+        load(directory / "runtime.yaml", {})
