@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from queryengine.worker import SPARE_BYTES
 from tests.system.harness import K1, K2, NO_ROOTS, Server, example_config, free_port, wait_for
 from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
 
@@ -164,7 +165,7 @@ def test_all_workers_hostile_at_once_stay_within_their_memory(limited: Server) -
         watcher.join()
     codes = {answer.json()["code"] for answer in answers}
     assert codes <= {"query_timeout", "resource_limit", "engine_worker_died", "sql_error"}
-    assert peak <= base + WORKERS * MEMORY_LIMIT_MIB * MIB * 1.25
+    assert peak <= base + WORKERS * (MEMORY_LIMIT_MIB * MIB + SPARE_BYTES)
     wait_for(lambda: limited.rows("SELECT 1 AS a", K2) == [{"a": 1}], "the runtime to go on")
 
 
