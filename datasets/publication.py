@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from datasets.errors import SnapshotError, StateDirectoryError
+from datasets.errors import StateDirectoryError, not_written
 from datasets.snapshots import TEMPORARY_DIRECTORY, Verifier, fingerprint, new_file_name, remove
 from queryengine.catalog import (
     MANIFEST_NAME,
@@ -90,7 +90,7 @@ class Publication:
                 is_durable = write_manifest(self._state_dir, manifest)
             except OSError as exc:
                 self.discard(snapshot)
-                raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+                raise not_written("The manifest of published data", exc.strerror) from exc
             if superseded is not None:
                 self._superseded.append(superseded)
             self._serve(manifest)
@@ -128,7 +128,7 @@ class Publication:
             try:
                 write_manifest(self._state_dir, manifest)
             except OSError as exc:
-                raise SnapshotError(f"The manifest of published data cannot be written: {exc.strerror}.") from exc
+                raise not_written("The manifest of published data", exc.strerror) from exc
             self._serve(manifest)
 
     def discard(self, snapshot: Snapshot) -> None:

@@ -167,6 +167,11 @@ def is_about_parameters(exc: duckdb.Error) -> bool:
     return isinstance(exc, kinds) and _PARAMETER.search(str(exc)) is not None
 
 
+def lacks_place(exc: BaseException) -> bool:
+    """Say whether DuckDB does not show the line of the statement that it could not plan."""
+    return isinstance(exc, duckdb.BinderException | duckdb.CatalogException) and not _LINE.search(str(exc))
+
+
 def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines_before: int = 0) -> QueryError:
     """
     Make of *exc* the error for the caller. What is not the caller's doing is logged here, with its text.

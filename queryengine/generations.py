@@ -219,7 +219,7 @@ class Generations:
                 self._renew()
             finally:
                 self._opening.release()
-        except EngineUnavailableError:
+        except (EngineUnavailableError, MemoryError):  # A statement may have all the memory: this is tried again.
             return
         except Exception:  # Whoever asks for a session is told; this thread goes on closing what nobody uses.
             logger.exception("the newest generation cannot be opened")

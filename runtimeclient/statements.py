@@ -28,11 +28,12 @@ _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
 
 
 class Statement(NamedTuple):
-    """One statement, the line of the whole text, from 1, in which it begins, and what that text is called."""
+    """One statement, the line and column of the whole text, from 1, where it begins, and what that text is called."""
 
     text: str
     line: int = 1
     source: str = ""
+    column: int = 1
 
 
 class StatementSplitter:
@@ -46,8 +47,8 @@ class StatementSplitter:
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._has_code = False
-        # The line in which the first of the parts begins.
-        self._line = 1
+        # Where the first of the parts begins.
+        self._line = self._column = 1
         # What ends the literal or comment that the text is in: a quote, a $tag$, "*/", "e'" for an escaped string.
         self._inside = ""
         self._comment_depth = 0
@@ -120,12 +121,18 @@ class StatementSplitter:
         self._has_code = self._has_code or not (text.isspace() or not text)
 
     def _complete(self) -> Iterator[Statement]:
-        text, has_code, line = "".join(self._parts), self._has_code, self._line
+        text, has_code = "".join(self._parts), self._has_code
         self._parts, self._has_code = [], False
-        self._line += text.count("\n")
+        statement = text.strip()
+        line, column = self._after(text[: text.index(statement)])
+        self._line, self._column = self._after(f"{text};")
         if has_code:
-            statement = text.strip()
-            yield Statement(statement, line + text.count("\n", 0, text.index(statement)))
+            yield Statement(statement, line, column=column)
+
+    def _after(self, text: str) -> tuple[int, int]:
+        """Return the line and the column after *text*, which begins where the parts do."""
+        breaks = text.count("\n")
+        return self._line + breaks, len(text) - text.rfind("\n") if breaks else self._column + len(text)
 
     def _end_of_inside(self, text: str, at: int) -> int:
         """Find where the literal or comment ends; the end of *text* when it goes on after it."""

@@ -231,9 +231,10 @@ RUNTIME = Section[dict[str, Any]](
         name="tls",
         shape=Section(
             _build_tls,
-            Field(name="enabled", shape=Boolean()),
+            Field(name="enabled", shape=Boolean(), is_required=True),
             Field(name="certificate_file", shape=FilePath("the path of a PEM file with the certificate chain")),
             Field(name="key_file", shape=FilePath("the path of a PEM file with the private key")),
+            may_be_empty=False,
         ),
     ),
     Field(

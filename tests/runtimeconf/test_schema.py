@@ -808,8 +808,8 @@ def test_a_time_column_without_append_is_taken_with_a_warning(load_text: Load, f
     config = load_text(dataset(fields))
 
     assert config.datasets[0].time_column == "t"
-    assert [line for line in config.warnings if "time_column" in line] == [
-        f"{config.file}:2: datasets[0].time_column: has no effect without acceleration.refresh_mode append"
+    assert [line.removesuffix(" for a refresh") for line in config.warnings if "time_column" in line] == [
+        f"{config.file}:2: datasets[0].time_column: has no effect unless refresh_mode is append, here or in a request"
     ]
 
 

@@ -272,7 +272,7 @@ def test_a_disk_that_is_full_is_said(web: WebServer, tmp_path: Path, monkeypatch
     dataset = declared(tmp_path, f"{web.url}/a.csv", {})
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-        with pytest.raises(SnapshotError, match="cannot be written: File too large"):
+        with pytest.raises(SnapshotError, match="cannot be written to the state directory: File too large"):
             built(tmp_path, dataset)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
