@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import time
 from pathlib import Path
@@ -31,7 +30,7 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
             _try_bind(address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise OSError(f"Cannot listen on {address}: {os.strerror(error.errno or 0)}.") from error
+                raise OSError(_problem(address, error)) from error
             if time.monotonic() >= deadline:
                 holder = _holder(address.port)
                 raise OSError(
@@ -40,6 +39,19 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
             time.sleep(_POLL_S)
         else:
             return
+
+
+def bind_problem(address: Address) -> str | None:
+    """Return why no process could ever listen on *address* here; None when it can, or when one does already."""
+    try:
+        _try_bind(address)
+    except OSError as error:
+        return None if error.errno == errno.EADDRINUSE else _problem(address, error)
+    return None
+
+
+def _problem(address: Address, error: OSError) -> str:
+    return f"Cannot listen on {address}: {error.strerror or 'the system refuses it'}."
 
 
 def _try_bind(address: Address) -> None:

@@ -172,7 +172,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
         return None
     for package in connector.packages:
         if location.startswith(package.only_for) and not package.is_installed:
-            message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
+            message = f"the connector {name} needs a library: {package.install_command}"
             where.fault(line_of(node, "from"), message)
     _check_params(connector, location, params, node, place)
     _check_time_column(values, node, place)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from runtime_site.ports import wait_until_bindable
+from runtime_site.ports import bind_problem, wait_until_bindable
 from runtimeconf.model import Address
 
 BIND = "runtime.http.bind"
@@ -50,3 +50,13 @@ def test_a_predecessor_that_ends_is_waited_for() -> None:
 def test_an_address_of_another_machine_is_named(address: Address) -> None:
     with pytest.raises(OSError, match="Cannot listen on"):
         wait_until_bindable(address, BIND, time.monotonic())
+
+
+def test_a_port_in_use_is_no_problem_of_the_address_and_a_foreign_address_is_one() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+
+        assert bind_problem(Address("127.0.0.1", holder.getsockname()[1])) is None
+    foreign = Address("192.0.2.1", 8090)  # of RFC 5737: no machine has it
+    assert bind_problem(foreign) == "Cannot listen on 192.0.2.1:8090: Cannot assign requested address."

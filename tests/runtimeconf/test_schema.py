@@ -366,7 +366,7 @@ NO_SUCH = "unknown field; this runtime has no such part, known here are"
         ),
         pytest.param(
             "{from: keyring, name: a}",
-            "secrets[0].from: the keyring store needs the keyring package: python -m pip install keyring",
+            "secrets[0].from: the keyring store needs the keyring package: python -m pip install 'keyring~=25.7'",
             id="keyring not installed",
         ),
         pytest.param(

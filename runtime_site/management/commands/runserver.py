@@ -7,11 +7,12 @@ import signal
 import sys
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import runserver
 
 from runtime_site import startup
 from runtime_site.development_server import DevelopmentServer
+from runtime_site.management.config_option import add_config_option, use_config
 
 
 class Command(runserver.Command):
@@ -20,8 +21,14 @@ class Command(runserver.Command):
     help = "Starts the runtime on Django's development server (one process, reloads on code changes, no TLS)."
     server_cls = DevelopmentServer
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        super().add_arguments(parser)
+        add_config_option(parser)
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the configuration first: with the reloader a fault would otherwise only be printed, again and again."""
+        use_config(options["config"])
         try:
             config = startup.checked_config()
         except startup.StartError as error:
