@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from datasets.errors import StateDirectoryError, not_written
+from datasets.errors import SnapshotError, StateDirectoryError, not_written
 from datasets.snapshots import TEMPORARY_DIRECTORY, Verifier, fingerprint, new_file_name, remove
 from queryengine.catalog import (
     MANIFEST_NAME,
