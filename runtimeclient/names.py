@@ -25,7 +25,7 @@ class Names:
     """
     Knows the tables and their columns as the runtime last told them; empty until it first did.
 
-    `refresh` starts a thread that asks, if it is time to, and returns at once; each prompt and each completion calls it.
+    `refresh` starts a thread that asks, if it is time to, and returns at once. Prompts and completions call it.
     So names that the runtime did not tell are asked for again. A failure leaves the known names as they are.
     """
 
