@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from datasets.errors import DatasetError
+from runtimeconf.model import RefreshMode
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
@@ -76,13 +77,22 @@ class DatasetControl(Protocol):
     def is_loaded(self) -> bool:
         """Say whether there is data to serve of every dataset."""
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
         """
         Ask for a refresh; a waiting one is joined, and its run returned.
+
+        Args:
+            name: The dataset, whatever the case of its letters.
+            refresh_sql: What this run keeps of the source; None: as declared.
+            mode: What this run does with the rows that are served; None: as declared.
+            jitter_max_s: This run begins up to so many seconds later, by chance.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
             AccelerationDisabledError: The dataset is read once at start only.
+            TimeColumnMissingError: *mode* is append, and the dataset has no time_column.
             DatasetsUnavailableError: No process answers for the datasets at the moment.
         """
 

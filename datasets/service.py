@@ -20,7 +20,7 @@ from datasets.lock import StateLock
 from datasets.refresher import Refresher
 from datasets.snapshots import Builder
 from queryengine.gate import Gate
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import RefreshMode, RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
 
 logger = logging.getLogger(__name__)
@@ -147,9 +147,11 @@ class DatasetService:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
         return self._control().datasets()
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, refresh_sql)
+        return self._control().request_refresh(name, refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""

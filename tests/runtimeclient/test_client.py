@@ -330,13 +330,13 @@ def test_a_refresh_is_asked_for_and_waited_for(remote: Remote, client: RuntimeCl
     assert remote.requests[0].body == b""
 
 
-def test_a_refresh_takes_its_own_sql(remote: Remote, client: RuntimeClient) -> None:
+def test_a_refresh_takes_its_own_sql_mode_and_jitter(remote: Remote, client: RuntimeClient) -> None:
     remote.on_refreshes("flights")
 
-    client.request_refresh("flights", "SELECT 'ä'")
+    client.request_refresh("flights", "SELECT 'ä'", refresh_mode="append", refresh_jitter_max="9s")
 
     [request] = remote.requests
-    assert json.loads(request.body) == {"refresh_sql": "SELECT 'ä'"}
+    assert list(json.loads(request.body).values()) == ["SELECT 'ä'", "append", "9s"]
     assert request.headers["Content-Type"] == "application/json"
 
 

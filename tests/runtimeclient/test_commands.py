@@ -178,10 +178,10 @@ def test_datasets_lists_them(remote: Remote, run: Run) -> None:
 def test_refresh_asks_and_leaves(remote: Remote, run: Run) -> None:
     remote.on_refreshes("flights")
 
-    done = run("refresh", "flights", "--refresh-sql", "SELECT 1", "--http-endpoint", remote.url)
-
+    asked = ("--refresh-sql", "SELECT 1", "--refresh-mode=full", "--refresh-jitter-max=9s")
+    done = run("refresh", "flights", *asked, "--http-endpoint", remote.url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Dataset refresh triggered for flights.\n", "")
-    assert json.loads(remote.requests[0].body) == {"refresh_sql": "SELECT 1"}
+    assert list(json.loads(remote.requests[0].body).values()) == ["SELECT 1", "full", "9s"]
 
 
 @pytest.mark.parametrize(

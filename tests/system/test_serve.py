@@ -338,7 +338,7 @@ def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Sig
 def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.write()
-    shell: Any = pexpect.spawn(
+    shell: Any = pexpect.spawn(  # type: ignore[no-untyped-call]
         "bash --norc --noprofile", timeout=PATIENCE_S, encoding="utf-8", cwd=REPOSITORY,
         env={**os.environ, "RUNTIME_CONFIG": str(server.file), "PS1": "prompt> "},
     )  # fmt: skip

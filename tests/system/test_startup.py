@@ -31,7 +31,7 @@ from tests.system.harness import (
     free_port,
     wait_for,
 )
-from tests.system.processes import busy_engine_workers
+from tests.system.processes import busy_engine_workers, family, is_alive
 
 
 def yaml_text(port: int, auth: str, more: str = "") -> str:
@@ -168,7 +168,9 @@ def test_c32_the_yaml_is_read_at_startup_only_and_sigterm_ends_with_zero(tmp_pat
         document["runtime"]["auth"]["api-key"]["keys"] = [K2]
         server.file.write_text(yaml.safe_dump(document))
         if mode == "gunicorn":
+            workers = set(family(server.process.pid)) - {server.process.pid}
             server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: not any(map(is_alive, workers)), "the end of the old workers")
             wait_for(lambda: _answers(server), "new workers")
 
         assert server.sql("SELECT 1", K1).status_code == 200
