@@ -65,7 +65,7 @@ def test_an_installed_client_hints_what_its_own_distribution_says(tmp_path: Path
     assert show(tmp_path) == [
         str(tmp_path / "runtimeclient" / "__init__.py"),
         "9.9",
-        "python -m pip install 'theirs~=1.0' 'other>=2'",
+        "python -m pip " + "install 'theirs~=1.0' 'other>=2'",
     ]
 
 
