@@ -9,6 +9,8 @@ something through.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +21,9 @@ import duckdb
 from datasets import append, indexing
 from datasets.append import Watermark
 from datasets.columns import columns_of, count_of, refuse_changes, refuse_excess
-from datasets.errors import SnapshotError, SourceError
+from datasets.errors import SnapshotError, SourceError, not_written
 from datasets.pushdown import wanted_by
+from datasets.sources.formats import DESCRIPTORS
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load, Scan, Wanted
 from datasets.sql import identifier, literal, literals
@@ -35,8 +38,9 @@ TOO_LARGE = (
 #: Types that a table can hold but no answer can show.
 _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 
-#: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
-_WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
+#: What the engine says when the snapshot, not the source, is the trouble, free of paths.
+_WRITE_ERRNOS = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT)
+_WRITE_FAILURES = re.compile("|".join([*map(os.strerror, _WRITE_ERRNOS), "fsync failed"]))
 
 #: The columns of the view of the source. Not DESCRIBE: that reads a text file once more to find its types.
 _COLUMNS_READ = (
@@ -112,7 +116,7 @@ class LoadingEngine:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS FROM temp.{_KEPT}")
                 elif refresh_sql is not None and newer_than is not None:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
-            with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
+            with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
                 written = columns_of(connection, table)
                 refuse_excess(dataset.name, written)
@@ -127,6 +131,24 @@ class LoadingEngine:
             if time is not None:
                 append.check_result(dataset, time, written)
             return Loaded(written, count_of(connection, table), scan.version)
+
+    def columns(self, dataset: DatasetConfig, refresh_sql: str | None, load: Load) -> tuple[Column, ...]:
+        """
+        Return the columns that `load` would write. No rows are read but those by which a text file shows its types.
+
+        Raises:
+            SourceError: The source cannot be read, or *refresh_sql* does not fit it.
+            SnapshotError: The deadline passed.
+        """
+        deadline = load.deadline
+        with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
+            with deadline.guard(connection), self._explained(connection, scan):
+                self._confine(connection, load.scratch / "columns.duckdb", scan)
+                rows = f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
+                if refresh_sql is not None:
+                    _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
+            with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
+                return columns_of(connection, refresh_sql or rows)
 
     def add(self, table: str, new: Path, path: Path, load: Load) -> int:
         """
@@ -190,14 +212,22 @@ class LoadingEngine:
         connection.execute("ATTACH ':memory:' AS runtime")
         connection.execute("USE runtime")
         connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
+        if any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths):
+            # The engine compares the name that a file has by then. A file that was renamed over has none any more, and
+            # is found below this directory only; a descriptor of what has a name never is.
+            connection.execute(f"SET GLOBAL allowed_directories = {literals([DESCRIPTORS])}")
         connection.execute("SET GLOBAL enable_external_access = false")
         connection.execute("SET GLOBAL lock_configuration = true")
 
     @contextlib.contextmanager
     def _explained(
-        self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refresh_sql: str | None = None
+        self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refreshed: DatasetConfig | None = None
     ) -> Iterator[None]:
-        """Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain."""
+        """
+        Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain.
+
+        *refreshed* is the dataset whose `refresh_sql` runs, if one does.
+        """
         try:
             yield
         except duckdb.InterruptException:
@@ -211,15 +241,15 @@ class LoadingEngine:
                 raise SnapshotError(TOO_LARGE) from exc
             reason = _WRITE_FAILURES.search(text)
             if scan is None or str(self.state_dir) in text or (is_broken and reason is not None):
-                raise SnapshotError(
-                    f"The snapshot cannot be written: {reason[0] if reason else 'the engine failed'}."
-                ) from exc
+                failed = SnapshotError("The snapshot cannot be written: the engine failed.")
+                raise (not_written("The snapshot", reason[0]) if reason else failed) from exc
             if is_broken:
                 raise SourceError(
                     "The engine broke off: the source, or what the refresh_sql makes of it, is not what it can take."
                 ) from exc
-            if refresh_sql is not None and not any(path in text for path in scan.paths):
-                raise SourceError(f"The refresh_sql failed: {text.partition(chr(10))[0].rstrip('.')[:300]}.") from exc
+            if refreshed is not None and not any(path in text for path in scan.paths):
+                said = text.partition("\n")[0].rstrip(".")[:300]
+                raise SourceError(f"The refresh_sql of {refreshed.name} failed: {said}.") from exc
             raise scan.explain(connection, exc) from exc
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from datasets.control import DatasetRegistry
 from datasets.errors import DatasetsUnavailableError
 
 _control: DatasetRegistry | None = None
+_start: Callable[[], object] | None = None
 
 
 def get_datasets() -> DatasetRegistry:
@@ -15,6 +18,8 @@ def get_datasets() -> DatasetRegistry:
     Raises:
         DatasetsUnavailableError: Nobody does: the runtime has not started them, or has stopped them.
     """
+    if _control is None and _start is not None:
+        _start()
     if _control is None:
         raise DatasetsUnavailableError
     return _control
@@ -22,5 +27,11 @@ def get_datasets() -> DatasetRegistry:
 
 def set_datasets(control: DatasetRegistry | None) -> None:
     """Make *control* answer from now on; None forgets."""
-    global _control  # noqa: PLW0603 - the one accessor of this room's state
-    _control = control
+    global _control, _start
+    _control, _start = control, None
+
+
+def start_on_demand(start: Callable[[], object]) -> None:
+    """Have *start*, which sets a control, called when one is asked for before anybody has set one."""
+    global _start  # noqa: PLW0603 - as above
+    _start = start

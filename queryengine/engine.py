@@ -36,7 +36,7 @@ JsonParameters = Sequence[Any] | Mapping[str, Any]
 Parameters = JsonParameters | ArrowParameters
 
 
-StatementKind = Literal["select", "explain", "pivot"]
+StatementKind = Literal["select", "show", "explain", "pivot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class GatedStatement:
 
     `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
     `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
-    it cannot stand in a view or a subquery of ours.
+    it cannot stand in a view or a subquery of ours. A "show" is a SHOW, DESCRIBE or SUMMARIZE, or has one in it.
 
     A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
     (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
@@ -195,6 +195,10 @@ class CancelToken(Protocol):
         """Call *callback* on `cancel`, or now when that was earlier. The answer ends the subscription."""
 
 
+#: Takes note that a statement has its place.
+Admitted = Callable[[], None]
+
+
 class QueryEngine(Protocol):
     """
     Runs statements against the newest published data.
@@ -207,9 +211,11 @@ class QueryEngine(Protocol):
     def era(self) -> object | None:
         """As above."""
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> QueryResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
         """
         Gate and start one statement, and wait for its first bytes.
+
+        *admitted* is called in this thread once the statement has its place; it may still cancel it before it runs.
 
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.

@@ -102,7 +102,7 @@ class Gate:
         before, whole = _one_statement(scan(sql))
         first = whole[0].word
         if answer := _constant_answer(whole, first):
-            return GatedStatement(answer, "select", frozenset(), frozenset())
+            return GatedStatement(answer, "show", frozenset(), frozenset())
         if first == "explain":
             return self._admit_explain(whole, relations, before)
         if len(whole.text) > _REMEMBERED_CHARACTERS:
@@ -149,6 +149,8 @@ class Gate:
             reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
             reading.judge(tree)
         parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
+        if kind == "select" and reading.shows:
+            kind = "show"
         relations_read = frozenset(reading.relations)
         return GatedStatement(statement.text, kind, relations_read, parameters, plain, lines_before=before.count("\n"))
 

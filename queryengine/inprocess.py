@@ -32,6 +32,7 @@ from queryengine.encoders.plan import renderers
 from queryengine.engine import (
     MAX_AHEAD_BYTES,
     ActiveQuery,
+    Admitted,
     Answer,
     CancelToken,
     Description,
@@ -268,7 +269,7 @@ class InProcessEngine:
             self._watchdog = Watchdog()
             undo.pop_all()
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> InProcessResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> InProcessResult:
         """
         Gate and start one statement, and wait for its first bytes; a short answer is computed to its end.
 
@@ -279,6 +280,9 @@ class InProcessEngine:
         interruption = Interruption()
         with ExitStack() as held:
             statement, lease = self._enter(query, cancel, timings, interruption, held)
+            if admitted is not None:
+                admitted()
+                interruption.check()
             session = lease.session
             begin = partial(session.run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
             reader = _reader(begin, timings, interruption, held)

@@ -201,7 +201,8 @@ class Reading:
     """
     What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
 
-    It is `steady` when it takes no sample, shows no table of the catalog and calls nothing in `functions.UNSTEADY`.
+    It is `steady` when it takes no sample, calls nothing in `functions.UNSTEADY`, and neither it nor a part of it
+    `shows` what SHOW, DESCRIBE and SUMMARIZE do.
     With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog. With
     `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
     its own columns looks for them where it does not see all common table expressions.
@@ -213,6 +214,7 @@ class Reading:
     relations: set[str] = field(default_factory=set)
     catalog_views: bool = False
     steady: bool = True
+    shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
 
     def judge(self, statement: Mapping[str, Any]) -> None:
@@ -255,11 +257,12 @@ class Reading:
                 self._judge_table(_path(node), scope)
             elif type_ == "SHOW_REF":
                 self._judge_show(node)
+                self.steady, self.shows = False, True
             elif "cte_map" in node:
                 scope = self._with_ctes(node, scope, pending)
         else:
             form = _known(_UNTYPED, part, node)
-        if part == "sample" or type_ == "SHOW_REF":
+        if part == "sample":
             self.steady = False
         pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
 

@@ -267,7 +267,7 @@ class Reader:
         self._lines_before = -statement.lines_before
         try:
             self._begin()
-            if unbound and statement.kind == "select":
+            if unbound and statement.kind in ("select", "show"):
                 # It knows that values are missing, and complains only of what no value could mend.
                 self._lines_before += _LINES_BEFORE_PROJECTED
                 self._cursor.connection.execute(f"PREPARE described AS\n\n{sql}")

@@ -31,6 +31,7 @@ from queryengine.broker import BROKER_SOCKET, Broker
 from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
 from runtime_site.parts import PREDECESSOR_WAIT_S, share_what_is_loaded
+from runtime_site.pulse import Pulse
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -79,29 +80,6 @@ class Respawns:
     def give_back(self) -> None:
         """Give one back: what it was taken for has come to a good end."""
         self._tokens = min(float(self._burst), self._tokens + 1)
-
-
-class Pulse:
-    """
-    How long a worker has been quiet, by what this process sees of its heartbeat.
-
-    No clock of the worker is trusted, and time in which this process did not look counts for a second at most: after
-    both were stopped, the worker is not to blame.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.quiet_s = 0.0
-        self.age_s = 0.0
-        self._beat = 0.0
-        self._looked_at = now
-
-    def look(self, beat: float, now: float) -> None:
-        """Take note of the heartbeat file's time."""
-        passed_s = min(now - self._looked_at, 1.0)
-        self._looked_at = now
-        self.age_s += passed_s
-        self.quiet_s = 0.0 if beat != self._beat else self.quiet_s + passed_s
-        self._beat = beat
 
 
 class EngineArbiter(Arbiter):

@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from typing import Any
 
+from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
 from runtime_site.descriptors import connection_limit
 from runtime_site.parts import web_workers
+from runtime_site.pulse import Pulse
 from runtime_site.refusals import refuse
 from runtime_site.visible_cuts import VisibleCuts
 from runtimeconf.model import RuntimeConfig
@@ -83,6 +86,35 @@ class ServerLogger(Logger):
         # gunicorn says at INFO what an operator need not read: worker numbers, signals by name.
         self.error_log.setLevel(max(self.loglevel, logging.WARNING))
         self.error_log.propagate = True
+
+
+class WebArbiter(Arbiter):
+    """
+    gunicorn's parent process of the web tier, as a part of a supervised whole.
+
+    Some signals make no sense there: SIGHUP starts workers anew with another configuration, SIGTTIN and SIGTTOU change
+    their number, SIGUSR2 starts a second parent.
+    """
+
+    WORKERS: dict[int, Any]
+
+    def __init__(self, app: Any) -> None:
+        self._pulses: dict[int, Pulse] = {}
+        super().__init__(app)
+
+    def handle_hup(self) -> None:
+        """Do nothing: what the YAML says is read at startup only."""
+
+    handle_ttin = handle_ttou = handle_usr2 = handle_hup
+
+    def murder_workers(self) -> None:
+        """Kill workers without a heartbeat, unless this process was stopped as long as they were (Ctrl-Z)."""
+        now = time.monotonic()
+        self._pulses = {pid: self._pulses.get(pid) or Pulse(now) for pid in self.WORKERS}
+        for pid, pulse in self._pulses.items():
+            pulse.look(self.WORKERS[pid].tmp.last_update(), now)
+        if any(pulse.quiet_s > self.timeout for pulse in self._pulses.values()):
+            super().murder_workers()
 
 
 class WebWorker(ThreadWorker):

@@ -3,7 +3,8 @@ The parent of the runtime's parts: it starts them, starts again what ends, and s
 
 It has no threads, opens nothing and runs no statement: it waits for signals, a child's end among them, and takes them
 one by one, so nothing can interrupt what it does. Each part is a session of its own, so that Ctrl-C in a terminal
-reaches the supervisor only and the stop has its order; and each has the system kill it when the supervisor ends.
+reaches the supervisor only and the stop has its order; Ctrl-Z is passed on. Each part has the system kill it when the
+supervisor ends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _LAST_TELL_SHARE = 0.15
 
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _NOTHING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
-_TAKEN = frozenset({*_STOP, *_NOTHING, signal.SIGHUP, signal.SIGCHLD})
+#: SIGALRM says that the time to wait is over.
+_TAKEN = frozenset({*_STOP, *_NOTHING, signal.SIGHUP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGALRM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +110,18 @@ class _Part:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
+    def send_group(self, number: signal.Signals) -> None:
+        """Send a signal to the process and to those it started, if they run."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
     def end(self) -> int:
         """Kill what is left of the process and of those it started, and return its code, as `Popen` gives it."""
+        # The process is a zombie at least until it is waited for, so its group cannot be another's.
+        self.send_group(signal.SIGKILL)
         process, self.process = self.process, None
         assert process is not None  # noqa: S101 (it is asked for running parts only)
-        # The process is a zombie at least until it is waited for, so its group cannot be another's.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
 
 
@@ -171,9 +178,10 @@ class Supervisor:
             while not self._has_stopped():
                 self._start_due()
                 self._say_when_ready()
-                taken = signal.sigtimedwait(_TAKEN, self._pause_s())
-                if taken is not None:
-                    self._take(signal.Signals(taken.si_signo))
+                # Not sigtimedwait: when SIGSTOP and SIGCONT interrupt it and its time is over by then, CPython returns
+                # a structure that nobody filled in, and so a signal that nobody sent.
+                signal.setitimer(signal.ITIMER_REAL, self._pause_s())
+                self._take(signal.Signals(signal.sigwaitinfo(_TAKEN).si_signo))
                 self._reap()
                 self._stop_next()
         finally:
@@ -206,7 +214,7 @@ class Supervisor:
             times = [self._stop_at, *(self._tell_by(number) for number in range(len(self._stop_order)))]
         elif not self._was_ready:
             times.append(now + next(self._looks_s))
-        return max(0.0, min((at for at in times if at > now), default=now + 3600.0) - now)
+        return min((at for at in times if at > now), default=now + 3600.0) - now
 
     def _take(self, number: signal.Signals) -> None:
         if number in _STOP:
@@ -219,6 +227,16 @@ class Supervisor:
                 self._kill_all()
         elif number == signal.SIGHUP:
             logger.info("SIGHUP changes nothing: the YAML is read at startup only. Restart to apply a change.")
+        elif number == signal.SIGTSTP:
+            self._suspend()
+
+    def _suspend(self) -> None:
+        """Stop all parts and this process, and go on with SIGCONT, as any job of a shell does (Ctrl-Z, `fg`)."""
+        for part in self._parts.values():
+            part.send_group(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for part in self._parts.values():
+            part.send_group(signal.SIGCONT)
 
     def _begin_stop(self) -> None:
         self._stop_at = time.monotonic() + self._shutdown_timeout_s

@@ -20,6 +20,8 @@ _STOP = re.compile(
     """,
     re.VERBOSE,
 )
+#: Stops at a backslash too, which no statement holds outside literals: a command of psql begins there.
+STOP_AT_BACKSLASH = re.compile(rf"{_STOP.pattern} | \\", re.VERBOSE)
 _PARAMETER = re.compile(rf"{_NOT_IN_A_WORD}\$(?P<name>{_LETTER}+)|\?")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
@@ -70,26 +72,43 @@ class StatementSplitter:
         """Take one or more whole lines, line breaks included, and give out the statements that end in them."""
         at = 0
         while at < len(lines):
+            at, mark = self.take(lines, at)
+            if mark:
+                yield from self._complete()
+
+    def take(self, lines: str, at: int, stops: re.Pattern[str] = _STOP) -> tuple[int, str]:
+        """
+        Take *lines* from *at* up to the first mark outside literals, quoted names and comments that ends a statement.
+
+        Args:
+            lines: One or more whole lines, line breaks included.
+            at: Where to begin.
+            stops: Where to stop; STOP_AT_BACKSLASH stops at a backslash too.
+
+        Returns:
+            The place behind the mark, and the mark; the end of *lines* and no text where there is none.
+        """
+        while at < len(lines):
             if self._inside:
                 end = self._end_of_inside(lines, at)
                 self._parts.append(lines[at:end])
                 at = end
                 continue
-            stop = _STOP.search(lines, at)
+            stop = stops.search(lines, at)
             end = stop.start() if stop else len(lines)
             self._take_code(lines[at:end])
             if stop is None:
-                return
+                break
             at = stop.end()
             mark = stop[0]
-            if mark == ";":
-                yield from self._complete()
-                continue
+            if mark in {";", "\\"}:
+                return at, mark
             self._parts.append(mark)
             if mark == "/*":
                 self._inside, self._comment_depth = "*/", 1
             elif not mark.startswith("--"):
                 self._inside, self._has_code = mark.lower() if mark.endswith("'") else mark, True
+        return len(lines), ""
 
     def finish(self) -> Iterator[Statement]:
         """Give out what no semicolon ended, an unfinished literal or comment too: the runtime says what it lacks."""

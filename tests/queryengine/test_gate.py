@@ -219,7 +219,7 @@ def test_s23_nothing_is_an_empty_statement(gate: Gate, sql: str) -> None:
         ("EXPLAIN (ANALYZE 0, FORMAT yaml)(SELECT 1)", "explain", "EXPLAIN (FORMAT yaml)\n(SELECT 1)"),
         ("EXPLAIN\n(SELECT 1)", "explain", "EXPLAIN\n(SELECT 1)"),
         ("PIVOT flights ON carrier", "pivot", "PIVOT flights ON carrier"),
-        ("SHOW DATABASES", "select", "SELECT 'runtime' AS database_name"),
+        ("SHOW DATABASES", "show", "SELECT 'runtime' AS database_name"),
         ("SELECT\u00a01", "select", "SELECT 1"),
     ],
 )

@@ -8,7 +8,6 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import duckdb
@@ -176,19 +175,6 @@ def test_what_is_spilled_lies_in_the_state_directory_and_goes(publisher: Publish
     assert spilled
     assert all(path.stat().st_mode & 0o077 == 0 for path in [scratch])
     assert list(scratch.iterdir()) == []
-
-
-def test_gevent_is_refused(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    gevent = ModuleType("gevent.monkey")
-    patched = {"threading"}
-    monkeypatch.setattr(gevent, "is_module_patched", patched.__contains__, raising=False)
-    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
-    with pytest.raises(RuntimeError, match="gthread"):
-        make_engine()
-
-    patched.clear()
-
-    assert make_engine().is_alive()
 
 
 def test_an_encoder_that_fails_is_an_error_of_this_room(

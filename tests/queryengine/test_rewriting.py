@@ -94,8 +94,11 @@ def test_every_token_stays_and_in_its_order(rewritten: Callable[[Scan], str], wo
     [
         ("SELECT 1 WINDOW w AS ()", "SELECT 1 WINDOW w AS () QUALIFY (count(*) OVER w) IS NULL "),
         (
-            "(SELECT 1 WINDOW w AS ((a)), v AS (w) ORDER BY 1)",
-            "(SELECT 1 WINDOW w AS ((a)), v AS (w) QUALIFY (count(*) OVER w, count(*) OVER v) IS NULL  ORDER BY 1)",
+            "(SELECT 1 WINDOW w AS (ORDER BY (a)), v AS (w) ORDER BY 1)",
+            (
+                "(SELECT 1 WINDOW w AS (ORDER BY (a)), v AS (w) "
+                "QUALIFY (count(*) OVER w, count(*) OVER v) IS NULL  ORDER BY 1)"
+            ),
         ),
         (
             "SELECT 1 WINDOW w AS () QUALIFY a OR b",

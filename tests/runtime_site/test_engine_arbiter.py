@@ -32,11 +32,11 @@ from runtime_site.engine_arbiter import (
     SPAWN_INTERVAL_S,
     SPAWNS_AT_ONCE,
     STUCK_S,
-    Pulse,
     Respawns,
     _is_stuck,
     kill_if,
 )
+from runtime_site.pulse import Pulse
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
 from tests.runtime_site.engine_process import EXIT_CODE_FILE, LONG_S, EngineProcess
 

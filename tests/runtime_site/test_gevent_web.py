@@ -439,6 +439,30 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
             assert int(client.get("/pid").body) != first
 
 
+def times_waited(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def test_time_in_which_all_were_stopped_is_not_held_against_the_workers(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"timeout": 4}) as server:
+        workers = server.workers()
+        everybody = [*workers, server.process.pid]
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        until = time.monotonic() + 4.1
+        wait_for(lambda: time.monotonic() > until, "the heartbeats to be too old")
+        waits = times_waited(server.process.pid)
+        server.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: times_waited(server.process.pid) > waits + 1, "the arbiter to look")
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+
+        with server.connection() as client:
+            assert int(client.get("/pid").body) in workers
+        assert server.workers() == workers
+
+
 def test_the_engine_in_the_process_refuses_gevent(tmp_path: Path) -> None:
 
     config = example_config(free_port(), datasets=[], views=[])

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.datasets.support import wait_for
+from tests.system.processes import is_stopped
 
 #: What a supervisor runs in: it reads its parts and its settings from its argument.
 SUPERVISOR = """
@@ -45,7 +46,7 @@ sys.exit(supervisor.Supervisor(
     [supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part) for part in settings["parts"]],
     stop_order=settings["stop_order"],
     shutdown_timeout_s=settings["shutdown_timeout_s"],
-    is_ready=lambda: next(asked) == 3,
+    is_ready=lambda: next(asked) == settings["ready_after"],
     on_ready=lambda: print("ready", flush=True),
 ).run())
 """
@@ -131,6 +132,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         adopts_orphans: bool = False,
         go: str = "",
         has_no_output: bool = False,
+        ready_after: int = 3,
     ) -> Supervised:
         described: list[dict[str, Any]] = []
         for name, body in parts.items():
@@ -147,6 +149,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "adopts_orphans": adopts_orphans,
             "go": go,
             "has_no_output": has_no_output,
+            "ready_after": ready_after,
         }
         with (tmp_path / "output.log").open("wb") as output:
             process = subprocess.Popen(
@@ -354,6 +357,51 @@ def test_signals_that_mean_nothing_change_nothing(start: Start) -> None:
     supervised.signal(signal.SIGTERM)
     assert supervised.ends() == 0
     assert supervised.said() == ["a starts", "a ends"]
+
+
+#: Says one more thing every few milliseconds.
+TICKS = """
+number = 0
+while True:
+    say(f"tick {(number := number + 1)}")
+    time.sleep(0.005)
+"""
+
+
+def test_a_supervisor_that_is_stopped_for_a_while_goes_on(start: Start) -> None:
+    supervised = start({"a": TICKS}, ready_after=-1)
+    supervised.wait_for("a tick 1")
+
+    for _ in range(5):
+        supervised.signal(signal.SIGSTOP)
+        wait_for(lambda: is_stopped(supervised.process.pid), "the stop")
+        ticks = len(supervised.said())
+        wait_for(lambda: len(supervised.said()) > ticks + 150, "its wait to be over")  # noqa: B023 (called at once)
+        supervised.signal(signal.SIGCONT)
+        wait_for(lambda: not is_stopped(supervised.process.pid), "it to go on")
+
+    supervised.signal(signal.SIGHUP)
+    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about SIGHUP")
+    supervised.signal(signal.SIGTERM)
+    assert supervised.ends() == 0
+    assert "at once" not in supervised.output()
+
+
+def test_ctrl_z_stops_the_parts_and_their_children_too(start: Start) -> None:
+    supervised = start({"a": 'subprocess.Popen(["sleep", "600"]); say("serves")\n' + SERVES, "b": SERVES})
+    supervised.wait_for("a serves", "b starts")
+    parts = children_of(supervised.process.pid)
+    members = [supervised.process.pid, *parts, *(child for part in parts for child in children_of(part))]
+    assert len(members) == 4
+
+    supervised.signal(signal.SIGTSTP)
+    wait_for(lambda: all(map(is_stopped, members)), "all to stop")
+    supervised.signal(signal.SIGCONT)
+    wait_for(lambda: not any(map(is_stopped, members)), "all to go on")
+
+    supervised.signal(signal.SIGTERM)
+    assert supervised.ends() == 0
+    assert all(is_gone(member) for member in members[:3])
 
 
 def test_readiness_is_said_once(start: Start) -> None:

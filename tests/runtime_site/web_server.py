@@ -163,4 +163,4 @@ if __name__ == "__main__":
     import django
 
     django.setup()
-    WebServer(sys.argv[1], json.loads(sys.argv[2])).run()
+    gunicorn_web.WebArbiter(WebServer(sys.argv[1], json.loads(sys.argv[2]))).run()

@@ -60,6 +60,11 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Say whether a process was stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def pss_bytes(pid: int) -> int:
     """Return the proportional set size of *pid* and everything below it, in bytes."""
     total = 0

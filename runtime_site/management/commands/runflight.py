@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 import time
 from typing import Any
@@ -39,14 +38,11 @@ class Command(PartBase):
         """Serve until SIGTERM or SIGINT, then finish what has begun."""
         if not config.flight.enabled:
             raise OSError("runtime.flight is not enabled.")
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Until it serves there is nothing to end in order.
-            signal.signal(number, lambda *_: sys.exit(0))
         deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
-        wait_until_bindable(config.flight.bind, deadline)
+        wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
         engine = EngineClient(config)
-        server = FlightServer(config, engine, authkeys.state.get_access())
+        server = FlightServer(config, engine, authkeys.state.ensure_built())
         # Others see by it that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):

@@ -57,9 +57,6 @@ class Command(PartBase):
         if "once" in extra:
             self._load_once(config, extra["once"])
             return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Until everything has begun there is nothing to end in order.
-            signal.signal(number, lambda *_: sys.exit(0))
         # No text of a caller is parsed in this process: it has the data's sources, and must outlive every statement.
         engine = EngineClient(config)
         # Nor is one run here: what loads are processes that may be killed. The first starts while the data is verified,
@@ -109,7 +106,8 @@ class Command(PartBase):
 
 def _give_way() -> None:
     """Let others have the processors first. What is to be done at once, the start, is done."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS  # the system takes what is beyond its range for 19
     # The system knows niceness by thread; what these start inherits it.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)

@@ -33,9 +33,9 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers; it ends the process."""
-        wait_until_bindable(config.http.bind, time.monotonic() + parts.PREDECESSOR_WAIT_S)
+        wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + parts.PREDECESSOR_WAIT_S)
         try:
-            arbiter = _Arbiter(_Web(config, extra))
+            arbiter = gunicorn_web.WebArbiter(_Web(config, extra))
             # What each worker needs of it, and what has neither threads nor sockets, is loaded once.
             import_module("rest_framework.views")
             parts.share_what_is_loaded()
@@ -79,17 +79,3 @@ def _tell_when_ready(descriptor: int) -> None:
         time.sleep(next(pauses_s))
     os.eventfd_write(descriptor, 1)
     os.close(descriptor)
-
-
-class _Arbiter(Arbiter):
-    """
-    gunicorn's parent process without the signals that make no sense for a part of a supervised whole.
-
-    SIGHUP starts workers anew with another configuration, SIGTTIN and SIGTTOU change their number, SIGUSR2 starts a
-    second parent.
-    """
-
-    def handle_hup(self) -> None:
-        """Do nothing: what the YAML says is read at startup only."""
-
-    handle_ttin = handle_ttou = handle_usr2 = handle_hup

@@ -1,0 +1,21 @@
+"""Signals that come while a server only starts: the first thing that it does is to take them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def take_signals() -> None:
+    """
+    Have SIGTERM and Ctrl-C end this process by exit code 0, and ignore what must not end a server.
+
+    Each server replaces these handlers once there is something to stop in order. Where that has happened, nothing
+    changes: gunicorn reads its configuration, and so calls this, again when it reloads.
+    """
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
