@@ -20,6 +20,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryengine import process_limits
 from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
@@ -242,6 +243,7 @@ class InProcessEngine:
             RuntimeError: This process runs on gevent.
         """
         _refuse_gevent()
+        process_limits.set_stack_size()  # for DuckDB's threads, and for those that will run statements
         self._config = config
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
         self._closed = False

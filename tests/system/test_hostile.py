@@ -20,8 +20,9 @@ from tests.system.harness import K1, K2, NO_ROOTS, Server, example_config, free_
 from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
 
 TIMEOUT_S = 2.0
-#: Seconds within which a statement that no interrupt stops has ended after its limit.
-OVERDUE_S = 3.0
+#: Seconds within which a statement that no interrupt stops has ended after its limit: its worker is killed after one,
+#: and a busy machine takes its time over that.
+OVERDUE_S = 20.0
 MEMORY_LIMIT_MIB = 256
 WORKERS = 2
 
