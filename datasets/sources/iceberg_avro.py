@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.avro.codecs import AVRO_CODEC_KEY, KNOWN_CODECS, Codec
+from pyiceberg.avro.codecs import AVRO_CODEC_KEY, KNOWN_CODECS
+from pyiceberg.avro.codecs.codec import Codec
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import InputFile
 from pyiceberg.schema import Schema
