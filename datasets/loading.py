@@ -139,6 +139,24 @@ class LoadingEngine:
                 append.check_result(dataset, time, written)
             return Loaded(written, count_of(connection, table), scan.version)
 
+    def columns(self, dataset: DatasetConfig, refresh_sql: str | None, load: Load) -> tuple[Column, ...]:
+        """
+        Return the columns that `load` would write. No rows are read but those by which a text file shows its types.
+
+        Raises:
+            SourceError: The source cannot be read, or *refresh_sql* does not fit it.
+            SnapshotError: The deadline passed.
+        """
+        deadline = load.deadline
+        with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
+            with deadline.guard(connection), self._explained(connection, scan):
+                self._confine(connection, load.scratch / "columns.duckdb", scan)
+                rows = f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
+                if refresh_sql is not None:
+                    _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
+            with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
+                return columns_of(connection, refresh_sql or rows)
+
     def add(self, table: str, new: Path, path: Path, load: Load) -> int:
         """
         Add to the *table* in the file *path* the one of the same name and columns in the file *new*.

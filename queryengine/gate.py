@@ -156,7 +156,7 @@ class Gate:
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
         if tree := self._parse(statement, before):
-            return "select", tree
+            return "select", self._with_windows(statement) or tree
         if rewriting.is_query_with_pivot(statement):
             return "pivot", self._parse_pivot(statement, before)
         raise _not_a_query(statement)
@@ -168,12 +168,19 @@ class Gate:
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
         try:
-            tree = self._parse(scan(rewriting.with_pivot_values(statement)), before)
+            changed = scan(rewriting.with_pivot_values(statement))
+            tree = self._with_windows(changed) or self._parse(changed, before)
         except SqlSyntaxError:
             tree = None
         if tree is None or not self._is_one_pivot(statement.text):
             raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
         return tree
+
+    def _with_windows(self, statement: Scan) -> dict[str, Any] | None:
+        """Return the tree of *statement* with the windows that it does not use; None when it names no window."""
+        if not rewriting.has_windows(statement):
+            return None
+        return self._parse(scan(rewriting.with_windows_used(statement)), "")
 
     def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
         """Return the tree of one statement, None when it is not a query."""

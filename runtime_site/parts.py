@@ -158,7 +158,8 @@ def run_without_apps(argv: list[str]) -> None:
 
     The logs are as with them. With REST framework, the apps take 16 MB and 0.2 s of a processor.
     """
-    logging.config.dictConfig(settings.LOGGING)
+    if settings.LOGGING:  # Settings of somebody's own may have none.
+        logging.config.dictConfig(settings.LOGGING)
     module = importlib.import_module(f"runtime_site.management.commands.{argv[1]}")
     module.Command().run_from_argv(argv)
 

@@ -21,8 +21,9 @@ from authkeys.errors import AuthKeysError
 from datasets.errors import DatasetError
 from queryengine.errors import QueryError
 from runtime_site.descriptors import descriptors_for, hard_limit, raise_soft_limit
+from runtime_site.machine_memory import memory_bytes
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
 
 logger = logging.getLogger(__name__)
@@ -100,17 +101,27 @@ def describe_keys() -> str:
 
 def log_warnings(config: RuntimeConfig) -> None:
     """Say once what works but is unsafe."""
-    for warning in config.warnings:
+    for warning in (*config.warnings, *machine_warnings(config)):
         logger.warning(warning)
-    wanted, allowed = descriptors_for(len(config.datasets)), hard_limit()
-    if allowed < wanted:
-        logger.warning(
-            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): new data "
-            "may not be readable",
-            len(config.datasets),
-            wanted,
-            allowed,
+
+
+def machine_warnings(config: RuntimeConfig) -> list[str]:
+    """Return a sentence for each thing that *config* may ask of the machine, or of its limits, and not get."""
+    found = []
+    limits = config.query
+    wanted, there = limits.workers * limits.memory_limit_bytes, memory_bytes()
+    if wanted > there:
+        found.append(
+            f"runtime.query: workers ({limits.workers}) times memory_limit is {wanted // MIB:,} MiB, and there are "
+            f"{there // MIB:,} MiB: statements may be killed for want of memory. Lower one of the two"
         )
+    wanted, there = descriptors_for(len(config.datasets)), hard_limit()
+    if wanted > there:
+        found.append(
+            f"{len(config.datasets)} datasets take up to {wanted} file descriptors in a process, and the system allows "
+            f"{there} (ulimit -Hn): new data may not be readable"
+        )
+    return found
 
 
 class Runtime:

@@ -219,19 +219,34 @@ class RuntimeClient:
         message = answer.get("message") if isinstance(answer, dict) else None
         return message if isinstance(message, str) else f"Query {query_id} is being cancelled."
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RequestedRefresh:
+    def request_refresh(
+        self,
+        name: str,
+        refresh_sql: str | None = None,
+        *,
+        refresh_mode: str | None = None,
+        refresh_jitter_max: str | None = None,
+    ) -> RequestedRefresh:
         """
         Ask for a refresh of a dataset; one that waits already is joined. Does not wait for its end.
 
         Args:
             name: The dataset.
             refresh_sql: What to load this time, instead of what the configuration says.
+            refresh_mode: `full` or `append`, instead of what the configuration says.
+            refresh_jitter_max: A duration such as `30s`: the refresh begins up to so much later, by chance.
 
         Raises:
             UsageError: *name* is empty, or *refresh_sql* is not text that can be sent.
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
         """
-        content = None if refresh_sql is None else _encode(json.dumps({"refresh_sql": refresh_sql}, ensure_ascii=False))
+        asked = {
+            "refresh_sql": refresh_sql,
+            "refresh_mode": refresh_mode,
+            "refresh_jitter_max": refresh_jitter_max,
+        }
+        said = {field: value for field, value in asked.items() if value is not None}
+        content = _encode(json.dumps(said, ensure_ascii=False)) if said else None
         answer = self._json("POST", _refresh_path(name), 201, content)
         if not isinstance(answer, dict):
             raise NotARuntimeError(f"The answer of {self.endpoint.url} is not one of a runtime.")

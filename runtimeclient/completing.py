@@ -29,7 +29,7 @@ _RESERVED = frozenset(word.lower() for word in KEYWORDS)
 
 class PromptCompleter(Completer):
     """
-    Completes what stands before the cursor from what is known; it asks nobody.
+    Completes what stands before the cursor from what is known, and waits for nobody.
 
     Args:
         names: The tables and columns.
@@ -43,6 +43,7 @@ class PromptCompleter(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Give what may stand here, the likeliest first."""
+        self._names.refresh()
         text = document.text_before_cursor
         if text.startswith((".", "\\")) and "\n" not in text:
             return self._of_dot_command(text, complete_event)

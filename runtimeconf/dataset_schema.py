@@ -172,7 +172,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
         return None
     for package in connector.packages:
         if location.startswith(package.only_for) and not package.is_installed:
-            message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
+            message = f"the connector {name} needs a library: {package.install_command}"
             where.fault(line_of(node, "from"), message)
     _check_params(connector, location, params, node, place)
     _check_time_column(values, node, place)
@@ -212,7 +212,10 @@ def _check_time_column(values: dict[str, Any], node: Mapping, place: Place) -> N
         place.fault(node.line, "lacks the field time_column: by it refresh_mode append tells which rows are newer")
     elif mode != "append" and "time_column" in values:
         where = place.field("time_column")
-        where.warn(line_of(node, "time_column"), "has no effect without acceleration.refresh_mode append")
+        where.warn(
+            line_of(node, "time_column"),
+            "has no effect unless refresh_mode is append, here or in a request for a refresh",
+        )
 
 
 def _build_acceleration(values: dict[str, Any], node: Mapping, place: Place) -> AccelerationConfig:

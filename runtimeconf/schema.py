@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runtimeconf.api_keys import API_KEY
+from runtimeconf.connectors.connector import Package
 from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
 from runtimeconf.model import (
     DEFAULT_STATE_DIR,
@@ -98,6 +99,7 @@ class _StoreName(ScalarShape[str]):
         return node.text
 
 
+_KEYRING = Package("keyring", "keyring~=25.7")
 _STORE_PARAMS = {"env": (), "file": ("directory",), "keyring": ("service",)}
 
 
@@ -111,7 +113,7 @@ def _build_store(values: dict[str, Any], node: Mapping, place: Place) -> SecretS
         return EnvStore(name, reading.environ, reading.directory, lambda file, text: reading.warn(str(file), text))
     if kind == "keyring":
         if not KeyringStore.is_installed():
-            message = "the keyring store needs the keyring package: python -m pip install keyring"
+            message = f"the keyring store needs the keyring package: {_KEYRING.install_command}"
             place.field("from").fault(line_of(node, "from"), message)
         return KeyringStore(name, params.get("service", DEFAULT_KEYRING_SERVICE))
     if "directory" not in params:

@@ -150,7 +150,11 @@ class Duration(ScalarShape[float]):
 
     def convert(self, node: Scalar) -> float:
         """Give seconds."""
-        value = _DURATION.parse(node.text)
+        return self.parse(node.text)
+
+    def parse(self, text: str) -> float:
+        """Give the seconds of a text. Raises UnfitError."""
+        value = _DURATION.parse(text)
         if not self._minimum <= value <= self._maximum:
             raise UnfitError
         return float(value)

@@ -8,6 +8,7 @@ the URL patterns. Here nothing asks for the first two, nobody listens, and most 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.core import signals
@@ -17,7 +18,7 @@ from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.db import close_old_connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import ResolverMatch, get_resolver
+from django.urls import Resolver404, ResolverMatch, get_resolver
 
 from sqlapi.routes import ROUTES
 from sqlapi.sql_request import CONTENT_TYPE
@@ -34,8 +35,11 @@ class ApiHandler(WSGIHandler):
         for receiver in (close_old_connections, close_caches, reset_urlconf):
             signals.request_finished.disconnect(receiver)
         self._resolver = get_resolver()
-        paths = [f"/{route.pattern}" for route in ROUTES if "<" not in route.pattern]
-        self._matches: dict[str, ResolverMatch] = {path: self._resolver.resolve(path) for path in paths}
+        self._matches: dict[str, ResolverMatch] = {}
+        for route in ROUTES:
+            if "<" not in route.pattern:
+                with suppress(Resolver404):  # A project of somebody's own may have it elsewhere.
+                    self._matches[f"/{route.pattern}"] = self._resolver.resolve(f"/{route.pattern}")
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
         """Answer one request."""

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -21,7 +21,7 @@ from authkeys.authentication import ApiKeyAuthentication
 from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
 from authkeys.state import get_access
-from datasets.control import DatasetControl
+from datasets.control import DatasetControl, RefreshRun
 from datasets.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasets.state import get_datasets
 from queryengine.engine import EngineStatus, Query
@@ -31,11 +31,9 @@ from queryengine.state import get_engine
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.body import read_body
 from sqlapi.cache_control import cache_use
 from sqlapi.disconnects import connection_of
 from sqlapi.errors import (
-    InvalidJsonError,
     InvalidParameterError,
     MethodNotAllowedError,
     QueryNotFoundError,
@@ -43,8 +41,8 @@ from sqlapi.errors import (
 )
 from sqlapi.handlers import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
-from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.readiness import flight_status, is_ready
+from sqlapi.refresh_request import read_refresh_request
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID
 from sqlapi.sql_request import read_sql_request
 
@@ -70,6 +68,9 @@ DATASET_COLUMNS = (
     "age_s",
     "bytes",
 )
+
+#: And what a refresh shows.
+RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
 
 _MAX_PARAMETERS = 100
 
@@ -170,7 +171,7 @@ class SqlView(ApiView):
     def post(self, request: Request) -> HttpResponseBase:
         """Run the statement of the body and answer in the form that Accept asks for."""
         environ = request.META
-        offer = negotiation.choose(environ.get("HTTP_ACCEPT"))
+        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
         asked = read_sql_request(environ, get_config().http.max_body_bytes)
         environ[QUERY_ID] = new_id()
         query = Query(
@@ -207,6 +208,7 @@ class CancelView(ApiView):
 
     def post(self, request: Request, query_id: str) -> HttpResponse:
         """Stop it; another key's statement is not there. A body says nothing more, and is not read."""
+        _refuse_csv(request)
         if not get_engine().cancel(query_id, _fingerprint(request)):
             raise QueryNotFoundError
         request.META[QUERY_ID] = query_id
@@ -250,14 +252,17 @@ class RefreshView(ApiView):
 
     def get(self, request: Request, name: str) -> HttpResponse:
         """List the last runs, newest first."""
-        return _json([asdict(run) for run in get_datasets().history(name)])
+        return _table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Ask for a refresh; a statement for this one is judged before it is promised."""
-        refresh_sql = _refresh_sql(decode_utf8(read_body(request.META, get_config().http.max_body_bytes)))
+        _refuse_csv(request)
+        asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
         declared_name = _declared_name(control, name)
-        run = control.request_refresh(declared_name, refresh_sql)
+        run = control.request_refresh(
+            declared_name, asked.refresh_sql, mode=asked.refresh_mode, jitter_max_s=asked.refresh_jitter_max_s
+        )
         message = f"Dataset refresh triggered for {declared_name}."
         return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
 
@@ -267,7 +272,7 @@ class CatalogsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List it."""
-        return _json([CATALOG])
+        return _table(request, [CATALOG], tuple(CATALOG))
 
 
 def _check_sender(request: Request) -> None:
@@ -324,29 +329,28 @@ def _declared_name(control: DatasetControl, name: str) -> str:
     raise UnknownDatasetError(name)
 
 
-def _refresh_sql(text: str) -> str | None:
-    if not text.strip():
+def _format(request: Request) -> str | None:
+    """Return what `?format=` asks for, json or csv; None when it is left out. Other parameters mean nothing."""
+    query = request.META.get("QUERY_STRING")
+    if not query:
         return None
-    value = parse_object(text, frozenset({"refresh_sql"})).get("refresh_sql")
-    if value is not None and not isinstance(value, str):
-        raise InvalidJsonError('"refresh_sql" must be a string or null.')
-    return value
-
-
-def _format(request: Request) -> str:
-    """Return what `?format=` asks for: json (also when it is left out) or csv."""
     try:
-        parameters = parse_qsl(request.META.get("QUERY_STRING", ""), True, max_num_fields=_MAX_PARAMETERS)
+        parameters = parse_qsl(query, True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
         raise InvalidParameterError("The query string has too many parameters.") from error
-    asked = [value for name, value in parameters if name == "format"] or ["json"]
-    if len(asked) > 1 or asked[0] not in {"json", "csv"}:
+    asked = [value for name, value in parameters if name == "format"]
+    if len(asked) > 1 or not {*asked} <= {"json", "csv"}:
         raise InvalidParameterError("The parameter format is json or csv.")
-    return str(asked[0])
+    return str(asked[0]) if asked else None
+
+
+def _refuse_csv(request: Request) -> None:
+    if _format(request) == "csv":
+        raise InvalidParameterError("This route answers in JSON: the parameter format is json, or left out.")
 
 
 def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> HttpResponse:
-    if _format(request) == "json":
+    if _format(request) != "csv":
         return _json(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -108,3 +108,21 @@ def test_names_are_asked_for_once_in_a_while(remote: Remote) -> None:
             names.wait()
 
     assert len(remote.statements) == 2
+
+
+def test_names_that_a_busy_runtime_did_not_tell_are_asked_for_again(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtimeclient.names._RETRY_S", 0.0)
+    answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
+    remote.on_sql(lambda _: next(answers))
+    with RuntimeClient(remote.url, API_KEY) as client:
+        names = Names(client)
+        names.refresh()
+        names.wait()
+
+        assert offered(names, "FROM ord") == []
+        names.wait()
+        assert offered(names, "FROM ord") == ["orders", "order_lines"]
+
+    assert remote.statements == [COLUMNS_SQL] * 2

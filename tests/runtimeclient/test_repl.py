@@ -405,14 +405,14 @@ def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote,
     def long(request: Request) -> Reply:
         if request.body == b"SELECT 1":
             is_running.set()
-            is_cancelled.wait(20)
+            is_cancelled.wait(60)
         return ONE
 
     runtime.on_sql(long)
     with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
         terminal.prompts()
         terminal.send(f"SELECT 1;{ENTER}")
-        assert is_running.wait(20)
+        assert is_running.wait(60)
         terminal.send(CTRL_C)
         terminal.shows("Cancelled.")
         terminal.prompts()

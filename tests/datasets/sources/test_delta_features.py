@@ -49,8 +49,7 @@ def test_a_table_whose_properties_the_library_changed_is_read(tmp_path: Path, pr
 
 @pytest.mark.parametrize("in_checkpoint", [False, True])
 def test_rows_are_left_out_whatever_else_the_table_may_use(tmp_path: Path, in_checkpoint: bool) -> None:
-    changes: dict[str, Any] = {"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}
-    widened = field("n", "long", **changes)
+    widened = field("n", "long") | {"metadata": {"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}}
     features = ["deletionVectors", "typeWidening", "vacuumProtocolCheck", "variantType", "variantShredding-preview"]
     made = HandMade(tmp_path / "t", [widened], features=features)
     old = pa.table({"n": pa.array([1, 2, 3], pa.int32())})
