@@ -14,12 +14,16 @@ _WITHOUT_DATABASE = {
     "rest_framework": frozenset(),
 }
 
+_DUMMY = "django.db.backends.dummy"
+
 
 def listed_commands() -> dict[str, list[str]]:
     """Return the commands that can be run here, sorted, below their headings."""
     listed: dict[str, list[str]] = {heading: [] for heading in _HEADINGS.values()}
+    # Where there is none, Django itself puts its dummy there as soon as it looks.
+    has_database = any(database.get("ENGINE", _DUMMY) != _DUMMY for database in settings.DATABASES.values())
     for name, app in sorted(get_commands().items()):
-        if settings.DATABASES or name in _WITHOUT_DATABASE.get(app, {name}):
+        if has_database or name in _WITHOUT_DATABASE.get(app, {name}):
             listed.setdefault(_HEADINGS.get(app, app), []).append(name)
     return listed
 

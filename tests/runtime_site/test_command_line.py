@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.db import connections
 
 from runtime_site.management.command_line import CommandLine, listed_commands
 from runtimeclient import CLIENT_COMMANDS
@@ -31,6 +32,8 @@ def manage(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]
 
 
 def test_our_commands_come_first_and_none_needs_a_database() -> None:
+    assert list(connections) == ["default"]  # By that, Django puts a dummy into the settings.
+
     listed = listed_commands()
 
     assert list(listed) == ["server", "client", "django"]
