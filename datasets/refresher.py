@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from datasets.errors import (
     AccelerationDisabledError,
     DatasetError,
     SchemaChangedError,
+    SnapshotError,
     TimeColumnMissingError,
     UnknownDatasetError,
 )
@@ -50,6 +51,9 @@ REST_S = 20.0
 
 #: At most one line of log about a failing dataset in so many seconds.
 _LOG_INTERVAL_S = 60.0
+
+#: Seconds between two looks at the files that are published.
+LOOK_S = 1.0
 
 _random = secrets.SystemRandom()
 
@@ -152,6 +156,7 @@ class Refresher:
             threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
             for builder in builders or [SnapshotBuilder.of(config)] * MAX_LOADS
         ]
+        self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
     def start(self) -> None:
         """Load every dataset, in the order of the YAML, and keep them fresh."""
@@ -165,6 +170,7 @@ class Refresher:
                     queued.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
             self._history.put(*queued)
         self._start_threads()
+        self._watcher.start()
 
     def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
         """
@@ -196,10 +202,11 @@ class Refresher:
             self._stop.set()
             self._condition.notify_all()
         end = time.monotonic() + timeout_s
-        for thread in self._threads:
+        threads = [*self._threads, self._watcher]
+        for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, end - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
+        if any(thread.is_alive() for thread in threads):
             return False
         self._history.interrupt()
         return True
@@ -411,6 +418,26 @@ class Refresher:
             logger.exception("The refresh of dataset %s failed", dataset.name)
             return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
         return _outcome(snapshot)
+
+    def _watch(self) -> None:
+        """Have what is lost of the published data loaded again, until the refresher stops."""
+        while not self._stop.wait(LOOK_S):
+            try:
+                self._reload(self._publication.withdraw_damaged())
+                self._publication.restore()
+            except SnapshotError as exc:
+                logger.warning("%s", exc)
+            except Exception:  # Want of memory or descriptors, say: the next look may have them.
+                logger.exception("The published data cannot be looked at")
+
+    def _reload(self, faults: Mapping[str, str]) -> None:
+        """Load the datasets again that are served no longer, and say why they are not."""
+        with self._condition:
+            for name, fault in faults.items():
+                logger.warning("%s It is loaded from the source again.", fault)
+                entry = self._entry(name)
+                entry.error, entry.loaded_here = fault, False
+                self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
 
     def _next_due(self, entry: _Entry) -> float | None:
         if not self._is_scheduled:

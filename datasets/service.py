@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 
-from datasets.control import DatasetControl, DatasetState, LoadedOnce, RefreshRun
+from datasets.control import DatasetControl, DatasetState, Loaded, RefreshRun
 from datasets.control_socket import ControlClient, ControlServer
 from datasets.declarations import StatementJudge
 from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError, UnknownDatasetError
@@ -103,7 +103,7 @@ class DatasetService:
         self._refresher: Refresher | None = None
         self._server: ControlServer | None = None
         self._follower: threading.Thread | None = None
-        self._loaded_once = LoadedOnce(lambda: self._control().is_loaded())
+        self._loaded = Loaded(config.state_dir, lambda: self._control().is_loaded())
 
     def start(self) -> None:
         """
@@ -140,8 +140,8 @@ class DatasetService:
         self._lock.release()
 
     def is_loaded(self) -> bool:
-        """Say whether every dataset was loaded at least once; once true, it stays so while this process lives."""
-        return self._loaded_once.look()
+        """As `DatasetRegistry.is_loaded`."""
+        return self._loaded.look()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from datasets.control import DatasetRegistry
 from datasets.errors import DatasetsUnavailableError
+
+if TYPE_CHECKING:  # Django's start imports this module for client commands too, which are to start fast.
+    from datasets.control import DatasetRegistry
 
 _control: DatasetRegistry | None = None
 _start: Callable[[], object] | None = None

@@ -145,6 +145,7 @@ _BY_TEXT = (
     (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
     (Fault.OTHER, re.compile(r"launched in read-only mode"), Fault.NOT_ALLOWED),
     (Fault.DATA, _NO_SPACE, Fault.RESOURCES),
+    (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # of a block that is read back from the disk
 )
 
 

@@ -195,6 +195,10 @@ class CancelToken(Protocol):
         """Call *callback* on `cancel`, or now when that was earlier. The answer ends the subscription."""
 
 
+#: Takes note that a statement has its place.
+Admitted = Callable[[], None]
+
+
 class QueryEngine(Protocol):
     """
     Runs statements against the newest published data.
@@ -207,9 +211,11 @@ class QueryEngine(Protocol):
     def era(self) -> object | None:
         """As above."""
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> QueryResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
         """
         Gate and start one statement, and wait for its first bytes.
+
+        *admitted* is called in this thread once the statement has its place; it may still cancel it before it runs.
 
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.

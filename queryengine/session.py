@@ -36,7 +36,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from queryengine import duckdb_errors
+from queryengine import duckdb_errors, macros
 from queryengine.arrow_parameters import from_arrow
 from queryengine.brief_answers import BRIEF_BYTES, BRIEF_ROWS, BRIEF_S, BriefAnswers, brief_rows
 from queryengine.cancellation import Interruption, Watchdog
@@ -745,6 +745,8 @@ class EngineInstance:
         self._define_datasets(tolerant=tolerant)
         execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
         self._define_catalog()
+        for definition in macros.definitions():
+            execute(definition)
         for view in views:
             self._define_view(view)
         self._forget_blocks()

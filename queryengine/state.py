@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from queryengine.engine import QueryEngine
 from queryengine.errors import EngineUnavailableError
+
+if TYPE_CHECKING:  # Django's start imports this module for client commands too, which are to start fast.
+    from queryengine.engine import QueryEngine
 
 _engine: QueryEngine | None = None
 _start: Callable[[], object] | None = None

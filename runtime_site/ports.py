@@ -12,16 +12,18 @@ from runtimeconf.model import Address
 _POLL_S = 0.1
 
 
-def wait_until_bindable(address: Address, deadline: float) -> None:
+def wait_until_bindable(address: Address, setting: str, deadline: float) -> None:
     """
     Return as soon as *address* can be bound.
 
     Args:
         address: Where a server is about to listen; port 0 is always free.
+        setting: The field of the YAML that says so.
         deadline: A `time.monotonic()` value until which a predecessor may still hold the port.
 
     Raises:
-        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen.
+        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen, and
+            what to do.
     """
     while True:
         try:
@@ -30,7 +32,10 @@ def wait_until_bindable(address: Address, deadline: float) -> None:
             if error.errno != errno.EADDRINUSE:
                 raise OSError(_problem(address, error)) from error
             if time.monotonic() >= deadline:
-                raise OSError(f"Cannot listen on {address}: {_holder(address.port)}.") from error
+                holder = _holder(address.port)
+                raise OSError(
+                    f"Cannot listen on {address}: {holder}. Stop that server, or change {setting}."
+                ) from error
             time.sleep(_POLL_S)
         else:
             return

@@ -61,6 +61,9 @@ T = TypeVar("T")
 SOCKET_NAME_BYTES = 20
 MAX_SOCKET_PATH_BYTES = 107
 
+#: What DuckDB does not take as it is in the path of a database: it looks for the file, or its log, elsewhere.
+_MISREAD = frozenset("?\\")
+
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound)
 
 
@@ -304,6 +307,8 @@ def _state_dir(text: str, root: Mapping, place: Place) -> Path:
         limit = MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
         message = f"is too long for Unix sockets: its absolute path may have {limit} bytes"
         where.fault(line, f"{message}, and has {length - SOCKET_NAME_BYTES}")
+    if _MISREAD.intersection(str(state_dir)):
+        where.fault(line, "its absolute path may have neither ? nor \\ in it: the engine would look elsewhere")
     if state_dir == place.reading.directory or state_dir in place.reading.directory.parents:
         where.fault(line, "holds this configuration: name a directory that is the runtime's alone")
     return state_dir

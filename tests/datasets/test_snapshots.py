@@ -21,7 +21,7 @@ from datasets.wallclock import utc_now
 from queryengine.catalog import Column, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig
 from tests.datasets.sources.test_files import put
-from tests.datasets.support import builder, deadline, declare, files_below, rows, verify
+from tests.datasets.support import builder, deadline, declare, files_below, open_below, rows, verify
 
 
 def build(directory: Path, refresh_sql: str | None = None, *, name: str = "d") -> Snapshot:
@@ -57,12 +57,15 @@ def test_a_comparison_that_broke_off_does_not_spoil_the_next(tmp_path: Path, mon
             patched.setattr("datasets.snapshots.count_of", break_off)
             with pytest.raises(MemoryError):
                 verifier.verify(first)
-        assert not [
-            entry
-            for entry in Path("/proc/self/fd").iterdir()
-            if entry.is_symlink() and "duckdb" in str(entry.readlink())
-        ]
+        assert open_below(tmp_path) == []
         verifier.verify(second)
+
+
+@pytest.mark.parametrize("name", ["a*b", "a[b]", "**", "a{b}", "it's", 'a"b', "a%20b", "a#b", "a;b"])
+def test_the_path_of_a_state_directory_is_no_pattern(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+
+    assert rows(tmp_path / name, build(tmp_path / name)) == [(1, "x"), (2, "y")]
 
 
 @pytest.mark.parametrize("name", ["Flights", "order", 'a "quoted" name', "it's", "ü" * 60])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtimeconf.errors import StateDirError
+from runtimeconf.errors import ConfigError, StateDirError
+from runtimeconf.loader import load
 from runtimeconf.statedir import judge_state_dir, prepare_state_dir
 
 #: Both refuse the same, and one of them changes nothing.
@@ -116,3 +117,13 @@ def test_judging_makes_and_changes_nothing(tmp_path: Path) -> None:
 
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert mode(tmp_path / "there") == 0o755
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b", "?"])
+def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    (directory / "runtime.yaml").write_text("{}\n")
+
+    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path may have neither \? nor \\ in it"):
+        load(directory / "runtime.yaml", {})

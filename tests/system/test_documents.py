@@ -106,6 +106,12 @@ def test_every_page_is_in_the_index() -> None:
     assert sorted(page for page in pages - {"README.md"} if f"({page})" not in index) == []
 
 
+def test_no_page_is_in_a_list_twice() -> None:
+    for index in DOCUMENTS:
+        listed = re.findall(r"^\* \[[^\]]*\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
+        assert sorted({page for page in listed if listed.count(page) > 1}) == [], index
+
+
 def test_pages_named_in_the_code_exist() -> None:
     named = {
         (document_id(file), page)

@@ -15,12 +15,14 @@ from statistics import median
 import httpx
 import pytest
 
+from queryengine.worker import SPARE_BYTES
 from tests.system.harness import K1, K2, NO_ROOTS, Server, example_config, free_port, wait_for
 from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
 
 TIMEOUT_S = 2.0
-#: Seconds within which a statement that no interrupt stops has ended after its limit.
-OVERDUE_S = 3.0
+#: Seconds within which a statement that no interrupt stops has ended after its limit: its worker is killed after one,
+#: and a busy machine takes its time over that.
+OVERDUE_S = 20.0
 MEMORY_LIMIT_MIB = 256
 WORKERS = 2
 
@@ -162,7 +164,7 @@ def test_all_workers_hostile_at_once_stay_within_their_memory(limited: Server) -
         watcher.join()
     codes = {answer.json()["code"] for answer in answers}
     assert codes <= {"query_timeout", "resource_limit", "engine_worker_died", "sql_error"}
-    assert peak <= base + WORKERS * MEMORY_LIMIT_MIB * MIB * 1.25
+    assert peak <= base + WORKERS * (MEMORY_LIMIT_MIB * MIB + SPARE_BYTES)
     wait_for(lambda: limited.rows("SELECT 1 AS a", K2) == [{"a": 1}], "the runtime to go on")
 
 

@@ -34,7 +34,7 @@ from tests.system.harness import (
     free_port,
     wait_for,
 )
-from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive, is_stopped
+from tests.system.processes import busy_engine_workers, engine_workers, family, in_memory, is_alive, is_stopped
 
 #: More rows than all buffers hold on the way to a client that reads none of them.
 MANY_ROWS = "SELECT range AS i FROM range(3000000)"
@@ -99,24 +99,6 @@ def test_p15_no_key_is_in_any_environment_or_memory(tmp_path: Path) -> None:
         web = family(part_of(server, "web"))
         for pid, name in members.items():
             assert pid in web or in_memory(pid, K1, K2, K3) == set(), name
-
-
-def in_memory(pid: int, *texts: str) -> set[str]:
-    """Return which of *texts* the memory of a process holds."""
-    found: set[str] = set()
-    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            span, rights = line.split()[:2]
-            if "w" not in rights:
-                continue
-            begin, end = (int(number, 16) for number in span.split("-"))
-            memory.seek(begin)
-            try:
-                held = memory.read(end - begin)
-            except OSError:
-                continue
-            found |= {text for text in texts if text.encode() in held}
-    return found
 
 
 def test_a_process_holds_only_the_libraries_that_it_uses(supervised: Server) -> None:

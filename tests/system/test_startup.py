@@ -285,6 +285,19 @@ def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> 
     assert "tls" in output
 
 
+def test_runserver_names_who_has_its_port(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        server = Server(tmp_path, mode="runserver", port=holder.getsockname()[1])
+        server.write()
+        server.launch()
+        code = server.process.wait(60)
+
+    assert code == 1
+    assert f"process {os.getpid()} has the port. Stop that server, or change runtime.http.bind." in server.output()
+
+
 @pytest.fixture(scope="module")
 def with_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A runtime with all options of `serve`, and another YAML in its environment that would stop it."""

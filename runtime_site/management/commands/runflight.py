@@ -39,7 +39,7 @@ class Command(PartBase):
         if not config.flight.enabled:
             raise OSError("runtime.flight is not enabled.")
         deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
-        wait_until_bindable(config.flight.bind, deadline)
+        wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
         engine = EngineClient(config)
         server = FlightServer(config, engine, authkeys.state.ensure_built())

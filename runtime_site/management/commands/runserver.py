@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -13,6 +14,8 @@ from django.core.management.commands import runserver
 from runtime_site import startup
 from runtime_site.development_server import DevelopmentServer
 from runtime_site.management.config_option import add_config_option, use_config
+from runtime_site.parts import PREDECESSOR_WAIT_S
+from runtime_site.ports import wait_until_bindable
 
 
 class Command(runserver.Command):
@@ -45,6 +48,11 @@ class Command(runserver.Command):
             options["use_ipv6"] = True
         else:
             self.default_addr = bind.host
+        if not options["addrport"]:
+            try:
+                wait_until_bindable(bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
+            except OSError as error:
+                raise CommandError(str(error)) from error
         if os.environ.get("RUN_MAIN") != "true":
             startup.log_warnings(config)
         if not options["use_reloader"]:

@@ -54,9 +54,9 @@ class Command(BaseCommand):
             config, extra = handed
             deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
-            wait_until_bindable(config.http.bind, deadline)
+            wait_until_bindable(config.http.bind, "runtime.http.bind", deadline)
             if config.flight.enabled:
-                wait_until_bindable(config.flight.bind, deadline)
+                wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
             started = _Parts(config, authkeys.state.ensure_built())
         except startup.StartError as error:
             self.stderr.write(str(error))
