@@ -42,6 +42,9 @@ _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT)
 _WRITE_FAILURES = re.compile("|".join([*map(os.strerror, _WRITE_ERRNOS), "fsync failed"]))
 
+#: What the engine says in a commit that lacks memory, for which it has no type of error then.
+_WANT_OF_MEMORY = re.compile(rf"{WANT_OF_MEMORY.pattern}|(?:allocate|pin) (?:block|data) of size", re.IGNORECASE)
+
 #: The columns of the view of the source. Not DESCRIBE: that reads a text file once more to find its types.
 _COLUMNS_READ = (
     "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = 'runtime' ORDER BY column_index"
@@ -49,6 +52,10 @@ _COLUMNS_READ = (
 
 #: Where a stream that a SELECT may read more than once is kept meanwhile; it spills as any temporary table does.
 _KEPT = "_rows"
+
+
+#: What a source holds beside the engine comes out of the engine's memory: at most this part of it.
+_MAX_HELD_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +196,9 @@ class LoadingEngine:
             ":memory:",
             config={
                 "threads": 1,
-                "memory_limit": f"{self.memory_limit_bytes}B",
+                # The stacks of threads count as memory of the process that loads.
+                "async_threads": 1,
+                "memory_limit": f"{self._engine_bytes(scan)}B",
                 "temp_directory": str(load.scratch),
                 "max_temp_directory_size": f"{load.scratch_bytes}B",
                 "autoinstall_known_extensions": False,
@@ -206,6 +215,11 @@ class LoadingEngine:
             yield connection
         finally:
             connection.close()
+
+    def _engine_bytes(self, scan: Scan | None) -> int:
+        """Return what the engine itself may use while it reads *scan*."""
+        held_bytes = scan.held_bytes if scan is not None else 0
+        return self.memory_limit_bytes - min(held_bytes, self.memory_limit_bytes // _MAX_HELD_PART)
 
     def _confine(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> None:
         connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
@@ -237,7 +251,8 @@ class LoadingEngine:
         except duckdb.Error as exc:
             text = str(exc)
             is_broken = isinstance(exc, duckdb.FatalException | duckdb.InternalException)
-            if is_broken and WANT_OF_MEMORY.search(text):
+            # A commit writes rows out, and says of itself only that it failed.
+            if (is_broken or isinstance(exc, duckdb.TransactionException)) and _WANT_OF_MEMORY.search(text):
                 raise SnapshotError(TOO_LARGE) from exc
             reason = _WRITE_FAILURES.search(text)
             if scan is None or str(self.state_dir) in text or (is_broken and reason is not None):
