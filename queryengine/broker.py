@@ -45,6 +45,7 @@ from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.errors import EngineBusyError
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
+from runtimeconf.state_socket import StateSocket
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,6 @@ class Broker:
         """
         self.draining = False
         self._kill = kill
-        self._path = path
         self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
         self._turns = Turns(
             workers=limits.workers,
@@ -185,8 +185,15 @@ class Broker:
         self._status = (0, 0, False)
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
-        self._listener = _listen(path)
+        self._socket = StateSocket(path, _BACKLOG)
+        self._listener = self._socket.listener
+        self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its socket is still where clients look for it."""
+        return self._socket.is_there
 
     @property
     def is_idle(self) -> bool:
@@ -258,8 +265,8 @@ class Broker:
 
     def close(self) -> None:
         """Close every connection and remove the socket."""
+        self._socket.close()
         self.close_inherited()
-        self._path.unlink(missing_ok=True)
 
     def close_inherited(self) -> None:
         """Close what a forked process has of this, with no effect on the one that goes on."""
@@ -547,22 +554,6 @@ class Broker:
         while self._queued and (statement := next(iter(self._queued))).waits_until <= now:
             self._refuse(statement, EngineBusyError())
             self._forget(statement)
-
-
-def _listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o177)  # the socket is for this user alone from its first moment
-    try:
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(umask)
-    listener.setblocking(False)
-    return listener
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
