@@ -239,13 +239,7 @@ def test_a_state_directory_with_something_else_in_it_is_named(tmp_path: Path, mo
 
     assert code == 1
     assert "Traceback" not in output
-    assert (
-        output.rstrip()
-        .splitlines()[-1]
-        .endswith(
-            f"{name} is a symbolic link: remove it. The runtime makes a {'socket' if mode == 'serve' else 'directory'} there."
-        )
-    )
+    assert f"{name} is a symbolic link: remove it." in output
     assert (tmp_path / "mine" / "orders-0000000000000000.duckdb").exists()
 
 
