@@ -36,10 +36,7 @@ $(VENV)/node.stamp: tests/clients/node/package-lock.json $(VENV)/test.stamp
 	@touch $@
 
 test: $(VENV)/test.stamp $(VENV)/node.stamp  ## Run every test.
-	$(BIN)/python -m pytest -n 2 $(TEST_ARGS) || { \
-	  echo "What failed beside other tests runs again by itself; if it passes now, it still is a defect to be found."; \
-	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 --cov-append $(TEST_ARGS); \
-	}
+	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
 
 check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
 	$(BIN)/ruff format --check .

@@ -7,13 +7,14 @@ from runtime_site.early_signals import take_signals
 
 take_signals()
 
-from runtime_site import gunicorn_web, startup  # noqa: E402 (it takes half a second, in which a signal may come)
+# The rest takes half a second, in which a signal may come.
+from runtime_site import chosen_settings, gunicorn_web, startup  # noqa: E402
 
 try:
     globals().update(gunicorn_web.options(startup.checked_config()))
-    fault = None
+    fault = chosen_settings.settings_fault()
 except startup.StartError as error:
-    fault = error
+    fault = str(error)
 
 
 def on_starting(server: Any) -> None:

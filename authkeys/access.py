@@ -53,21 +53,6 @@ def build(config: RuntimeConfig) -> Access:
     return Access(key_set=key_set, compatibility=config.compatibility)
 
 
-def build_from_what_is_there(config: RuntimeConfig) -> Access | None:
-    """
-    Make the key set of *config* without changing anything on disk; None when it takes a salt and there is none yet.
-
-    Raises:
-        SaltError: The salt is there and cannot be read.
-    """
-    if not config.auth.enabled:
-        return Access(key_set=None, compatibility=config.compatibility)
-    found = salt.load(config.state_dir)
-    if found is None:
-        return None
-    return Access(key_set=KeySet(config.auth.keys, found), compatibility=config.compatibility)
-
-
 def handover(access: Access) -> dict[str, Any] | None:
     """Return what `from_handover` needs in another process, fit for JSON; None when authentication is off."""
     return None if access.key_set is None else access.key_set.handover()
@@ -79,8 +64,3 @@ def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Ac
     if config.auth.enabled != (key_set is not None):
         raise ValueError("a handover is of another configuration")
     return Access(key_set=key_set, compatibility=config.compatibility)
-
-
-def nobody(config: RuntimeConfig) -> Access:
-    """Return the access object of a process that answers no callers: it has no key, and so refuses every one."""
-    return Access(key_set=KeySet((), b"nobody"), compatibility=config.compatibility)

@@ -5,31 +5,23 @@ from __future__ import annotations
 from django.apps import AppConfig
 
 from authkeys import state
-from authkeys.access import build_from_what_is_there
-from authkeys.errors import SaltError
-from runtimeconf.errors import ConfigError
-from runtimeconf.state import get_config
+from runtimeconf import handover
 
 
 class AuthKeysConfig(AppConfig):
-    """Builds the key set from the runtime YAML when Django starts."""
+    """Builds the key set when Django starts, from what the supervisor handed over or from the runtime YAML."""
 
     name = "authkeys"
 
     def ready(self) -> None:
         """
-        Build the key set once, if that changes nothing on disk.
+        Build the key set, or have it built when the first server or request of this process asks for it.
 
-        Django starts for `check` and `help` too, where no YAML may be and no state directory may appear. Whatever
-        stops it here leaves access unbuilt, so nobody may call; a server calls `state.ensure_built` before it binds
-        a port, which makes what is missing or says what is wrong. In a process that was forked from such a server the
-        key set is there already, and the keys are not.
+        What a supervisor handed over is at hand. The YAML is not read yet: Django starts for `check`, `help` and the
+        client commands too, where no YAML may be and no state directory may appear. A server asks before it binds a
+        port, and stops when the key set cannot be built; until it is built, nobody may call.
         """
-        if state.is_built():
-            return
-        try:
-            access = build_from_what_is_there(get_config())
-        except (ConfigError, SaltError):
-            return
-        if access is not None:
-            state.set_access(access)
+        if handover.received() is None:
+            state.build_on_demand()
+        else:
+            state.ensure_built()

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +25,7 @@ from datasets.errors import SourceError
 from datasets.sources.source import Bound, Value
 from datasets.sql import identifier, literal
 from queryengine.catalog import Column
-from runtimeconf.model import DatasetConfig
+from runtimeconf.model import DatasetConfig, RefreshMode
 
 #: The types whose values are in an order that can be one of time. Not texts: '10' would be older than '9'.
 _ORDERED = re.compile(
@@ -51,6 +51,17 @@ def time_column_of(dataset: DatasetConfig) -> str | None:
     """Return the `time_column` that refreshes of *dataset* go by; None when each of them replaces all rows."""
     acceleration = dataset.acceleration
     return dataset.time_column if acceleration.enabled and acceleration.refresh_mode == "append" else None
+
+
+def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
+    """
+    Return *dataset* as a load in *mode* takes it; None: as declared.
+
+    A full load of a dataset that is appended to otherwise still has to keep its time.
+    """
+    if mode != "append" or dataset.acceleration.refresh_mode == "append":
+        return dataset
+    return replace(dataset, acceleration=replace(dataset.acceleration, refresh_mode="append"))
 
 
 @dataclass(frozen=True, slots=True)

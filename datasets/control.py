@@ -8,10 +8,14 @@ asks it over the control socket. Both are a `DatasetControl`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from datasets.errors import DatasetError
+from queryengine.catalog import Signature, manifest_path, signature
+from runtimeconf.model import RefreshMode
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
@@ -76,13 +80,22 @@ class DatasetControl(Protocol):
     def is_loaded(self) -> bool:
         """Say whether there is data to serve of every dataset."""
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
         """
         Ask for a refresh; a waiting one is joined, and its run returned.
+
+        Args:
+            name: The dataset, whatever the case of its letters.
+            refresh_sql: What this run keeps of the source; None: as declared.
+            mode: What this run does with the rows that are served; None: as declared.
+            jitter_max_s: This run begins up to so many seconds later, by chance.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
             AccelerationDisabledError: The dataset is read once at start only.
+            TimeColumnMissingError: *mode* is append, and the dataset has no time_column.
             DatasetsUnavailableError: No process answers for the datasets at the moment.
         """
 
@@ -100,21 +113,22 @@ class DatasetRegistry(DatasetControl, Protocol):
     """What `datasets.state` holds: the control of a whole process, which also knows whether it has begun to serve."""
 
     def is_loaded(self) -> bool:
-        """Say whether every dataset was loaded at least once; once true, it stays so while the process lives."""
+        """Say whether there is data to serve of every dataset, as far as was known last."""
 
 
-class LoadedOnce:
-    """Whether *is_loaded* said once that every dataset is. It is not asked again then."""
+class Loaded:
+    """Whether all datasets are served, as *is_loaded* said last; it is asked again when other data is published."""
 
-    def __init__(self, is_loaded: Callable[[], bool]) -> None:
+    def __init__(self, state_dir: Path, is_loaded: Callable[[], bool]) -> None:
+        self._manifest = str(manifest_path(state_dir))
         self._is_loaded = is_loaded
         self._was = False
+        self._published: Signature = None
 
     def look(self) -> bool:
-        """Ask, unless the answer is known; False when nobody answers for the datasets."""
-        if not self._was:
-            try:
-                self._was = self._is_loaded()
-            except DatasetError:
-                return False
+        """Return what was said last when nobody answers for the datasets; False when nobody ever did."""
+        published = signature(self._manifest)
+        if not self._was or published is None or published != self._published:
+            with suppress(DatasetError):
+                self._was, self._published = self._is_loaded(), published
         return self._was

@@ -2,8 +2,9 @@
 Asking the refresher from another process: one JSON line there, one back, over a Unix socket.
 
 A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", "name": ...}` or `{"call": "refresh",
-"name": ..., "refresh_sql": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`, with more
-fields in the error where its class takes more. The socket lies in the state directory, which only its owner may enter.
+"name": ..., "refresh_sql": ..., "mode": ..., "jitter_max_s": ...}`; a reply is `{"result": ...}` or `{"error": {"code":
+..., "message": ...}}`, with more fields in the error where its class takes more. The socket lies in the state
+directory, which only its owner may enter.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from datasets.errors import (
     DatasetError,
     DatasetsUnavailableError,
     StateDirectoryError,
+    TimeColumnMissingError,
     UnknownDatasetError,
 )
 from datasets.history import run_of
 from queryengine.client import ERRORS
 from queryengine.errors import EngineBusyError, QueryError
+from runtimeconf.model import RefreshMode
 from runtimeconf.state_socket import StateSocket
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ _CALLS: tuple[Call, ...] = get_args(Call)
 _ERRORS: Mapping[str, Callable[[str], DatasetError]] = {
     UnknownDatasetError.code: UnknownDatasetError,
     AccelerationDisabledError.code: AccelerationDisabledError,
+    TimeColumnMissingError.code: TimeColumnMissingError,
     DatasetsUnavailableError.code: lambda _name: DatasetsUnavailableError(),
 }
 
@@ -77,6 +81,8 @@ class Request:
     call: Call
     name: str = ""
     refresh_sql: str | None = None
+    mode: RefreshMode | None = None
+    jitter_max_s: float = 0.0
 
 
 def encode_request(request: Request) -> bytes:
@@ -92,15 +98,20 @@ def decode_request(line: bytes) -> Request:
         ProtocolError: It is none.
     """
     fields = _fields(line)
-    if not fields.keys() <= {"call", "name", "refresh_sql"}:
-        raise ProtocolError("a request has the fields call, name and refresh_sql")
+    if not fields.keys() <= {"call", "name", "refresh_sql", "mode", "jitter_max_s"}:
+        raise ProtocolError("a request has the fields call, name, refresh_sql, mode and jitter_max_s")
     name, refresh_sql = fields.get("name", ""), fields.get("refresh_sql")
+    mode, jitter_max_s = fields.get("mode"), fields.get("jitter_max_s", 0.0)
     call = next((call for call in _CALLS if call == fields.get("call")), None)
     if call is None:
         raise ProtocolError("the call is datasets, loaded, history or refresh")
     if not isinstance(name, str) or not isinstance(refresh_sql, str | None):
         raise ProtocolError("the name and the refresh_sql are texts")
-    return Request(call=call, name=name, refresh_sql=refresh_sql)
+    if mode not in (None, *get_args(RefreshMode)):
+        raise ProtocolError("the mode is full, append or null")
+    if type(jitter_max_s) not in (int, float) or not 0 <= jitter_max_s < 1e9:
+        raise ProtocolError("the jitter_max_s is a number of seconds")
+    return Request(call=call, name=name, refresh_sql=refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
 
 
 def encode_error(code: str, message: str, **more: Any) -> bytes:
@@ -165,7 +176,11 @@ def _result(control: DatasetControl, request: Request, judged: threading.Semapho
     if request.call == "history":
         return [asdict(run) for run in control.history(request.name)]
     with _place(judged if request.refresh_sql is not None else None):
-        return asdict(control.request_refresh(request.name, request.refresh_sql))
+        return asdict(
+            control.request_refresh(
+                request.name, request.refresh_sql, mode=request.mode, jitter_max_s=request.jitter_max_s
+            )
+        )
 
 
 @contextmanager
@@ -286,9 +301,12 @@ class ControlClient:
         """As `DatasetControl.is_loaded`; also raises `DatasetsUnavailableError`."""
         return self._ask(Request(call="loaded")) is True
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        result = self._ask(Request(call="refresh", name=name, refresh_sql=refresh_sql))
+        request = Request(call="refresh", name=name, refresh_sql=refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
+        result = self._ask(request)
         return _decoded(lambda: run_of(result))
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:

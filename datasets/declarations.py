@@ -39,18 +39,21 @@ def faults(config: RuntimeConfig, gate: StatementJudge) -> tuple[ConfigFault, ..
 
 def admit_refresh_sql(gate: StatementJudge, dataset: DatasetConfig, sql: str) -> str:
     """
-    Return the text to run for *sql*, one SELECT that reads nothing but its own dataset.
+    Return the text to run for *sql*, one query over the rows of its own dataset.
 
     Raises:
-        StatementError: It cannot be parsed, or is not such a SELECT.
+        StatementError: It cannot be parsed, or is not such a query.
         QueryError: It cannot be judged at the moment.
     """
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":
-        raise StatementNotAllowedError("A refresh_sql must be a SELECT: its rows become the dataset.")
+        raise StatementNotAllowedError(
+            f"The refresh_sql of {dataset.name} must be a query for its rows: SELECT, FROM, WITH or VALUES. SHOW, "
+            "DESCRIBE, SUMMARIZE, EXPLAIN and a PIVOT without IN (...) are not allowed."
+        )
     # The gate turns the views of information_schema into those of a session, which a load does not have.
     if statement.sql.count("_catalog.") > sql.count("_catalog."):
-        raise StatementNotAllowedError("A refresh_sql reads its own dataset only, not information_schema.")
+        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} may not read information_schema.")
     if statement.parameters:
-        raise StatementNotAllowedError("A refresh_sql has no parameters: write the values into it.")
+        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} takes no parameters.")
     return statement.sql

@@ -6,6 +6,7 @@ What can go wrong with datasets.
     DatasetError
     ├── UnknownDatasetError           no dataset has that name
     ├── AccelerationDisabledError     the dataset is read once at start only
+    ├── TimeColumnMissingError        append was asked for, and the dataset has no time_column
     ├── DatasetsUnavailableError      no process answers for the datasets at the moment
     ├── SourceError                   the source cannot be read, or is not what it should be
     │   └── SchemaChangedError        columns or types differ from those served
@@ -45,6 +46,16 @@ class AccelerationDisabledError(DatasetError):
         super().__init__(f"Dataset {name} does not have acceleration enabled.")
 
 
+class TimeColumnMissingError(DatasetError):
+    """A refresh was to append, and nothing declares which rows are newer."""
+
+    code = "time_column_missing"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"Dataset {name} has no time_column, by which refresh_mode append finds newer rows.")
+
+
 class DatasetsUnavailableError(DatasetError):
     """No process answers for the datasets at the moment."""
 
@@ -78,6 +89,11 @@ class SnapshotError(DatasetError):
     """A snapshot cannot be built, verified or published."""
 
     code = "snapshot_error"
+
+
+def not_written(what: str, reason: str | None) -> SnapshotError:
+    """Return the error about *what* the disk did not take; *reason* is the system's, without a path, if it has one."""
+    return SnapshotError(f"{what} cannot be written to the state directory: {reason or 'it failed'}.")
 
 
 class StateDirectoryError(DatasetError):

@@ -27,7 +27,7 @@ from datasets.snapshots import Order, SnapshotBuilder, new_file_name, remove, sc
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf import handover
-from runtimeconf.model import DatasetConfig
+from runtimeconf.model import DatasetConfig, RefreshMode
 from runtimeconf.statedir import remove_ours
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class LoaderProcess:
             self._child.end()
             self._child = None
 
-    def build(
+    def build(  # noqa: PLR0913 (each is a field of the order)
         self,
         dataset: DatasetConfig,
         refresh_sql: str | None,
@@ -84,6 +84,7 @@ class LoaderProcess:
         *,
         served: Snapshot | None = None,
         skip_unchanged: bool = False,
+        mode: RefreshMode | None = None,
     ) -> Snapshot | None:
         """
         As `Builder.build`.
@@ -99,6 +100,7 @@ class LoaderProcess:
             refresh_sql=refresh_sql,
             served=served,
             skip_unchanged=skip_unchanged,
+            mode=mode,
         )
         child = self._running()
         request = {

@@ -9,6 +9,8 @@ something through.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +21,9 @@ import duckdb
 from datasets import append, indexing
 from datasets.append import Watermark
 from datasets.columns import columns_of, count_of, refuse_changes, refuse_excess
-from datasets.errors import SnapshotError, SourceError
+from datasets.errors import SnapshotError, SourceError, not_written
 from datasets.pushdown import wanted_by
+from datasets.sources.formats import DESCRIPTORS
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load, Scan, Wanted
 from datasets.sql import identifier, literal, literals
@@ -35,8 +38,12 @@ TOO_LARGE = (
 #: Types that a table can hold but no answer can show.
 _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 
-#: What the engine says when the snapshot, not the source, is the trouble; the system's words, free of paths.
-_WRITE_FAILURES = re.compile(r"No space left on device|File too large|Input/output error|Disk quota exceeded")
+#: What the engine says when the snapshot, not the source, is the trouble, free of paths.
+_WRITE_ERRNOS = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT)
+_WRITE_FAILURES = re.compile("|".join([*map(os.strerror, _WRITE_ERRNOS), "fsync failed"]))
+
+#: What the engine says in a commit that lacks memory, for which it has no type of error then.
+_WANT_OF_MEMORY = re.compile(rf"{WANT_OF_MEMORY.pattern}|(?:allocate|pin) (?:block|data) of size", re.IGNORECASE)
 
 #: The columns of the view of the source. Not DESCRIBE: that reads a text file once more to find its types.
 _COLUMNS_READ = (
@@ -45,6 +52,10 @@ _COLUMNS_READ = (
 
 #: Where a stream that a SELECT may read more than once is kept meanwhile; it spills as any temporary table does.
 _KEPT = "_rows"
+
+
+#: What a source holds beside the engine comes out of the engine's memory: at most this part of it.
+_MAX_HELD_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ class LoadingEngine:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS FROM temp.{_KEPT}")
                 elif refresh_sql is not None and newer_than is not None:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
-            with deadline.guard(connection), self._explained(connection, scan, refresh_sql):
+            with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
                 written = columns_of(connection, table)
                 refuse_excess(dataset.name, written)
@@ -127,6 +138,24 @@ class LoadingEngine:
             if time is not None:
                 append.check_result(dataset, time, written)
             return Loaded(written, count_of(connection, table), scan.version)
+
+    def columns(self, dataset: DatasetConfig, refresh_sql: str | None, load: Load) -> tuple[Column, ...]:
+        """
+        Return the columns that `load` would write. No rows are read but those by which a text file shows its types.
+
+        Raises:
+            SourceError: The source cannot be read, or *refresh_sql* does not fit it.
+            SnapshotError: The deadline passed.
+        """
+        deadline = load.deadline
+        with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
+            with deadline.guard(connection), self._explained(connection, scan):
+                self._confine(connection, load.scratch / "columns.duckdb", scan)
+                rows = f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
+                if refresh_sql is not None:
+                    _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
+            with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
+                return columns_of(connection, refresh_sql or rows)
 
     def add(self, table: str, new: Path, path: Path, load: Load) -> int:
         """
@@ -167,7 +196,9 @@ class LoadingEngine:
             ":memory:",
             config={
                 "threads": 1,
-                "memory_limit": f"{self.memory_limit_bytes}B",
+                # The stacks of threads count as memory of the process that loads.
+                "async_threads": 1,
+                "memory_limit": f"{self._engine_bytes(scan)}B",
                 "temp_directory": str(load.scratch),
                 "max_temp_directory_size": f"{load.scratch_bytes}B",
                 "autoinstall_known_extensions": False,
@@ -185,19 +216,32 @@ class LoadingEngine:
         finally:
             connection.close()
 
+    def _engine_bytes(self, scan: Scan | None) -> int:
+        """Return what the engine itself may use while it reads *scan*."""
+        held_bytes = scan.held_bytes if scan is not None else 0
+        return self.memory_limit_bytes - min(held_bytes, self.memory_limit_bytes // _MAX_HELD_PART)
+
     def _confine(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> None:
         connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
         connection.execute("ATTACH ':memory:' AS runtime")
         connection.execute("USE runtime")
         connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
+        if any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths):
+            # The engine compares the name that a file has by then. A file that was renamed over has none any more, and
+            # is found below this directory only; a descriptor of what has a name never is.
+            connection.execute(f"SET GLOBAL allowed_directories = {literals([DESCRIPTORS])}")
         connection.execute("SET GLOBAL enable_external_access = false")
         connection.execute("SET GLOBAL lock_configuration = true")
 
     @contextlib.contextmanager
     def _explained(
-        self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refresh_sql: str | None = None
+        self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refreshed: DatasetConfig | None = None
     ) -> Iterator[None]:
-        """Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain."""
+        """
+        Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain.
+
+        *refreshed* is the dataset whose `refresh_sql` runs, if one does.
+        """
         try:
             yield
         except duckdb.InterruptException:
@@ -207,19 +251,20 @@ class LoadingEngine:
         except duckdb.Error as exc:
             text = str(exc)
             is_broken = isinstance(exc, duckdb.FatalException | duckdb.InternalException)
-            if is_broken and WANT_OF_MEMORY.search(text):
+            # A commit writes rows out, and says of itself only that it failed.
+            if (is_broken or isinstance(exc, duckdb.TransactionException)) and _WANT_OF_MEMORY.search(text):
                 raise SnapshotError(TOO_LARGE) from exc
             reason = _WRITE_FAILURES.search(text)
             if scan is None or str(self.state_dir) in text or (is_broken and reason is not None):
-                raise SnapshotError(
-                    f"The snapshot cannot be written: {reason[0] if reason else 'the engine failed'}."
-                ) from exc
+                failed = SnapshotError("The snapshot cannot be written: the engine failed.")
+                raise (not_written("The snapshot", reason[0]) if reason else failed) from exc
             if is_broken:
                 raise SourceError(
                     "The engine broke off: the source, or what the refresh_sql makes of it, is not what it can take."
                 ) from exc
-            if refresh_sql is not None and not any(path in text for path in scan.paths):
-                raise SourceError(f"The refresh_sql failed: {text.partition(chr(10))[0].rstrip('.')[:300]}.") from exc
+            if refreshed is not None and not any(path in text for path in scan.paths):
+                said = text.partition("\n")[0].rstrip(".")[:300]
+                raise SourceError(f"The refresh_sql of {refreshed.name} failed: {said}.") from exc
             raise scan.explain(connection, exc) from exc
 
 

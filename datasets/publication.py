@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from datasets.errors import SnapshotError, StateDirectoryError
+from datasets.errors import SnapshotError, StateDirectoryError, not_written
 from datasets.snapshots import (
     SCRATCH_DIRECTORIES,
     SNAPSHOT_FILES,
@@ -40,6 +40,8 @@ from runtimeconf.statedir import remove_ours
 logger = logging.getLogger(__name__)
 
 _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
+#: The inode of a file, its size, and when it was last changed.
+_Look = tuple[int, int, int]
 
 
 class Publication:
@@ -59,6 +61,7 @@ class Publication:
         self._lock = threading.Lock()  # of who replaces the manifest
         self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
         self._seen: Signature = None  # of the manifest that is known to be right
+        self._looks: dict[str, _Look | None] = {}  # of the files of snapshots that are known to be good
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._serve(self._recover(datasets))
@@ -101,7 +104,7 @@ class Publication:
                 is_durable = write_manifest(self._state_dir, manifest)
             except OSError as exc:
                 self.discard(snapshot)
-                raise SnapshotError(f"The snapshot cannot be published: {exc.strerror}.") from exc
+                raise not_written("The manifest of published data", exc.strerror) from exc
             if superseded is not None:
                 self._superseded.append(superseded)
             self._serve(manifest)
@@ -113,6 +116,36 @@ class Publication:
             gone, self._superseded = self._superseded, []
         for old in gone:
             self.discard(old)
+
+    def withdraw_damaged(self) -> dict[str, str]:
+        """
+        Stop serving the snapshots whose file is gone or damaged, and delete what is left of them.
+
+        A file is read only if it looks otherwise than it did when it was last known to be good.
+
+        Returns:
+            What is wrong with each, by the name of its dataset.
+        """
+        faults = self._faults()
+        if not faults:
+            return {}
+        with self._lock:
+            withdrawn = [snapshot for snapshot in self._manifest.snapshots if snapshot.file in faults]
+            if not withdrawn:  # They were superseded meanwhile.
+                return {}
+            kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
+            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=kept)
+            # Before anybody can see it: who does asks what is served.
+            self._serve(manifest)
+            self._seen = None
+            with suppress(OSError):  # `restore` tries again.
+                write_manifest(self._state_dir, manifest)
+                self._seen = self._signature()
+        for snapshot in withdrawn:
+            self.discard(snapshot)
+        with suppress(OSError):  # The load says so.
+            (self._state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+        return {snapshot.dataset: faults[snapshot.file] for snapshot in withdrawn}
 
     def restore(self) -> None:
         """
@@ -139,7 +172,7 @@ class Publication:
             try:
                 write_manifest(self._state_dir, manifest)
             except OSError as exc:
-                raise SnapshotError(f"The manifest of published data cannot be written: {exc.strerror}.") from exc
+                raise not_written("The manifest of published data", exc.strerror) from exc
             self._serve(manifest)
 
     def discard(self, snapshot: Snapshot) -> None:
@@ -151,8 +184,36 @@ class Publication:
         self._manifest, self._seen = manifest, self._signature()
         self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
 
+        self._looks = {
+            file: self._looks.get(file) or self._look(file) for file in (one.file for one in manifest.snapshots)
+        }
+
     def _signature(self) -> Signature:
         return signature(str(manifest_path(self._state_dir)))
+
+    def _faults(self) -> dict[str, str]:
+        """Return what is wrong with published snapshots, by the name of their file."""
+        faults = {}
+        with Verifier(self._state_dir) as verifier:
+            for snapshot in self._manifest.snapshots:
+                look = self._look(snapshot.file)
+                if look is not None and look == self._looks.get(snapshot.file):
+                    continue
+                try:
+                    verifier.verify(snapshot)
+                except SnapshotError as exc:
+                    faults[snapshot.file] = str(exc)
+                else:
+                    self._looks[snapshot.file] = look
+        return faults
+
+    def _look(self, file: str) -> _Look | None:
+        """Return what tells a snapshot's file that was touched: nobody can set the time of its last change."""
+        try:
+            found = (self._state_dir / SNAPSHOT_DIRECTORY / file).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_ctime_ns
 
     def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
         try:

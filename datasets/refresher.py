@@ -4,7 +4,8 @@ Keep the published data of every dataset fresh: two loads at once at most, and o
 A refresh is a run that waits in one queue, whoever asked for it: the start of the runtime, the clock, or a caller.
 Of a dataset at most one run is under way and one more waits; who asks again joins the one that waits. When two callers
 ask for different `refresh_sql`, the later one decides for both: a load replaces all data, so the earlier one's would
-not have been seen beyond the end of the later one. The clock joins what waits as it is.
+not have been seen beyond the end of the later one. It is a full load when one of them asks for one, and begins when the
+first of them would have it begin. The clock joins what waits as it is, and lets it begin.
 
 What nobody asked for leaves a source unread that has not changed since it was loaded.
 """
@@ -17,7 +18,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,13 +26,20 @@ from datasets import schedule
 from datasets.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
 from datasets.deadline import Deadline
 from datasets.declarations import StatementJudge, admit_refresh_sql
-from datasets.errors import AccelerationDisabledError, DatasetError, SchemaChangedError, UnknownDatasetError
+from datasets.errors import (
+    AccelerationDisabledError,
+    DatasetError,
+    SchemaChangedError,
+    SnapshotError,
+    TimeColumnMissingError,
+    UnknownDatasetError,
+)
 from datasets.history import History
 from datasets.publication import Publication
 from datasets.snapshots import Builder, SnapshotBuilder, compare_columns, refresh_sql_of
 from datasets.wallclock import seconds_since, utc_in, utc_now
 from queryengine.catalog import Snapshot
-from runtimeconf.model import DatasetConfig, RuntimeConfig
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +52,9 @@ REST_S = 20.0
 #: At most one line of log about a failing dataset in so many seconds.
 _LOG_INTERVAL_S = 60.0
 
+#: Seconds between two looks at the files that are published.
+LOOK_S = 1.0
+
 _random = secrets.SystemRandom()
 
 
@@ -52,13 +63,15 @@ class _Turn:
     """
     A run that waits, and the SELECT it is to run, None for all of the source.
 
-    `skips` says that it may leave an unchanged source unread.
+    `skips` says that it may leave an unchanged source unread. It does not begin before `begins`, by the clock.
     """
 
     entry: _Entry
     run: RefreshRun
     sql: str | None
     skips: bool
+    mode: RefreshMode
+    begins: float
 
 
 @dataclass(slots=True)
@@ -143,6 +156,7 @@ class Refresher:
             threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
             for builder in builders or [SnapshotBuilder.of(config)] * MAX_LOADS
         ]
+        self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
     def start(self) -> None:
         """Load every dataset, in the order of the YAML, and keep them fresh."""
@@ -156,6 +170,7 @@ class Refresher:
                     queued.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
             self._history.put(*queued)
         self._start_threads()
+        self._watcher.start()
 
     def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
         """
@@ -187,10 +202,11 @@ class Refresher:
             self._stop.set()
             self._condition.notify_all()
         end = time.monotonic() + timeout_s
-        for thread in self._threads:
+        threads = [*self._threads, self._watcher]
+        for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, end - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
+        if any(thread.is_alive() for thread in threads):
             return False
         self._history.interrupt()
         return True
@@ -204,7 +220,9 @@ class Refresher:
         with self._condition:
             return tuple(map(self._state, self._entries.values()))
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
         """
         As `DatasetControl.request_refresh`.
 
@@ -215,12 +233,14 @@ class Refresher:
         entry = self._entry(name)
         if not entry.config.acceleration.enabled:
             raise AccelerationDisabledError(entry.config.name)
+        if mode == "append" and entry.config.time_column is None:
+            raise TimeColumnMissingError(entry.config.name)
         if refresh_sql is None:
             sql = entry.config.acceleration.refresh_sql
         else:
             sql = admit_refresh_sql(self._gate, entry.config, refresh_sql)
         with self._condition:
-            return self._enqueue(entry, sql, skips=False)
+            return self._enqueue(entry, sql, skips=False, mode=mode, delay_s=self._chance() * jitter_max_s)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
@@ -273,20 +293,30 @@ class Refresher:
             bytes=None if snapshot is None else snapshot.size_bytes,
         )
 
-    def _enqueue(self, entry: _Entry, sql: str | None, *, skips: bool) -> RefreshRun:
+    def _enqueue(
+        self, entry: _Entry, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+    ) -> RefreshRun:
         """Have the dataset wait for a load; *skips* is said by those whom nobody asked, who change nothing."""
-        if entry.waiting is not None:
+        turn = entry.waiting
+        if turn is None:
+            run = self._queued(entry, sql, skips=skips, mode=mode, delay_s=delay_s)
+            self._history.put((entry.config.name, run))
+        else:
+            run = turn.run
+            turn.begins = min(turn.begins, self._now() + delay_s)
             if not skips:
-                entry.waiting.sql, entry.waiting.skips = sql, False
-            return entry.waiting.run
-        run = self._queued(entry, sql, skips=skips)
-        self._history.put((entry.config.name, run))
+                turn.sql, turn.skips = sql, False
+                if (mode or entry.config.acceleration.refresh_mode) == "full":
+                    turn.mode = "full"
         self._condition.notify_all()
         return run
 
-    def _queued(self, entry: _Entry, sql: str | None, *, skips: bool) -> RefreshRun:
+    def _queued(
+        self, entry: _Entry, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+    ) -> RefreshRun:
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
-        entry.waiting = _Turn(entry, run, sql, skips)
+        mode = mode or entry.config.acceleration.refresh_mode
+        entry.waiting = _Turn(entry, run, sql, skips, mode, self._now() + delay_s)
         self._queue.append(entry.waiting)
         return run
 
@@ -314,7 +344,8 @@ class Refresher:
                         entry.due = None
                         self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
                 # A dataset that is being loaded lets the others pass, and keeps its place before them.
-                turn = next((turn for turn in self._queue if not turn.entry.is_running), None)
+                free = [turn for turn in self._queue if not turn.entry.is_running]
+                turn = next((turn for turn in free if turn.begins <= now), None)
                 if turn is not None:
                     self._queue.remove(turn)
                     self._begin(turn)
@@ -323,7 +354,7 @@ class Refresher:
                 if left_s <= 0:
                     return None
                 due = (entry.due - now for entry in self._entries.values() if entry.due is not None)
-                wait_s = min([left_s, *due])
+                wait_s = min([left_s, *due, *(turn.begins - now for turn in free)])
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 
@@ -366,7 +397,9 @@ class Refresher:
         deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
         served = self._publication.snapshot(dataset.name)
         try:
-            snapshot = builder.build(dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips)
+            snapshot = builder.build(
+                dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips, mode=turn.mode
+            )
             if snapshot is None:
                 self._publication.restore()
                 return _outcome(served, unchanged=True)
@@ -385,6 +418,26 @@ class Refresher:
             logger.exception("The refresh of dataset %s failed", dataset.name)
             return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
         return _outcome(snapshot)
+
+    def _watch(self) -> None:
+        """Have what is lost of the published data loaded again, until the refresher stops."""
+        while not self._stop.wait(LOOK_S):
+            try:
+                self._reload(self._publication.withdraw_damaged())
+                self._publication.restore()
+            except SnapshotError as exc:
+                logger.warning("%s", exc)
+            except Exception:  # Want of memory or descriptors, say: the next look may have them.
+                logger.exception("The published data cannot be looked at")
+
+    def _reload(self, faults: Mapping[str, str]) -> None:
+        """Load the datasets again that are served no longer, and say why they are not."""
+        with self._condition:
+            for name, fault in faults.items():
+                logger.warning("%s It is loaded from the source again.", fault)
+                entry = self._entry(name)
+                entry.error, entry.loaded_here = fault, False
+                self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
 
     def _next_due(self, entry: _Entry) -> float | None:
         if not self._is_scheduled:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datasets.control import LoadedOnce
+from datasets.control import Loaded
 from datasets.control_socket import ControlClient
 from runtimeconf.model import RuntimeConfig
 
@@ -13,8 +13,8 @@ class RemoteDatasets(ControlClient):
     def __init__(self, config: RuntimeConfig) -> None:
         # A statement waits for an engine worker like any other, and is judged under the same time limit.
         super().__init__(config.state_dir, judging_s=config.query.queue_timeout_s + config.query.timeout_s)
-        self._loaded_once = LoadedOnce(super().is_loaded)
+        self._loaded = Loaded(config.state_dir, super().is_loaded)
 
     def is_loaded(self) -> bool:
         """As `DatasetRegistry.is_loaded`."""
-        return self._loaded_once.look()
+        return self._loaded.look()

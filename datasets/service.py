@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 
-from datasets.control import DatasetControl, DatasetState, LoadedOnce, RefreshRun
+from datasets.control import DatasetControl, DatasetState, Loaded, RefreshRun
 from datasets.control_socket import ControlClient, ControlServer
 from datasets.declarations import StatementJudge
 from datasets.errors import DatasetError, DatasetsUnavailableError, StateDirectoryError, UnknownDatasetError
@@ -21,7 +21,7 @@ from datasets.refresher import Refresher
 from datasets.snapshots import Builder
 from queryengine.gate import Gate
 from runtimeconf.errors import StateDirError
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import RefreshMode, RuntimeConfig
 from runtimeconf.statedir import file_id, prepare_state_dir
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class DatasetService:
         self._directory: tuple[int, int] | None = None
         self._said = ""
         self._watcher = threading.Thread(target=self._watch, name="datasets-watcher", daemon=True)
-        self._loaded_once = LoadedOnce(lambda: self._control().is_loaded())
+        self._loaded = Loaded(config.state_dir, lambda: self._control().is_loaded())
 
     def start(self) -> None:
         """
@@ -141,16 +141,18 @@ class DatasetService:
         self._lock.release()
 
     def is_loaded(self) -> bool:
-        """Say whether every dataset was loaded at least once; once true, it stays so while this process lives."""
-        return self._loaded_once.look()
+        """As `DatasetRegistry.is_loaded`."""
+        return self._loaded.look()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
         return self._control().datasets()
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, refresh_sql)
+        return self._control().request_refresh(name, refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""

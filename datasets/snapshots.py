@@ -24,7 +24,7 @@ import duckdb
 from datasets import append, indexing
 from datasets.columns import columns_of, count_of, refuse_changes
 from datasets.deadline import Deadline
-from datasets.errors import SchemaChangedError, SnapshotError
+from datasets.errors import SchemaChangedError, SnapshotError, not_written
 from datasets.loading import TOO_LARGE, Loaded, LoadingEngine
 from datasets.sources.registry import source_of
 from datasets.sources.source import Load
@@ -32,7 +32,7 @@ from datasets.sql import identifier, literal, literals
 from datasets.wallclock import utc_now
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
-from runtimeconf.model import DatasetConfig, RuntimeConfig
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from runtimeconf.statedir import remove_ours
 
 #: Below the state directory: a directory for each load, where it spills. It is emptied at each start.
@@ -175,7 +175,7 @@ def new_file_name(dataset: DatasetConfig) -> str:
 class Builder(Protocol):
     """What loads a dataset."""
 
-    def build(
+    def build(  # noqa: PLR0913 (each is a field of the order)
         self,
         dataset: DatasetConfig,
         refresh_sql: str | None,
@@ -183,6 +183,7 @@ class Builder(Protocol):
         *,
         served: Snapshot | None = None,
         skip_unchanged: bool = False,
+        mode: RefreshMode | None = None,
     ) -> Snapshot | None:
         """
         Read the source and leave a verified file that survives a loss of power. Nothing is published yet.
@@ -193,6 +194,8 @@ class Builder(Protocol):
             deadline: What ends the build early.
             served: What is published of the dataset, which must stay in place until this returns.
             skip_unchanged: Whether a source that has not changed since *served* may be left unread.
+            mode: Whether all rows are replaced or the newer ones added to *served*; None: as *dataset* says. To append
+                it needs a `time_column`.
 
         Returns:
             The new snapshot; None when there is nothing to publish: *served* is what the source holds, which takes
@@ -218,6 +221,7 @@ class Order:
     refresh_sql: str | None = None
     served: Snapshot | None = None
     skip_unchanged: bool = False
+    mode: RefreshMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +246,7 @@ class SnapshotBuilder:
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
         )
 
-    def build(
+    def build(  # noqa: PLR0913 (each is a field of the order)
         self,
         dataset: DatasetConfig,
         refresh_sql: str | None,
@@ -250,6 +254,7 @@ class SnapshotBuilder:
         *,
         served: Snapshot | None = None,
         skip_unchanged: bool = False,
+        mode: RefreshMode | None = None,
     ) -> Snapshot | None:
         """As `Builder.build`."""
         order = Order(
@@ -258,6 +263,7 @@ class SnapshotBuilder:
             refresh_sql=refresh_sql,
             served=served,
             skip_unchanged=skip_unchanged,
+            mode=mode,
         )
         with Verifier(self.state_dir) as verifier:
             return self.carry_out(order, deadline, verifier)
@@ -293,7 +299,7 @@ class SnapshotBuilder:
             deadline.check()
         except OSError as exc:
             remove(path)
-            raise SnapshotError(f"The snapshot of {dataset.name} cannot be written: {exc.strerror}.") from exc
+            raise not_written(f"The snapshot of {dataset.name}", exc.strerror) from exc
         except MemoryError as exc:
             remove(path)
             raise SnapshotError(TOO_LARGE) from exc
@@ -304,16 +310,16 @@ class SnapshotBuilder:
 
     def _content(self, order: Order, path: Path, load: Load, verifier: Verifier) -> Loaded | None:
         """Write the file; None when what is served needs no other."""
-        dataset, served = order.dataset, order.served
+        dataset, served = append.in_mode(order.dataset, order.mode), order.served
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
-        by_time = append.time_column_of(dataset)
-        may_append = served is not None and by_time is not None and served.source == fingerprint(dataset)
+        by_time = None if order.mode == "full" else append.time_column_of(dataset)
+        may_append = served is not None and by_time is not None and served.source == fingerprint(order.dataset)
         if served is None or not (may_skip or may_append) or not verifier.is_good(served):
             return self._engine.load(dataset, order.refresh_sql, path, load)
         if may_skip:
             return None
         try:
-            return self._appended(order, served, path, load)
+            return self._appended(order, dataset, served, path, load)
         except SchemaChangedError:
             if dataset.on_schema_change == "fail":
                 raise
@@ -326,14 +332,16 @@ class SnapshotBuilder:
             return False
         return not source_of(order.dataset).has_changed(version.removeprefix(prefix), load)
 
-    def _appended(self, order: Order, served: Snapshot, path: Path, load: Load) -> Loaded | None:
+    def _appended(
+        self, order: Order, dataset: DatasetConfig, served: Snapshot, path: Path, load: Load
+    ) -> Loaded | None:
         """
         Write what is served and what is newer; None when nothing is.
 
         The newer rows have a file of their own first, so that nothing is copied for none, and their number is no
         matter of memory.
         """
-        dataset, old = order.dataset, snapshot_path(self.state_dir, served)
+        old = snapshot_path(self.state_dir, served)
         last = self._engine.watermark(dataset.name, str(dataset.time_column), old, load)
         if last is None:
             return self._engine.load(dataset, order.refresh_sql, path, load)
@@ -343,7 +351,9 @@ class SnapshotBuilder:
         if not loaded.rows:
             return None
         append.copy(old, path, load.deadline)
-        return replace(loaded, rows=self._engine.add(dataset.name, new, path, load))
+        # Where all rows are replaced otherwise, the next refresh is to read those that are gone from the source.
+        version = loaded.version if dataset is order.dataset else None
+        return replace(loaded, rows=self._engine.add(dataset.name, new, path, load), version=version)
 
     @property
     def _engine(self) -> LoadingEngine:

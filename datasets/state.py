@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from datasets.control import DatasetRegistry
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from datasets.errors import DatasetsUnavailableError
 
+if TYPE_CHECKING:  # Django's start imports this module for client commands too, which are to start fast.
+    from datasets.control import DatasetRegistry
+
 _control: DatasetRegistry | None = None
+_start: Callable[[], object] | None = None
 
 
 def get_datasets() -> DatasetRegistry:
@@ -15,6 +21,8 @@ def get_datasets() -> DatasetRegistry:
     Raises:
         DatasetsUnavailableError: Nobody does: the runtime has not started them, or has stopped them.
     """
+    if _control is None and _start is not None:
+        _start()
     if _control is None:
         raise DatasetsUnavailableError
     return _control
@@ -22,5 +30,11 @@ def get_datasets() -> DatasetRegistry:
 
 def set_datasets(control: DatasetRegistry | None) -> None:
     """Make *control* answer from now on; None forgets."""
-    global _control  # noqa: PLW0603 - the one accessor of this room's state
-    _control = control
+    global _control, _start
+    _control, _start = control, None
+
+
+def start_on_demand(start: Callable[[], object]) -> None:
+    """Have *start*, which sets a control, called when one is asked for before anybody has set one."""
+    global _start  # noqa: PLW0603 - as above
+    _start = start

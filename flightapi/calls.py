@@ -32,14 +32,18 @@ QUERY_ID = "x-query-id"
 
 #: Seconds that a call waits for the next message of its client.
 IDLE_S = 30.0
-#: The same for a handshake, which may come from anybody.
-HANDSHAKE_IDLE_S = 10.0
+#: The same for a handshake, which may come from anybody, its turn included: with a tick, two seconds.
+HANDSHAKE_IDLE_S = 1.5
 #: The same for both once the server stops.
 STOPPING_IDLE_S = 1.0
 #: Seconds that a client may take nothing, beyond the time limit of statements: all that could follow then is an error.
 SEND_GRACE_S = 30.0
 
-_TICK_S = 1.0
+#: Seconds between two looks at who has kept a call waiting.
+TICK_S = 0.5
+
+
+_ENDED = Refusal(status=grpc.StatusCode.CANCELLED, code="cancelled", message="The client kept the call waiting.")
 
 
 class CallEndedError(Exception):
@@ -65,9 +69,10 @@ class _Wait:
 
 
 class IdleClock:
-    """Ends calls whose client does nothing. One thread, until `close`."""
+    """Ends calls whose client does nothing, looking every *tick_s* seconds. One thread, until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick_s: float = TICK_S) -> None:
+        self._tick_s = tick_s
         # Every message is waited for: each use of this is one step of the interpreter, so it needs no lock. A tuple of
         # it would not be one: the garbage collector may run in between, and let another thread go on.
         self._waits: set[_Wait] = set()
@@ -86,7 +91,7 @@ class IdleClock:
         return _Wait(self._waits, time.monotonic() + seconds, end, message=message)
 
     def each_tick(self, act: Callable[[], None]) -> None:
-        """Call *act*, which does not fail, about once a second."""
+        """Call *act*, which does not fail, with every tick, twice a second."""
         self._housekeeping.append(act)
 
     def begin_stop(self) -> None:
@@ -99,7 +104,7 @@ class IdleClock:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed.wait(_TICK_S):
+        while not self._closed.wait(self._tick_s):
             now = time.monotonic()
             is_silent = now >= self._stops_by
             for wait in self._waits.copy():
@@ -125,6 +130,7 @@ class Call:
         self._requests = requests
         self._clock = clock
         self._idle_s = idle_s
+        self._is_ended = False
         self._last_words: tuple[tuple[str, str], ...] = ()
         self.say_last(REQUEST_ID, self.request_id)
 
@@ -138,7 +144,7 @@ class Call:
         Give each message of the client, serialised, until it has sent its last.
 
         Raises:
-            grpc.RpcError: The call ended: the client left, or sent nothing for too long.
+            grpc.RpcError, CallEndedError: The call ended: the client left, or sent nothing for too long.
         """
         while (message := self._next()) is not None:
             yield message
@@ -149,7 +155,7 @@ class Call:
 
         Raises:
             MalformedMessageError: There is none.
-            grpc.RpcError: As `messages`.
+            grpc.RpcError, CallEndedError: As `messages`.
         """
         message = self._next()
         if message is None:
@@ -157,12 +163,21 @@ class Call:
         return message
 
     def _next(self) -> bytes | None:
-        with self._clock.limit(self._idle_s, self.context.cancel, message=True):
-            return next(self._requests, None)
+        with self._clock.limit(self._idle_s, self.end, message=True):
+            message = next(self._requests, None)
+        if message is None and self._is_ended:
+            # gRPC tells a stream that was ended here from one that its client has closed only some of the time.
+            end_call(self.context, _ENDED)
+        return message
 
-    def taken_within(self, seconds: float) -> AbstractContextManager[None]:
-        """End the RPC when the block, in which the client takes an answer, has not been left in *seconds*."""
-        return self._clock.limit(seconds, self.context.cancel)
+    def end(self) -> None:
+        """End the RPC, which its client has kept waiting for too long. It may be called in any thread."""
+        self._is_ended = True
+        self.context.cancel()
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """End the RPC when the block, in which the client is waited for, has not been left in *seconds*."""
+        return self._clock.limit(seconds, self.end)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call *callback* when the RPC has ended in any way, once, or now when it has already. It must not block."""
@@ -230,7 +245,7 @@ def many_answers(
         call = begin(requests, context)
         try:
             for answer in act(call):
-                with call.taken_within(send_s):
+                with call.within(send_s):
                     yield answer
         except (grpc.RpcError, CallEndedError):
             raise

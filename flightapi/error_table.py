@@ -56,6 +56,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     flight.NotFoundError: StatusCode.NOT_FOUND,
     flight.UnknownTicketError: StatusCode.NOT_FOUND,
     flight.UnknownPreparedStatementError: StatusCode.NOT_FOUND,
+    flight.HandshakesBusyError: StatusCode.RESOURCE_EXHAUSTED,
     flight.ReadOnlyError: StatusCode.PERMISSION_DENIED,
     flight.UnsupportedError: StatusCode.UNIMPLEMENTED,
     data.DatasetError: StatusCode.INTERNAL,

@@ -12,6 +12,7 @@ What can be wrong with a Flight call, before or after its statement runs.
     ├── NotFoundError                   the caller names something that is not there
     │   ├── UnknownTicketError          a ticket that this runtime did not give out
     │   └── UnknownPreparedStatementError   a prepared statement that is closed, expired or was never made
+    ├── HandshakesBusyError             more handshakes wait for their message than are read
     ├── ReadOnlyError                   the call would write
     ├── UnsupportedError                the format has it and the runtime does not
 
@@ -86,6 +87,17 @@ class UnknownPreparedStatementError(NotFoundError):
 
     def __init__(self) -> None:
         super().__init__("The prepared statement is unknown: it was closed, it has expired, or it was never made.")
+
+
+class HandshakesBusyError(FlightApiError):
+    """Handshakes whose message does not come keep this one from being read."""
+
+    code = "handshakes_busy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Too many handshakes wait for their message: try again, or send the metadata authorization: Bearer <key>."
+        )
 
 
 class ReadOnlyError(FlightApiError):

@@ -8,13 +8,15 @@ user and password (`BasicAuth` of `Flight.proto`), and the answer is a message w
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 
 from authkeys import audit
 from flightapi.authentication import Accepted, Judge, Refused, Undecided, refuse_call
-from flightapi.calls import Call
-from flightapi.errors import MalformedMessageError
+from flightapi.calls import HANDSHAKE_IDLE_S, Call
+from flightapi.errors import HandshakesBusyError, MalformedMessageError
 from flightapi.protocol import messages
 from queryengine.process_limits import give_memory_back
 
@@ -28,17 +30,31 @@ MAX_MESSAGE_BYTES = 64 * 1024
 #: and the second as much memory as two messages may have.
 MAX_WAITING = 16
 MAX_READING = 2
-#: Seconds that one waits for its turn to read.
-TURN_S = 2.0
+#: Seconds that one may read while others wait. The message of a client that means it comes right behind its call.
+PATIENCE_S = 0.1
+
+
+class _Waiting:
+    """A handshake that waits for its message; it reads since the time *reads_since*."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.reads_since = math.inf
 
 
 class Handshake:
-    """Answers handshakes by what *judge* says."""
+    """
+    Answers handshakes by what *judge* says.
+
+    Those that wait for their message make room for others, the oldest first: silent ones keep nobody out for long,
+    however many they are.
+    """
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
-        self._room = threading.BoundedSemaphore(MAX_WAITING)
-        self._turn = threading.BoundedSemaphore(MAX_READING)
+        # Oldest first; the first `MAX_READING` of them read.
+        self._waiting: list[_Waiting] = []
+        self._changed = threading.Condition()
 
     def answer(self, call: Call, verdict: Accepted | Undecided) -> Iterator[bytes]:
         """Answer one handshake."""
@@ -55,18 +71,48 @@ class Handshake:
         yield _response(found.presented.encode() or NOTHING.encode())
 
     def _found(self, call: Call) -> Accepted | Refused | None:
-        """Decide by the message of *call*; None when there is none and none is needed."""
-        if not self._room.acquire(blocking=False):
-            return Refused(audit.MISSING)
+        """
+        Decide by the message of *call*; None when there is none and none is needed.
+
+        Raises:
+            HandshakesBusyError: Its turn did not come.
+            grpc.RpcError, CallEndedError: It sent nothing, and was ended.
+        """
+        waiting = _Waiting(call)
+        deadline = time.monotonic() + HANDSHAKE_IDLE_S
+        with self._changed:
+            if len(self._waiting) == MAX_WAITING:
+                self._end(self._waiting[0])
+            self._waiting.append(waiting)
         try:
-            if not self._turn.acquire(timeout=TURN_S):
-                return Refused(audit.MISSING)
-            try:
+            with self._changed:
+                self._wait_for_turn(waiting, deadline)
+            with call.within(deadline - time.monotonic()):
                 return self._read(call)
-            finally:
-                self._turn.release()
         finally:
-            self._room.release()
+            with self._changed:
+                self._leave(waiting)
+
+    def _wait_for_turn(self, waiting: _Waiting, deadline: float) -> None:
+        while waiting not in self._waiting[:MAX_READING]:
+            now = time.monotonic()
+            if now >= deadline or waiting not in self._waiting:
+                raise HandshakesBusyError
+            oldest = self._waiting[0]
+            if now - oldest.reads_since >= PATIENCE_S:
+                self._end(oldest)
+            else:
+                self._changed.wait(min(PATIENCE_S, deadline - now))
+        waiting.reads_since = time.monotonic()
+
+    def _end(self, waiting: _Waiting) -> None:
+        waiting.call.end()
+        self._leave(waiting)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            self._changed.notify_all()
 
     def _read(self, call: Call) -> Accepted | Refused | None:
         message = next(call.messages(), None)

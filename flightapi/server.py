@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import grpc
 
 from authkeys.access import Access
 from flightapi.authentication import Authentication, Judge
+from flightapi.call_threads import CallThreads
 from flightapi.calls import IdleClock
 from flightapi.service import FlightService
 from queryengine.engine import QueryEngine
@@ -74,10 +74,10 @@ class FlightServer:
         judge = Judge(access)
         logging.getLogger(_GRPC_LOGGER).addFilter(_is_harmless)
         self._clock = IdleClock()
-        self._pool = ThreadPoolExecutor(limits.calls, thread_name_prefix="flight")
+        self._threads = CallThreads(limits.calls)
         self._stopped = threading.Event()
         self._server = grpc.server(
-            self._pool,
+            self._threads,
             handlers=[FlightService(config, engine, judge, self._clock)],
             interceptors=[Authentication(judge)],
             options=_options(limits),
@@ -106,7 +106,7 @@ class FlightServer:
     def close(self) -> None:
         """End everything."""
         self._server.stop(None)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._clock.close()
 
     def _bind(self, config: RuntimeConfig) -> int:

@@ -90,7 +90,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         verdict = details.verdict
         if details.method == METHODS["Handshake"].path:
             answer = partial(self._handshake.answer, verdict=verdict)
-            return many_answers(answer, self._begin(verdict, HANDSHAKE_IDLE_S), HANDSHAKE_IDLE_S)
+            return many_answers(answer, self._begin(verdict, HANDSHAKE_IDLE_S), SEND_GRACE_S)
         if not isinstance(verdict, Accepted):
             raise TypeError("A call that nobody decided about.")
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))

@@ -8,7 +8,9 @@ One that is not, after all, is computed again: nothing of it was sent. So that c
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import Any, Final
+
+import duckdb
 
 #: A brief answer has so many rows at most.
 BRIEF_ROWS: Final = 100
@@ -42,3 +44,15 @@ class BriefAnswers:
             if len(self._brief) == _MOST_PATTERNS and pattern not in self._brief:
                 del self._brief[next(iter(self._brief))]
             self._brief[pattern] = brief
+
+
+def brief_rows(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]] | None:
+    """Return all rows of *result*, or None as soon as they are many or long: of long texts few have room as objects."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while (row := result.fetchone()) is not None:
+        size += sum([len(value) for value in row if isinstance(value, str | bytes)])
+        if len(rows) == BRIEF_ROWS or size > BRIEF_BYTES:
+            return None
+        rows.append(row)
+    return rows

@@ -18,21 +18,21 @@ patience, `{"do":"hurry","id"}` ends the patience and `{"do":"leave","id"}` the 
 `{"do":"runs","place","id","sql","started"}` says what a place is used for now (no id: for nothing),
 `{"do":"leave","place"}` gives it back (`"kill"` names a statement whose worker is killed first);
 `{"do":"active","ask","key"}` lists the statements of a key, `{"do":"cancel","ask","key","id"}` stops one; a statement
-with `"inner":true` is the runtime's own, and no caller's to see or stop. To a client:
-`{"is":"admitted","id","key","place"}`, `{"is":"busy"|"stopping","id"}` about its statements, `{"is":"recall","place"}`
-when a place is to be given back after the statement that it is used for, `{"is":"cancel","id"}` when somebody stops a
-statement, `{"is":"active"|"cancelled","ask"}` as answers, and `{"is":"status","alive","killed","stopping"}` every
-second and on any change.
+with `"inner":true` is the runtime's own, and no caller's to see or stop. `{"do":"told","ask"}` says that all is told.
+
+To a client: `{"is":"admitted","id","key","place"}`, `{"is":"busy"|"stopping","id"}` about its statements,
+`{"is":"recall","place"}` when a place is to be given back after the statement that it is used for,
+`{"is":"cancel","id"}` when somebody stops a statement, `{"is":"tell","ask"}` when another client asks about the
+statements of all and this one is to tell what its places are used for now, `{"is":"active"|"cancelled","ask"}` as
+answers, and `{"is":"status","alive","killed","stopping"}` every second and on any change.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 import selectors
-import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
@@ -40,10 +40,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queryengine.admission import Standing, Ticket, Turns
-from queryengine.engine import ACTIVE_SQL_CHARACTERS
+from queryengine.admission import Standing, Turns
+from queryengine.broker_records import Client, Place, Question, Statement, number, text
 from queryengine.errors import EngineBusyError
-from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+from queryengine.frames import FrameError, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
 from runtimeconf.state_socket import StateSocket
 
@@ -55,89 +55,19 @@ BROKER_SOCKET = "broker.sock"
 STATUS_INTERVAL_S = 0.9
 #: A client that has not read this much is dropped: more than any list of statements that one can ask for.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-#: The longest message a client has reason to send, with room: the statement in it is cut. Nothing longer is waited for.
-MAX_MESSAGE_BYTES = 64 * 1024
 #: So long a client process keeps a place that another one wants for the same key.
 QUANTUM_S = 0.02
 #: A statement that has waited so long may have a place of its key from any process, whatever share its own has.
 SHARE_S = 0.2
-#: A place that was called back and does not come for so long is not counted on: another one is called back.
-RECALL_S = 0.02
+#: Who asks about the statements of all waits so long for a process that does not tell of its own.
+TOLD_S = 0.5
 #: In so many looks in a row no worker ran a statement while another worker was free to: then it has ended.
 UNSEEN_LOOKS = 3
-#: A place moves on if its client has told within this time that it is used for another statement.
-MOVES_S = 0.15
 
 _RECEIVE_BYTES = 64 * 1024
 _BACKLOG = 128
 #: How long the broker waits that cannot accept a client, for want of descriptors for example.
 _REFUSED_ACCEPT_S = 0.1
-
-
-class _Statement:
-    """A statement that waits, or that a place is used for."""
-
-    __slots__ = ("client", "id", "is_inner", "key", "serial", "since", "sql", "started", "ticket", "waits_until")
-
-    ticket: Ticket
-
-    def __init__(self, client: _Client, fields: dict[str, Any], key: str, serial: int) -> None:
-        self.client = client
-        self.id = _text(fields, "id")
-        self.key = key
-        self.is_inner = fields.get("inner") is True
-        self.sql = _text(fields, "sql")[:ACTIVE_SQL_CHARACTERS]
-        self.started = _text(fields, "started")
-        self.serial = serial
-        self.since = time.monotonic()
-        self.waits_until = 0.0
-
-
-class _Place:
-    """A place that a client process has, and the statement it was last known to use it for."""
-
-    __slots__ = ("client", "moved_at", "number", "recalled_at", "since", "statement", "ticket", "unseen")
-
-    def __init__(self, number: int, statement: _Statement) -> None:
-        self.number = number
-        self.client = statement.client
-        self.ticket = statement.ticket
-        self.statement: _Statement | None = statement
-        self.since = time.monotonic()
-        self.recalled_at: float | None = None
-        self.moved_at = -math.inf
-        self.unseen = 0
-
-    @property
-    def is_recalled(self) -> bool:
-        """Whether its client was asked for it."""
-        return self.recalled_at is not None
-
-    def is_awaited(self, now: float) -> bool:
-        """Whether its client was asked for it so lately that it may come at any moment."""
-        return self.recalled_at is not None and now < self.recalled_at + RECALL_S
-
-    def moves(self, now: float) -> bool:
-        """Whether it serves one statement after the other, and goes on to."""
-        return self.recalled_at is None and now < self.moved_at + MOVES_S
-
-
-class _Client:
-    """The connection of one client process, and what it has in hand."""
-
-    __slots__ = ("decoder", "out", "places", "socket", "waiting", "writes")
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.decoder = FrameDecoder(max_json_bytes=MAX_MESSAGE_BYTES)
-        self.out = bytearray()
-        self.writes = False  # whether the selector waits for it to read
-        self.waiting: dict[str, _Statement] = {}
-        self.places: dict[int, _Place] = {}
-
-    def places_of(self, key: str) -> int:
-        """How many places of this key it has, and keeps."""
-        return sum(place.ticket.key == key and not place.is_recalled for place in self.places.values())
 
 
 class Broker:
@@ -168,6 +98,7 @@ class Broker:
             OSError: The socket cannot be made.
         """
         self.draining = False
+        self.told_s = TOLD_S
         self._kill = kill
         self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
         self._turns = Turns(
@@ -177,10 +108,11 @@ class Broker:
             plenty=min(self._processors, limits.workers),
         )
         self._queue_timeout_s = limits.queue_timeout_s
-        self._queued: OrderedDict[_Statement, None] = OrderedDict()  # oldest first
-        self._clients: set[_Client] = set()
-        self._unsent: set[_Client] = set()
-        self._places: dict[int, _Place] = {}  # in the order in which they were given
+        self._questions: dict[int, Question] = {}  # by their serial
+        self._queued: OrderedDict[Statement, None] = OrderedDict()  # oldest first
+        self._clients: set[Client] = set()
+        self._unsent: set[Client] = set()
+        self._places: dict[int, Place] = {}  # in the order in which they were given
         self._serials = itertools.count()
         self._status = (0, 0, False)
         self._status_sent = -STATUS_INTERVAL_S
@@ -212,8 +144,13 @@ class Broker:
         """Wait for something to do, *timeout_s* seconds at most, and do it. No fault of a client is raised."""
         if self._queued:
             timeout_s = min(timeout_s, QUANTUM_S, next(iter(self._queued)).waits_until - time.monotonic())
+        if self._questions:
+            timeout_s = min(
+                timeout_s, min(question.late_at for question in self._questions.values()) - time.monotonic()
+            )
         for key, events in self._selector.select(max(0.0, timeout_s)):
             key.data(events)
+        self._answer()
         self._expire()
         if self._queued:
             self._recall_what_others_want()
@@ -288,12 +225,12 @@ class Broker:
             time.sleep(_REFUSED_ACCEPT_S)
             return
         connection.setblocking(False)
-        client = _Client(connection)
+        client = Client(connection)
         self._clients.add(client)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, client))
         self._say_status(client)
 
-    def _serve(self, client: _Client, events: int) -> None:
+    def _serve(self, client: Client, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 self._unsent.add(client)
@@ -307,7 +244,7 @@ class Broker:
             logger.exception("a client of the broker was dropped")
             self._drop(client)
 
-    def _receive(self, client: _Client) -> None:
+    def _receive(self, client: Client) -> None:
         try:
             data = client.socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -322,7 +259,7 @@ class Broker:
                 raise FrameError(f"a frame is of kind {kind.name}")
             self._obey(client, decode_json(payload))
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: Client) -> None:
         """Close the connection and free what its process had."""
         if client not in self._clients:
             return
@@ -335,11 +272,11 @@ class Broker:
         for place in list(client.places.values()):
             self._take_back(place)
 
-    def _say(self, client: _Client, fields: dict[str, Any]) -> None:
+    def _say(self, client: Client, fields: dict[str, Any]) -> None:
         client.out += encode_json(Kind.MESSAGE, fields)
         self._unsent.add(client)
 
-    def _say_status(self, client: _Client) -> None:
+    def _say_status(self, client: Client) -> None:
         alive, killed, stopping = self._status
         self._say(client, {"is": "status", "alive": alive, "killed": killed, "stopping": stopping})
 
@@ -365,33 +302,69 @@ class Broker:
 
     # What clients ask for.
 
-    def _obey(self, client: _Client, fields: dict[str, Any]) -> None:
+    def _obey(self, client: Client, fields: dict[str, Any]) -> None:
         match fields.get("do"):
             case "enter":
-                statement = _Statement(client, fields, _text(fields, "key"), next(self._serials))
+                statement = Statement(client, fields, text(fields, "key"), next(self._serials))
                 self._enter(statement, patient=fields.get("soon") is True)
             case "runs":
                 self._note(client, fields)
             case "leave" if "place" in fields:
-                self._give_back(client, _number(fields, "place"), fields.get("kill"))
+                self._give_back(client, number(fields, "place"), fields.get("kill"))
             case "hurry" | "leave" as what:
-                waiting = client.waiting.get(_text(fields, "id"))
+                waiting = client.waiting.get(text(fields, "id"))
                 if waiting is None:  # it was admitted, refused or turned away meanwhile
                     return
                 if what == "hurry":
                     self._turns.hurry(waiting.ticket)
                 else:
                     self._forget(waiting)
-            case "active":
-                key = _text(fields, "key")
-                self._say(client, {"is": "active", "ask": fields.get("ask"), "statements": self._active(key)})
-            case "cancel":
-                found = self._cancel(_text(fields, "key"), _text(fields, "id"))
-                self._say(client, {"is": "cancelled", "ask": fields.get("ask"), "found": found})
+            case "active" | "cancel":
+                self._ask(client, fields)
+            case "told":
+                self._told(client, number(fields, "ask"))
             case other:
                 raise FrameError(f"a message asks for {other!r:.40}")
 
-    def _enter(self, statement: _Statement, *, patient: bool) -> None:
+    def _ask(self, client: Client, fields: dict[str, Any]) -> None:
+        """Answer *client* once the others have told what they use their places for, as they seldom do."""
+        key, ask = text(fields, "key"), fields.get("ask")
+        if fields["do"] == "cancel":
+            query_id = text(fields, "id")
+            question = Question(client, lambda: {"is": "cancelled", "ask": ask, "found": self._cancel(key, query_id)})
+        else:
+            question = Question(client, lambda: {"is": "active", "ask": ask, "statements": self._active(key)})
+        question.untold = {place.client for place in self._places.values()} - {client}
+        if not question.untold:
+            self._say(client, question.answer())
+            return
+        serial = next(self._serials)
+        question.late_at = time.monotonic() + self.told_s
+        self._questions[serial] = question
+        for other in question.untold:
+            self._say(other, {"is": "tell", "ask": serial})
+
+    def _told(self, client: Client, serial: int) -> None:
+        question = self._questions.get(serial)
+        if question is not None:
+            question.untold.discard(client)
+
+    def _answer(self) -> None:
+        """Answer the questions about which everybody has told, or had the time to."""
+        now = time.monotonic()
+        for serial, question in list(self._questions.items()):
+            if question.untold & self._clients and now < question.late_at:
+                continue
+            del self._questions[serial]
+            if question.client not in self._clients:
+                continue
+            try:
+                self._say(question.client, question.answer())
+            except Exception:
+                logger.exception("a client of the broker was dropped")
+                self._drop(question.client)
+
+    def _enter(self, statement: Statement, *, patient: bool) -> None:
         client = statement.client
         if statement.id in client.waiting:
             raise FrameError("a statement entered twice")
@@ -410,16 +383,16 @@ class Broker:
             client.waiting[statement.id] = statement
             self._queued[statement] = None
 
-    def _note(self, client: _Client, fields: dict[str, Any]) -> None:
+    def _note(self, client: Client, fields: dict[str, Any]) -> None:
         """Take note of what a client uses its place for."""
-        place = client.places.get(_number(fields, "place"))
+        place = client.places.get(number(fields, "place"))
         if place is None:  # it was taken back meanwhile
             return
         place.unseen = 0
         place.statement = None
         if "id" not in fields:
             return
-        statement = _Statement(client, fields, place.ticket.key, next(self._serials))
+        statement = Statement(client, fields, place.ticket.key, next(self._serials))
         waited = client.waiting.get(statement.id)
         if waited is not None:
             self._forget(waited)
@@ -430,7 +403,7 @@ class Broker:
         place.moved_at = time.monotonic()
         self._recall_if_too_many_move(place)
 
-    def _give_back(self, client: _Client, number: int, kill: object) -> None:
+    def _give_back(self, client: Client, number: int, kill: object) -> None:
         place = client.places.get(number)
         if place is None:  # it was taken back meanwhile
             return
@@ -455,16 +428,16 @@ class Broker:
             self._say(statement.client, {"is": "cancel", "id": query_id})
         return bool(found)
 
-    def _statements(self) -> Iterator[_Statement]:
+    def _statements(self) -> Iterator[Statement]:
         yield from self._queued
         yield from (place.statement for place in self._places.values() if place.statement is not None)
 
-    def _statements_of(self, key: str) -> list[_Statement]:
+    def _statements_of(self, key: str) -> list[Statement]:
         return [statement for statement in self._statements() if statement.key == key and not statement.is_inner]
 
     # Places and the queue.
 
-    def _decided(self, statement: _Statement) -> None:
+    def _decided(self, statement: Statement) -> None:
         """Tell a statement that waited what became of it. `Turns` calls this."""
         del self._queued[statement]
         del statement.client.waiting[statement.id]
@@ -473,19 +446,19 @@ class Broker:
         else:
             self._refuse(statement, EngineBusyError())
 
-    def _give(self, statement: _Statement) -> None:
-        place = _Place(next(self._serials), statement)
+    def _give(self, statement: Statement) -> None:
+        place = Place(next(self._serials), statement)
         self._places[place.number] = statement.client.places[place.number] = place
         fields = {"is": "admitted", "id": statement.id, "key": statement.key, "place": place.number}
         self._say(statement.client, fields)
 
-    def _take_back(self, place: _Place) -> None:
+    def _take_back(self, place: Place) -> None:
         """Free a place: who is next gets it."""
         del self._places[place.number]
         del place.client.places[place.number]
         self._turns.leave(place.ticket)
 
-    def _recall(self, place: _Place) -> None:
+    def _recall(self, place: Place) -> None:
         """Ask a client for its place."""
         if not place.is_recalled:
             place.recalled_at = time.monotonic()
@@ -507,7 +480,7 @@ class Broker:
             elif wanted := [place for place in wanted if not place.is_recalled]:
                 self._recall(min(wanted, key=lambda place: place.statement is not None))
 
-    def _recall_if_too_many_move(self, place: _Place) -> None:
+    def _recall_if_too_many_move(self, place: Place) -> None:
         """Ask for a place that moves on if there are more of that kind than processors, and its client has another."""
         now = time.monotonic()
         moving = [one for one in self._places.values() if one.moves(now)]
@@ -515,7 +488,7 @@ class Broker:
         if len(moving) > self._processors and len(of_client) > 1:
             self._recall(place)
 
-    def _should_have(self, statement: _Statement, place: _Place, now: float) -> bool:
+    def _should_have(self, statement: Statement, place: Place, now: float) -> bool:
         """Whether a statement that waits should have a place of somebody else who keeps it."""
         if place.ticket.key != statement.key:
             return self._turns.may_run(statement.key) and (
@@ -538,11 +511,11 @@ class Broker:
         """How many places of this key are not called back."""
         return sum(place.ticket.key == key and not place.is_recalled for place in self._places.values())
 
-    def _refuse(self, statement: _Statement, error: EngineBusyError) -> None:
+    def _refuse(self, statement: Statement, error: EngineBusyError) -> None:
         fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}
         self._say(statement.client, fields)
 
-    def _forget(self, statement: _Statement) -> None:
+    def _forget(self, statement: Statement) -> None:
         """End the wait of a statement."""
         del statement.client.waiting[statement.id]
         del self._queued[statement]
@@ -554,17 +527,3 @@ class Broker:
         while self._queued and (statement := next(iter(self._queued))).waits_until <= now:
             self._refuse(statement, EngineBusyError())
             self._forget(statement)
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise FrameError(f"a message has no {name}")
-    return value
-
-
-def _number(fields: dict[str, Any], name: str) -> int:
-    value = fields.get(name)
-    if not isinstance(value, int):
-        raise FrameError(f"a message has no {name}")
-    return value

@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from queryengine.cancellation import CancelSource
 from queryengine.catalog import Pin, Signature, manifest_path, signature
 from queryengine.engine import (
     ActiveQuery,
+    Admitted,
     Answer,
     ArrowParameters,
     CacheState,
@@ -51,21 +53,29 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 @dataclass(eq=False, slots=True)
 class _Basis:
-    """What all remembered answers are right for; `leaders` are the statements that others wait for."""
+    """What all remembered answers are right for; `groups` are the statements that others wait for."""
 
     era: object
     pin: Pin
-    leaders: dict[Key, _Leader] = field(default_factory=dict)
+    groups: dict[Key, _Group] = field(default_factory=dict)
 
 
-class _Leader:
-    """A statement under way, for those that are the same."""
+class _Group:
+    """
+    Statements that are the same: the first of them that gets its place leads, and the others wait for its answer.
 
-    __slots__ = ("answer", "has_ended", "waiting")
+    Until then one of each key stands in the queue, so that none waits for the turn of another key.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("answer", "basis", "has_ended", "key", "leader", "queued", "waiting")
+
+    def __init__(self, basis: _Basis, key: Key) -> None:
+        self.basis = basis
+        self.key = key
         self.answer: Remembered | None = None
         self.has_ended = False
+        self.leader: CancelSource | None = None
+        self.queued: dict[str, CancelSource] = {}  # by the fingerprint of the key: what ends the wait for a place
         self.waiting: list[Callable[[], None]] = []
 
 
@@ -86,7 +96,7 @@ class CachedEngine:
         self._basis: _Basis | None = None
         self._loners: dict[int, None] = {}  # by hash: at worst one does not wait for another that could
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> QueryResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
         """As `QueryEngine.run`: give the answer that is remembered, or run the statement and remember its answer."""
         key = None if query.cache == "none" else _key(query)
         basis = None if key is None else self._published()
@@ -96,17 +106,14 @@ class CachedEngine:
             return self._read_ahead(self._run(query, cancel, "bypass"), basis, key)[0]
         with self._lock:
             remembered = self._remembered(query, key) if basis is self._basis else None
-            leader = basis.leaders.get(key)
-            leads = remembered is None and leader is None and hash(key) not in self._loners
-            if leads:
-                leader = basis.leaders[key] = _Leader()
+            group = basis.groups.get(key)
+            if remembered is None and group is None and hash(key) not in self._loners:
+                group = basis.groups[key] = _Group(basis, key)
         if remembered is not None:
             return remembered
-        if leader is None:
+        if group is None:
             return self._read_ahead(self._run(query, cancel, "miss"), basis, key)[0]
-        if leads:
-            return self._lead(leader, query, cancel, basis, key)
-        return self._follow(leader, query, cancel, basis, key)
+        return self._share(group, query, cancel)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
@@ -180,29 +187,16 @@ class CachedEngine:
         self._cache.lend(kept)
         return _Lent(self, kept, self._limit_of(query), self._limit_s)
 
-    def _run(self, query: Query, cancel: CancelToken | None, state: CacheState) -> QueryResult:
-        result = self._engine.run(query, cancel)
+    def _run(
+        self, query: Query, cancel: CancelToken | None, state: CacheState, admitted: Admitted | None = None
+    ) -> QueryResult:
+        result = self._engine.run(query, cancel, admitted)
         result.timings.cache = state
         return result
 
-    def _lead(self, leader: _Leader, query: Query, cancel: CancelToken | None, basis: _Basis, key: Key) -> QueryResult:
-        """Run a statement that others may wait for, and let them go on however it ends."""
-        answer = None
-        try:
-            result, answer = self._read_ahead(self._run(query, cancel, "miss"), basis, key)
-            return result
-        finally:
-            with self._lock:
-                del basis.leaders[key]
-                leader.answer, leader.has_ended = answer, True
-            for wake in leader.waiting:
-                wake()
-
-    def _follow(
-        self, leader: _Leader, query: Query, cancel: CancelToken | None, basis: _Basis, key: Key
-    ) -> QueryResult:
+    def _share(self, group: _Group, query: Query, cancel: CancelToken | None) -> QueryResult:
         """
-        Wait for the answer of *leader*, and run the statement itself if there is none.
+        Lead *group*, or wait for its answer, and run the statement alone if there is none.
 
         Raises:
             QueryTimeoutError: The statement's own time is up.
@@ -211,25 +205,76 @@ class CachedEngine:
         """
         began = time.monotonic()
         limit_s = self._limit_of(query)
-        woken = threading.Event()
-        with self._lock:
-            if leader.has_ended:
-                woken.set()
-            else:
-                leader.waiting.append(woken.set)
-        unsubscribe = None if cancel is None else cancel.subscribe(woken.set)
+        while True:
+            woken = threading.Event()
+            turn = None
+            with self._lock:
+                if group.has_ended:
+                    break
+                if group.leader is None and query.fingerprint not in group.queued:
+                    turn = group.queued[query.fingerprint] = CancelSource()
+                else:
+                    group.waiting.append(woken.set)
+            left = replace(query, timeout_s=max(0.0, limit_s - (time.monotonic() - began)))
+            if turn is None:
+                self._wait(woken, left, cancel)
+            elif (result := self._queue(group, turn, left, cancel)) is not None:
+                return result
+        waited_s = time.monotonic() - began
+        if group.answer is not None:
+            return _again(group.answer, queued_ms=waited_s * 1000)
+        left = replace(query, timeout_s=max(0.0, limit_s - waited_s))
+        return self._read_ahead(self._run(left, cancel, "miss"), group.basis, group.key)[0]
+
+    def _wait(self, woken: threading.Event, query: Query, cancel: CancelToken | None) -> None:
+        """Wait until *woken*; raises QueryTimeoutError or QueryCancelledError if the statement is to end before."""
+        stopped = threading.Event()
+
+        def stop() -> None:
+            stopped.set()
+            woken.set()
+
+        unsubscribe = None if cancel is None else cancel.subscribe(stop)
         try:
-            in_time = woken.wait(limit_s)
+            in_time = woken.wait(query.timeout_s)
         finally:
             if unsubscribe is not None:
                 unsubscribe()
-        waited_s = time.monotonic() - began
-        if leader.answer is not None:
-            return _again(leader.answer, queued_ms=waited_s * 1000)
-        if not leader.has_ended:
-            raise QueryCancelledError if in_time else QueryTimeoutError(self._limit_s)
-        left = replace(query, timeout_s=max(0.0, limit_s - waited_s))
-        return self._read_ahead(self._run(left, cancel, "miss"), basis, key)[0]
+        if stopped.is_set():
+            raise QueryCancelledError
+        if not in_time:
+            raise QueryTimeoutError(self._limit_s)
+
+    def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken | None) -> QueryResult | None:
+        """Wait for a place and lead *group*, and let the others go on however that ends; None when another leads."""
+
+        def lead() -> None:
+            with self._lock:
+                if group.leader is None:
+                    group.leader = turn
+                others = [one for one in group.queued.values() if one is not group.leader]
+            for other in others:
+                other.cancel()
+
+        answer = None
+        if cancel is not None:
+            cancel.subscribe(turn.cancel)
+        try:
+            result, answer = self._read_ahead(self._run(query, turn, "miss", lead), group.basis, group.key)
+        except QueryCancelledError:
+            if group.leader in {None, turn}:
+                raise
+            return None
+        finally:
+            with self._lock:
+                group.queued.pop(query.fingerprint, None)
+                if group.leader is turn or (group.leader is None and not group.queued):
+                    group.answer, group.has_ended = answer, True
+                    del group.basis.groups[group.key]
+                waiting, group.waiting = group.waiting, []
+            for wake in waiting:
+                wake()
+        return result
 
     def _read_ahead(self, result: QueryResult, basis: _Basis, key: Key) -> tuple[QueryResult, Remembered | None]:
         """

@@ -18,6 +18,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from runtimeconf.files import MissingFileError, UnreadableFileError, read_regular_file
+
 #: Of the manifest and of the snapshots. Another number on disk means: rebuild from the sources, with a warning.
 FORMAT_VERSION = 2
 
@@ -129,14 +131,11 @@ def read_manifest(state_dir: Path) -> Manifest:
         ManifestError: The file cannot be read, is damaged, or has a format version of another release.
     """
     try:
-        with manifest_path(state_dir).open("rb") as file:
-            text = file.read(MAX_MANIFEST_BYTES + 1)
-    except FileNotFoundError:
+        text = read_regular_file(manifest_path(state_dir), MAX_MANIFEST_BYTES).data
+    except MissingFileError:
         return Manifest(generation=0)
-    except OSError as exc:
-        raise ManifestError(f"The manifest of published data cannot be read: {exc.strerror}.") from exc
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise ManifestError("The manifest of published data is damaged: it is too large.")
+    except UnreadableFileError as exc:
+        raise ManifestError(f"The manifest of published data cannot be read: {exc}.") from exc
     return _decode(text)
 
 

@@ -27,13 +27,13 @@ from queryengine.catalog import Signature
 from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
     ActiveQuery,
+    Admitted,
     Answer,
     ArrowParameters,
     CancelToken,
     Description,
     EngineStatus,
     GatedStatement,
-    Parameters,
     Query,
     QueryTimings,
 )
@@ -121,6 +121,7 @@ class ClientResult:
         self.basis: Signature = None  # as `QueryResult.basis`
         self._wants_basis = False
         self.place: Place | None = None
+        self.begins: Admitted | None = None
         self._places = places
         self._lock = places.lock
         self._deadline = time.monotonic() + limit_s
@@ -164,6 +165,9 @@ class ClientResult:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
             self._wait_for_place()
+            if self.begins is not None:
+                self.begins()
+                self._check()
             self._begin(call)
         except BaseException:
             self._end()
@@ -482,35 +486,24 @@ class EngineClient:
         self._remembers = config.results_cache.enabled
         self._places = Places(config.state_dir)
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> ClientResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> ClientResult:
         """
         Have a worker gate and start one statement, and wait for its first bytes; a short answer is read to its end.
 
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.
         """
-        call = {
-            "call": "run",
-            "sql": query.sql,
-            "encoding": query.encoding,
-            "fingerprint": query.fingerprint,
-            **_values(query.parameters),
-            **({"basis": True} if self._remembers and query.cache != "none" else {}),
-        }
+        call = {"call": "run", **_fields(query)}
+        if self._remembers and query.cache != "none":
+            call["basis"] = True
         result = self._statement(query.query_id, query.fingerprint, query.timeout_s)
+        result.begins = admitted
         result.start(call, cancel)
         return result
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
-        call = {
-            "call": "describe",
-            "sql": query.sql,
-            "encoding": query.encoding,
-            "ahead_s": ahead_s,
-            "fingerprint": query.fingerprint,
-            **_values(query.parameters),
-        }
+        call = {"call": "describe", "ahead_s": ahead_s, **_fields(query)}
         statement = self._statement(query.query_id, query.fingerprint, query.timeout_s)
         statement.start(call, cancel)
         try:
@@ -584,11 +577,12 @@ class EngineClient:
         )
 
 
-def _values(parameters: Parameters | None) -> dict[str, Any]:
-    """Return the fields of a request that hold *parameters*."""
-    if isinstance(parameters, ArrowParameters):
-        return {"arrow_parameters": b64encode(parameters.stream).decode("ascii")}
-    return {"parameters": parameters}
+def _fields(query: Query) -> dict[str, Any]:
+    """Return the fields of a request that say what to run."""
+    fields = {"sql": query.sql, "encoding": query.encoding, "fingerprint": query.fingerprint}
+    if isinstance(query.parameters, ArrowParameters):
+        return {**fields, "arrow_parameters": b64encode(query.parameters.stream).decode("ascii")}
+    return {**fields, "parameters": query.parameters}
 
 
 def _basis(header: Mapping[str, Any]) -> Signature:

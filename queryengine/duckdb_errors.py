@@ -145,6 +145,7 @@ _BY_TEXT = (
     (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
     (Fault.OTHER, re.compile(r"launched in read-only mode"), Fault.NOT_ALLOWED),
     (Fault.DATA, _NO_SPACE, Fault.RESOURCES),
+    (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # of a block that is read back from the disk
 )
 
 
@@ -165,6 +166,11 @@ def is_about_parameters(exc: duckdb.Error) -> bool:
     """Say whether DuckDB could not take a value: too large, not UTF-8, of a type it does not know."""
     kinds = duckdb.InvalidInputException | duckdb.NotImplementedException
     return isinstance(exc, kinds) and _PARAMETER.search(str(exc)) is not None
+
+
+def lacks_place(exc: BaseException) -> bool:
+    """Say whether DuckDB does not show the line of the statement that it could not plan."""
+    return isinstance(exc, duckdb.BinderException | duckdb.CatalogException) and not _LINE.search(str(exc))
 
 
 def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines_before: int = 0) -> QueryError:

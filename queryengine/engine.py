@@ -36,7 +36,7 @@ JsonParameters = Sequence[Any] | Mapping[str, Any]
 Parameters = JsonParameters | ArrowParameters
 
 
-StatementKind = Literal["select", "explain", "pivot"]
+StatementKind = Literal["select", "show", "explain", "pivot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,15 @@ class GatedStatement:
 
     `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
     `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
-    it cannot stand in a view or a subquery of ours.
+    it cannot stand in a view or a subquery of ours. A "show" is a SHOW, DESCRIBE or SUMMARIZE, or has one in it.
 
     A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
     (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
     reads may still not be plain.
 
     Statements of one `pattern` most likely differ in the values of literals only; None when it is not known.
+
+    `lines_before` says how many lines further down a line of `sql` stands in what was sent.
     """
 
     sql: str
@@ -61,6 +63,7 @@ class GatedStatement:
     parameters: frozenset[str]
     plain: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
+    lines_before: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +195,10 @@ class CancelToken(Protocol):
         """Call *callback* on `cancel`, or now when that was earlier. The answer ends the subscription."""
 
 
+#: Takes note that a statement has its place.
+Admitted = Callable[[], None]
+
+
 class QueryEngine(Protocol):
     """
     Runs statements against the newest published data.
@@ -204,9 +211,11 @@ class QueryEngine(Protocol):
     def era(self) -> object | None:
         """As above."""
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> QueryResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
         """
         Gate and start one statement, and wait for its first bytes.
+
+        *admitted* is called in this thread once the statement has its place; it may still cancel it before it runs.
 
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.

@@ -26,7 +26,9 @@ from __future__ import annotations
 import re
 
 #: What an internal error of DuckDB says when something found no memory where DuckDB does not expect that.
-WANT_OF_MEMORY = re.compile(r"Memory allocation failure|std::bad_alloc|\bout of memory\b", re.IGNORECASE)
+WANT_OF_MEMORY = re.compile(
+    r"Memory allocation failure|std::bad_alloc|\bout of memory\b|\bnot enough memory\b", re.IGNORECASE
+)
 
 
 class QueryError(Exception):

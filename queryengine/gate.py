@@ -102,14 +102,14 @@ class Gate:
         before, whole = _one_statement(scan(sql))
         first = whole[0].word
         if answer := _constant_answer(whole, first):
-            return GatedStatement(answer, "select", frozenset(), frozenset())
+            return GatedStatement(answer, "show", frozenset(), frozenset())
         if first == "explain":
             return self._admit_explain(whole, relations, before)
         if len(whole.text) > _REMEMBERED_CHARACTERS:
             return self._judge(whole, relations, before)
         key = shape(whole)
         if known := self._shapes.find(key, relations):
-            return GatedStatement(whole.text, "select", known.relations, known.parameters, known.plain, known.pattern)
+            return replace(known, sql=whole.text, lines_before=before.count("\n"))
         statement = self._judge(whole, relations, before)
         # Only what runs as it was written: a text that was changed has numbers of its own in it.
         if statement.kind == "select" and statement.sql == whole.text:
@@ -127,10 +127,17 @@ class Gate:
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
             )
-        return GatedStatement(prefix + statement.sql, "explain", statement.relations, statement.parameters)
+        # What is explained begins on a line of its own: an error shows that line as its author wrote it.
+        return replace(
+            statement,
+            sql=f"{prefix}\n{statement.sql}",
+            kind="explain",
+            plain=False,
+            lines_before=statement.lines_before - 1,
+        )
 
     def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
-        """Judge *statement*; *before* is the text before it, for the place of a syntax error."""
+        """Judge *statement*; *before* is the text before it, for the places of errors."""
         kind, tree = self._tree(statement, before)
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(relations, engine_tables=engine_tables)
@@ -142,11 +149,14 @@ class Gate:
             reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
             reading.judge(tree)
         parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
-        return GatedStatement(statement.text, kind, frozenset(reading.relations), parameters, plain)
+        if kind == "select" and reading.shows:
+            kind = "show"
+        relations_read = frozenset(reading.relations)
+        return GatedStatement(statement.text, kind, relations_read, parameters, plain, lines_before=before.count("\n"))
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
         if tree := self._parse(statement, before):
-            return "select", tree
+            return "select", self._with_windows(statement) or tree
         if rewriting.is_query_with_pivot(statement):
             return "pivot", self._parse_pivot(statement, before)
         raise _not_a_query(statement)
@@ -158,12 +168,19 @@ class Gate:
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
         try:
-            tree = self._parse(scan(rewriting.with_pivot_values(statement)), before)
+            changed = scan(rewriting.with_pivot_values(statement))
+            tree = self._with_windows(changed) or self._parse(changed, before)
         except SqlSyntaxError:
             tree = None
         if tree is None or not self._is_one_pivot(statement.text):
             raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
         return tree
+
+    def _with_windows(self, statement: Scan) -> dict[str, Any] | None:
+        """Return the tree of *statement* with the windows that it does not use; None when it names no window."""
+        if not rewriting.has_windows(statement):
+            return None
+        return self._parse(scan(rewriting.with_windows_used(statement)), "")
 
     def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
         """Return the tree of one statement, None when it is not a query."""
@@ -289,7 +306,7 @@ def _explain_prefix(statement: Scan) -> tuple[str, int]:
     if index == len(tokens):
         raise SqlSyntaxError("EXPLAIN is followed by the query to explain.")
     words = ["ANALYZE"] * analyze + [f"FORMAT {format_}"] * bool(format_)
-    return f"EXPLAIN ({', '.join(words)}) " if words else "EXPLAIN ", tokens[index].start
+    return f"EXPLAIN ({', '.join(words)})" if words else "EXPLAIN", tokens[index].start
 
 
 def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:

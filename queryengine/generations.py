@@ -188,7 +188,8 @@ class Generations:
         Statements that need no newer session get the current one meanwhile.
         """
         current = self._current
-        if current.pin.signature == self._signature() and not current.session.broken:
+        # One that is gone was lost: whoever published it writes it again.
+        if self._signature() in {current.pin.signature, None} and not current.session.broken:
             return
         try:
             successor = self._open()
@@ -221,6 +222,8 @@ class Generations:
                 self._opening.release()
         except EngineUnavailableError:
             return
+        except MemoryError:  # A statement has it all: this is tried again.
+            logger.warning("the newest generation cannot be opened", extra={"fields": {"error": "too little memory"}})
         except Exception:  # Whoever asks for a session is told; this thread goes on closing what nobody uses.
             logger.exception("the newest generation cannot be opened")
 

@@ -20,6 +20,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryengine import process_limits
 from queryengine.active import ActiveStatements
 from queryengine.admission import Admission
 from queryengine.cancellation import Interruption, Watchdog
@@ -31,6 +32,7 @@ from queryengine.encoders.plan import renderers
 from queryengine.engine import (
     MAX_AHEAD_BYTES,
     ActiveQuery,
+    Admitted,
     Answer,
     CancelToken,
     Description,
@@ -241,6 +243,7 @@ class InProcessEngine:
             RuntimeError: This process runs on gevent.
         """
         _refuse_gevent()
+        process_limits.set_stack_size()  # for DuckDB's threads, and for those that will run statements
         self._config = config
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
         self._closed = False
@@ -266,7 +269,7 @@ class InProcessEngine:
             self._watchdog = Watchdog()
             undo.pop_all()
 
-    def run(self, query: Query, cancel: CancelToken | None = None) -> InProcessResult:
+    def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> InProcessResult:
         """
         Gate and start one statement, and wait for its first bytes; a short answer is computed to its end.
 
@@ -277,6 +280,9 @@ class InProcessEngine:
         interruption = Interruption()
         with ExitStack() as held:
             statement, lease = self._enter(query, cancel, timings, interruption, held)
+            if admitted is not None:
+                admitted()
+                interruption.check()
             session = lease.session
             begin = partial(session.run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
             reader = _reader(begin, timings, interruption, held)

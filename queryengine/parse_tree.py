@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -159,6 +160,9 @@ MAX_NESTED_LAMBDAS: Final = 8
 _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
 _ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
 _ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
+_TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
+#: Levels in the structure that such a function is given: 10,000 would end the process.
+_MOST_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
 _SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
@@ -197,7 +201,8 @@ class Reading:
     """
     What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
 
-    It is `steady` when it takes no sample, shows no table of the catalog and calls nothing in `functions.UNSTEADY`.
+    It is `steady` when it takes no sample, calls nothing in `functions.UNSTEADY`, and neither it nor a part of it
+    `shows` what SHOW, DESCRIBE and SUMMARIZE do.
     With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog. With
     `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
     its own columns looks for them where it does not see all common table expressions.
@@ -209,6 +214,7 @@ class Reading:
     relations: set[str] = field(default_factory=set)
     catalog_views: bool = False
     steady: bool = True
+    shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
 
     def judge(self, statement: Mapping[str, Any]) -> None:
@@ -251,11 +257,12 @@ class Reading:
                 self._judge_table(_path(node), scope)
             elif type_ == "SHOW_REF":
                 self._judge_show(node)
+                self.steady, self.shows = False, True
             elif "cte_map" in node:
                 scope = self._with_ctes(node, scope, pending)
         else:
             form = _known(_UNTYPED, part, node)
-        if part == "sample" or type_ == "SHOW_REF":
+        if part == "sample":
             self.steady = False
         pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
 
@@ -386,10 +393,16 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
         functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION)
         if name in _TAKE_AN_AGGREGATE:
             _judge_aggregate_name(node, name)
+        elif name in _TAKE_A_STRUCTURE:
+            _judge_structure(node, name)
     elif class_ == "WINDOW":
         functions.check(lower(node["function_name"]), Place.WINDOW)
     elif class_ == "TYPE" and len(_path(node)) > 1:
         raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
+    elif class_ == "TYPE" and [lower(part) for part in _path(node)] == ["variant"]:
+        raise StatementNotAllowedError(
+            "A cast to VARIANT is not allowed: write to_variant(x), which takes no value that is nested too deep."
+        )
 
 
 def _is_unsteady(node: dict[str, Any]) -> bool:
@@ -401,13 +414,31 @@ def _is_unsteady(node: dict[str, Any]) -> bool:
 
 def _judge_aggregate_name(node: dict[str, Any], function: str) -> None:
     """Judge the aggregate that `list_aggregate([1, 2], 'sum')` names in a text."""
-    arguments = node.get("arguments", ())
-    if len(arguments) < 2:
+    if len(node.get("arguments", ())) < 2:
         return  # DuckDB says that it takes two.
-    literal = arguments[1].get("expression", {}).get("literal", {})
+    literal = _literal(node, 1)
     if literal.get("kind") != "STRING":
         raise StatementNotAllowedError(f"The aggregate of {function} is written as a text: it is judged like a call.")
     functions.check(lower(literal["text"]), Place.WINDOW)
+
+
+def _literal(node: dict[str, Any], position: int) -> dict[str, Any]:
+    """Return the literal that the function *node* is given at *position*; empty when something else stands there."""
+    arguments = node.get("arguments", ())
+    literal: dict[str, Any] = {}
+    if position < len(arguments):
+        literal = arguments[position].get("expression", {}).get("literal", {})
+    return literal
+
+
+def _judge_structure(node: dict[str, Any], function: str) -> None:
+    """Judge the structure that `from_json('[1]', '["INTEGER"]')` names in a text."""
+    literal = _literal(node, 1)
+    if literal.get("kind") != "STRING":
+        raise StatementNotAllowedError(f"The structure of {function} is written as a text: its depth is limited.")
+    levels = accumulate((character in "[{") - (character in "]}") for character in literal["text"])
+    if max(levels, default=0) > _MOST_LEVELS:
+        raise SqlSyntaxError(f"The structure of {function} is nested too deep: {_MOST_LEVELS} levels at most.")
 
 
 def _path(node: dict[str, Any]) -> tuple[str, ...]:

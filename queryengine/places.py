@@ -173,11 +173,7 @@ class Places:
     def tell(self) -> None:
         """Tell the broker all that it does not know yet."""
         with self.lock:
-            for key, queue in self._waiting.items():
-                for waiting in queue:
-                    self._tell(waiting, patient=key in self._had)
-            for place in self._places.values():
-                self._tell_use(place)
+            self._tell_all()
 
     def close(self) -> None:
         """End every statement and the link. More than one call is harmless."""
@@ -209,6 +205,9 @@ class Places:
                     closing = self._recalled(self._places.get(number))
                 case {"is": "busy", "id": str(query_id), "retry_after_s": int(retry_after_s)}:
                     self._refuse(query_id, EngineBusyError(retry_after_s))
+                case {"is": "tell", "ask": int(number)}:
+                    self._tell_all()
+                    self.link.say({"do": "told", "ask": number})
                 case {"is": "stopping" | "cancel", "id": str(query_id)}:
                     party = self._parties.get(query_id)
                 case _:
@@ -375,6 +374,13 @@ class Places:
         elif now >= self._asked_at.get(key, -math.inf) + TELL_S:
             self._asked_at[key] = now
             self._tell(waiting, patient=True)
+
+    def _tell_all(self) -> None:
+        for key, queue in self._waiting.items():
+            for waiting in queue:
+                self._tell(waiting, patient=key in self._had)
+        for place in self._places.values():
+            self._tell_use(place)
 
     def _tell_use(self, place: Place) -> None:
         if place.changed:

@@ -1,7 +1,7 @@
 """
 Change the text of a statement where the engine's own form cannot be judged or run as it is.
 
-Both changes are made on tokens and are sound by what follows them: the changed text is parsed and judged like any
+All changes are made on tokens and are sound by what follows them: the changed text is parsed and judged like any
 other, so a change in the wrong place can only make a statement fail.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from queryengine.lexer import Kind, Scan, Token
+from queryengine.lexer import Kind, Scan, Token, lower
 from queryengine.parse_tree import CATALOG, CATALOG_VIEWS
 
 _PIVOT = frozenset({"pivot", "pivot_wider"})
@@ -44,9 +44,41 @@ def with_pivot_values(scan: Scan) -> str:
     """
     tokens = scan.tokens
     insertions: list[tuple[int, str]] = []
-    for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}):
+    # The innermost first: where two items end in one place, its values come first.
+    for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}, reverse=True):
         for first, last in _items(tokens, on):
             insertions += _values(tokens[first : last + 1])
+    return _insert(scan.text, insertions)
+
+
+def has_windows(scan: Scan) -> bool:
+    """Say whether the statement may name windows."""
+    return "window" in lower(scan.text) and any(token.word == "window" for token in scan.tokens)
+
+
+def with_windows_used(scan: Scan) -> str:
+    """
+    Use each named window: `WINDOW w AS (...)` gets `QUALIFY (count(*) OVER w) IS NULL`.
+
+    The parser leaves a window that nothing uses out of its tree.
+    """
+    tokens = scan.tokens
+    insertions: list[tuple[int, str]] = []
+    for index, token in enumerate(tokens):
+        if token.word != "window":
+            continue
+        names: list[str] = []
+        end = index
+        while (end == index or _text(tokens, end) == ",") and _name(tokens, end + 1) and _text(tokens, end + 3) == "(":
+            names.append(tokens[end + 1].text)
+            depth = tokens[end + 3].depth
+            end = next(at for at in range(end + 4, len(tokens)) if tokens[at].depth == depth) + 1
+        if names:
+            uses = f"({', '.join(f'count(*) OVER {name}' for name in names)}) IS NULL"
+            is_qualified = end < len(tokens) and tokens[end].word == "qualify"
+            insertions.append(
+                (tokens[end].end, f" {uses} AND ") if is_qualified else (tokens[end - 1].end, f" QUALIFY {uses} ")
+            )
     return _insert(scan.text, insertions)
 
 
@@ -120,7 +152,7 @@ def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
             continue
         opening, closing = item[index + 1], item[-1]
         inside = next((other for other in item[index + 1 :] if other.kind is not Kind.OPENING), closing)
-        if inside.word not in _QUERY:
+        if opening.kind is not Kind.OPENING or closing.kind is not Kind.CLOSING or inside.word not in _QUERY:
             return []
         return [(opening.end, "0, abs(("), (closing.start, "))")]
     return [(item[0].start, "("), (item[-1].end, ") IN (0)")]

@@ -36,9 +36,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from queryengine import duckdb_errors
+from queryengine import duckdb_errors, macros
 from queryengine.arrow_parameters import from_arrow
-from queryengine.brief_answers import BRIEF_BYTES, BRIEF_ROWS, BRIEF_S, BriefAnswers
+from queryengine.brief_answers import BRIEF_BYTES, BRIEF_ROWS, BRIEF_S, BriefAnswers, brief_rows
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.catalog import Column, Manifest, Snapshot, snapshot_path
 from queryengine.encoders import brief, brief_batch
@@ -56,7 +56,7 @@ from queryengine.errors import (
 from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS, LongAnswers, Pace
 from queryengine.parameters import UNKNOWN_TYPE, bind, nulls
 from queryengine.threads import Threads
-from queryengine.values import arrow_projection
+from queryengine.values import quoted, select_list
 from queryengine.views import GatedView
 from runtimeconf.model import QueryConfig, RuntimeConfig
 
@@ -64,6 +64,9 @@ logger = logging.getLogger(__name__)
 
 #: DuckDB puts a projected statement into a subquery that begins on the third line, and counts from there in errors.
 _LINES_BEFORE_PROJECTED = 2
+
+#: What stands before a statement of which only the error is asked for.
+_LINES_BEFORE_EXPLAINED = 1
 
 #: What a reader joins batches to, besides `BATCH_BYTES`. The first batch is not held back.
 BATCH_ROWS = 20_000
@@ -91,7 +94,7 @@ _MOST_BRIEF_S = 1.0
 _WANT_OF_DESCRIPTORS = os.strerror(errno.EMFILE)
 
 #: How the gate writes an EXPLAIN that would run its statement.
-_NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\) ")
+_NOT_ANALYZED = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ class Reader:
             self._interruption.check()
             result = self._run(self._cursor.connection.execute, statement.sql, parameters)
             plan = brief.plan(tuple([Column(name=name, type=str(type_)) for name, type_, *_ in result.description]))
-            rows = None if plan is None else _brief_rows(result)
+            rows = None if plan is None else brief_rows(result)
             if plan is None or rows is None:
                 return False
             self.columns = plan.columns
@@ -227,17 +230,19 @@ class Reader:
             QueryError: See `EngineInstance.run`.
         """
         known = self._session.long_answers
+        self._lines_before = -statement.lines_before
         try:
             self._begin()
             lasting = self._shared and not statement.parameters
             bound = self._bound_before(statement.sql) if lasting else self._bind(statement.sql, parameters)
-            self.columns, self._lines_before = bound.columns, bound.lines_before
+            self.columns = bound.columns
+            self._lines_before += bound.lines_before
             self._interruption.check()
             began = time.perf_counter()
             self._batches = bound.relation.to_arrow_reader(known.batch_rows(statement.sql) if lasting else VECTOR_ROWS)
             self._pace.add(0, time.perf_counter() - began)  # which sorts, groups and joins
         except duckdb_errors.ENGINE_ERRORS as exc:
-            raise self._failure(exc) from exc
+            raise self._failure(self._with_place(exc, statement.sql, parameters)) from exc
         self.schema = self._batches.schema
         if lasting:
             self._learn = partial(known.learn, statement.sql, bound.relation, self.schema)
@@ -258,25 +263,27 @@ class Reader:
         Raises:
             QueryError: See `EngineInstance.describe`.
         """
-        sql = _NOT_ANALYZED.sub("EXPLAIN ", statement.sql) if statement.kind == "explain" else statement.sql
+        sql = _NOT_ANALYZED.sub("EXPLAIN\n", statement.sql) if statement.kind == "explain" else statement.sql
+        self._lines_before = -statement.lines_before
         try:
             self._begin()
-            if unbound and statement.kind == "select":
+            if unbound and statement.kind in ("select", "show"):
                 # It knows that values are missing, and complains only of what no value could mend.
-                self._lines_before = _LINES_BEFORE_PROJECTED
+                self._lines_before += _LINES_BEFORE_PROJECTED
                 self._cursor.connection.execute(f"PREPARE described AS\n\n{sql}")
                 self._cursor.connection.execute("DEALLOCATE described")
-                self._lines_before = 0
+                self._lines_before -= _LINES_BEFORE_PROJECTED
             self._interruption.check()
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         try:
             try:
                 bound = self._bind(sql, parameters)
-                self.columns, self._lines_before = bound.columns, bound.lines_before
+                self.columns = bound.columns
+                self._lines_before += bound.lines_before
                 schema = self._schema(lambda: bound.relation)
             except duckdb_errors.ENGINE_ERRORS as exc:
-                raise self._failure(exc) from exc
+                raise self._failure(self._with_place(exc, sql, parameters)) from exc
         except StatementError:
             if unbound:
                 return None
@@ -369,7 +376,7 @@ class Reader:
         relation = self._relation(sql, parameters)
         types = [str(type_) for type_ in relation.types]
         columns = tuple(Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True))
-        projection = _projection(columns)
+        projection = select_list((column.name, column.type) for column in columns)
         if projection is None:
             return _Bound(relation, columns, 0)
         return _Bound(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
@@ -449,6 +456,17 @@ class Reader:
             raise self._failure(exc) from exc
         self._pace.add(batch.num_rows, time.perf_counter() - began)
         return batch
+
+    def _with_place(self, exc: BaseException, sql: str, parameters: list[Any] | dict[str, Any] | None) -> BaseException:
+        """Return *exc* with the line of *sql* that could not be planned, which DuckDB leaves out for a relation."""
+        if duckdb_errors.lacks_place(exc):
+            try:
+                self._cursor.connection.execute(f"EXPLAIN\n{sql}", parameters)
+            except duckdb_errors.ENGINE_ERRORS as placed:
+                if str(placed).startswith(str(exc)):
+                    self._lines_before += _LINES_BEFORE_EXPLAINED
+                    return placed
+        return exc
 
     def _failure(self, exc: BaseException) -> Exception:
         self._interruption.check()  # Who stopped it knows the reason better than what DuckDB says then.
@@ -727,6 +745,8 @@ class EngineInstance:
         self._define_datasets(tolerant=tolerant)
         execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
         self._define_catalog()
+        for definition in macros.definitions():
+            execute(definition)
         for view in views:
             self._define_view(view)
         self._forget_blocks()
@@ -787,7 +807,7 @@ class EngineInstance:
                 if path.exists():
                     raise
                 self._attach(number, Path(f"/proc/self/fd/{descriptor}"))
-            self._create_view(f"runtime.main.{_name(name)}", f"FROM _s{number}.main.{_name(snapshot.dataset)}")
+            self._create_view(f"runtime.main.{quoted(name)}", f"FROM _s{number}.main.{quoted(snapshot.dataset)}")
         except duckdb.Error as exc:
             self._refuse_file(name, snapshot, exc, tolerant=tolerant)
 
@@ -818,7 +838,7 @@ class EngineInstance:
                 self._faulty[name.lower()] = f"View '{name}' cannot be read: {self._faulty[needed]}"
                 return
         try:
-            self._create_view(f"runtime.main.{_name(name)}", view.statement.sql)
+            self._create_view(f"runtime.main.{quoted(name)}", view.statement.sql)
         except duckdb.Error as exc:
             # Without the excerpt: it would show our CREATE VIEW, and the author of the statement wrote neither.
             reason = duckdb_errors.sentence(exc, self.state_dir).partition("\n\nLINE ")[0]
@@ -827,18 +847,6 @@ class EngineInstance:
 
     def _create_view(self, name: str, sql: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {sql}")
-
-
-def _brief_rows(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]] | None:
-    """Return all rows of *result*, or None as soon as they are many or long: of long texts few have room as objects."""
-    rows: list[tuple[Any, ...]] = []
-    size = 0
-    while (row := result.fetchone()) is not None:
-        size += sum([len(value) for value in row if isinstance(value, str | bytes)])
-        if len(rows) == BRIEF_ROWS or size > BRIEF_BYTES:
-            return None
-        rows.append(row)
-    return rows
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -866,23 +874,8 @@ def _values(statement: GatedStatement, parameters: Parameters | None) -> list[An
     return bind(statement.parameters, parameters)
 
 
-def _projection(columns: Sequence[Column]) -> str | None:
-    """Select the columns of a relation, by position as names may repeat, as Arrow can hold them; None: as they are."""
-    templates = [arrow_projection(column.type) for column in columns]
-    if not any(templates):
-        return None
-    return ", ".join(
-        f"{(template or '{}').format(f'#{number}')} AS {_name(column.name)}"
-        for number, (template, column) in enumerate(zip(templates, columns, strict=True), start=1)
-    )
-
-
 def _file(snapshot: Snapshot | None) -> str | None:
     return None if snapshot is None else snapshot.file
-
-
-def _name(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 def _text(value: str) -> str:

@@ -133,6 +133,22 @@ def arrow_projection(duckdb_type: str) -> str | None:
     return None if target is None else "CAST({} AS " + target.replace("{", "{{").replace("}", "}}") + ")"
 
 
+def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
+    """
+    Say how to select *columns*, given by name and type, so that the Arrow export of each is exact.
+
+    They are selected by position, as names may repeat. None when all are exact as they are.
+    """
+    columns = tuple(columns)
+    templates = [arrow_projection(duckdb_type) for _, duckdb_type in columns]
+    if not any(templates):
+        return None
+    return ", ".join(
+        f"{(template or '{}').format(f'#{number}')} AS {quoted(name)}"
+        for number, (template, (name, _)) in enumerate(zip(templates, columns, strict=True), start=1)
+    )
+
+
 def parse_type(duckdb_type: str) -> ValueType:
     """
     Read a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
@@ -196,7 +212,7 @@ def _exact(kind: ValueType) -> str | None:
         return f"{kind.name}({', '.join(members)})"
     if not all(kind.fields):
         return "VARCHAR"  # A Parquet file may have a member without a name, which SQL cannot write.
-    named = [f"{_quoted(field)} {member}" for field, member in zip(kind.fields, members, strict=True)]
+    named = [f"{quoted(field)} {member}" for field, member in zip(kind.fields, members, strict=True)]
     return f"{kind.name}({', '.join(named)})"
 
 
@@ -207,7 +223,8 @@ def _sql_inside(child: ValueType, target: str | None) -> str:
     return "VARCHAR" if child.name == "ENUM" else child.sql
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return *name* as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -61,7 +61,7 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
 
 def _gate(view: ViewConfig, known: frozenset[str], gate: Gate) -> GatedStatement:
     statement = gate.admit(view.sql, known)
-    if statement.kind != "select":
+    if statement.kind not in ("select", "show"):
         raise StatementError("A view is one SELECT, and a PIVOT names its values with IN (...).")
     if statement.parameters:
         raise StatementError("A view takes no parameters.")

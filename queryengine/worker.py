@@ -58,13 +58,13 @@ _MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
 _CPUS = len(os.sched_getaffinity(0))
 
-#: What a worker may use beyond what it uses idle, in parts of `memory_limit`: DuckDB keeps its buffers below that
-#: limit, the rest is for what it does not count, and for the encoders.
-MEMORY_PARTS = 1.25
+#: What a worker may use beyond what it uses idle: `memory_limit`, to which DuckDB keeps its buffers, and a part of it,
+#: or so many bytes if that is more, for the encoders and what DuckDB does not count. Batches, hash tables and blocks on
+#: their way to the disk do not shrink with the limit, and each thread has its own.
+SPARE_PART = 1 / 4
+SPARE_BYTES = 96 * MIB + _CPUS * 16 * MIB
 #: Of that, so much is for pages of libraries that are first used by a statement. RLIMIT_DATA does not count them.
 LIBRARY_BYTES = 8 * MIB
-#: What that allowance is at least: a second session, over the next generation, takes the stacks of its threads.
-LEAST_MEMORY_BYTES = 128 * MIB
 #: Seconds between two tries to open an engine when nobody asks for one.
 RETRY_S = 5.0
 #: A statement that took less time cannot have left much behind.
@@ -331,8 +331,8 @@ class StatementServer:
 
     @property
     def _allowance(self) -> int:
-        allowance = int(MEMORY_PARTS * self._config.query.memory_limit_bytes) - LIBRARY_BYTES
-        return max(allowance, LEAST_MEMORY_BYTES)
+        limit = self._config.query.memory_limit_bytes
+        return limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
 
     def _settle(self, call: _Call, kept_bytes: int) -> None:
         """

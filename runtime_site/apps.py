@@ -5,34 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import AppConfig
-from django.core import checks, signals
-from django.core.cache import close_caches
-from django.core.handlers.base import reset_urlconf
-from django.db import close_old_connections, reset_queries
+from django.core import checks
 
+import datasets.state
+import queryengine.state
 import runtimeconf.state
-from runtime_site import startup
+from runtimeconf import handover
 from runtimeconf.errors import ConfigError
 
 
 class RuntimeSiteConfig(AppConfig):
-    """Registers the check of views and `refresh_sql`, and spares requests what only other projects need."""
+    """Registers the check of views and `refresh_sql`, and has the runtime start when a request needs it."""
 
     name = "runtime_site"
 
     def ready(self) -> None:
-        """Register the check; it loads nothing until checks run."""
+        """
+        Register the check, which loads nothing until checks run; nor is anything else loaded or started here.
+
+        A server starts the runtime before it answers. In the tests of a project, or in a shell, the first request that
+        needs it does. A part of a supervised runtime has its engine in another part.
+        """
         checks.register(check_statements)
-        # Of what Django resets before or after each request there is nothing: databases, caches, URL configurations.
-        signals.request_started.disconnect(reset_queries)
-        signals.request_started.disconnect(close_old_connections)
-        signals.request_finished.disconnect(close_old_connections)
-        signals.request_finished.disconnect(close_caches)
-        signals.request_finished.disconnect(reset_urlconf)
+        if handover.received() is None:
+            queryengine.state.start_on_demand(_start_runtime)
+            datasets.state.start_on_demand(_start_runtime)
+
+
+def _start_runtime() -> None:
+    from runtime_site import startup  # noqa: PLC0415 (a client command has no use for it)
+
+    startup.start_once().wait_for_datasets()
 
 
 def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:
     """Return one error for each view or `refresh_sql` that a server would refuse to start with."""
+    from runtime_site import startup  # noqa: PLC0415 (as above)
+
     try:
         config = runtimeconf.state.get_config()
     except ConfigError:

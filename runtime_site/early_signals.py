@@ -10,8 +10,11 @@ def take_signals() -> None:
     """
     Have SIGTERM and Ctrl-C end this process by exit code 0, and ignore what must not end a server.
 
-    Each server replaces these handlers once there is something to stop in order.
+    Each server replaces these handlers once there is something to stop in order. Where that has happened, nothing
+    changes: gunicorn reads its configuration, and so calls this, again when it reloads.
     """
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,12 @@ class EngineWorker(SyncWorker):
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
         """Answer the statements of *client*."""
-        self._server.serve(client)
+        if self._has_stack:
+            self._server.serve(client)
+        else:  # A nested statement would end the process in this thread.
+            serving = threading.Thread(target=self._server.serve, args=[client], name="engine-statements")
+            serving.start()
+            serving.join()
         if self._server.worn_out:
             self.alive = False
 
@@ -141,3 +147,4 @@ class EngineWorker(SyncWorker):
         limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes
         process_limits.confine(file_bytes=limit)
         process_limits.reuse_memory()
+        self._has_stack = process_limits.set_stack_size()

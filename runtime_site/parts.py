@@ -2,9 +2,9 @@
 The parts of the runtime as processes: what each is given when it is executed, and how it takes it.
 
 A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its
-own. So it neither reads the YAML again nor knows more than it needs: the keys never leave the process that read them,
-their digests go to web and flight only, and what leads to the sources of data to refresh
-only.
+own. So it neither reads the YAML again nor knows more than it needs: their digests go to web and flight only, and what
+leads to the sources of data to refresh only. The keys themselves are nowhere: the process that reads them becomes the
+supervisor, or a part, by executing that anew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any, Literal, NoReturn, get_args
 
 from django.conf import settings
 
-import authkeys.state
 import runtimeconf.state
 from authkeys import access
 from queryengine.process_limits import give_memory_back
@@ -36,8 +35,12 @@ from runtimeconf.source_environment import variables_for
 PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 
-#: The parts that authenticate callers: they get the digests of the keys.
-_ANSWER_CALLERS = frozenset({"web", "flight"})
+#: What is executed with a handover: each part, and their supervisor, which hands on what it was handed.
+Program = PartName | Literal["serve"]
+
+#: What authenticates callers gets the digests of the keys; the parameters of datasets are for what reads sources.
+_GET_DIGESTS = frozenset({"web", "flight", "serve"})
+_GET_SOURCES = frozenset({"refresh", "serve"})
 
 #: Names the descriptor of the handover in the environment of a part.
 HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
@@ -47,6 +50,9 @@ CANNOT_START = 78
 
 #: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
 PREDECESSOR_WAIT_S = 5.0
+
+#: What a new program is to get when it can answer.
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 #: Packages that pyarrow and DuckDB load where they find them: 40 MB and half a second for nothing a part does.
 _UNUSED = ("numpy", "pandas")
@@ -73,31 +79,31 @@ _FOR_LIBRARIES = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-_received: tuple[RuntimeConfig, dict[str, Any]] | None = None
-
 
 def command(name: PartName) -> list[str]:
     """Return the command line of a part."""
     return [sys.executable, str(_MANAGE), f"run{name}"]
 
 
-def environment(part: PartName, config: RuntimeConfig, environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
-    """Return what of *environ* a part gets, and the variable that leads it to its handover in *descriptor*."""
-    # Only this part reads sources: proxies and credentials of the machine are for it.
-    allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if part == "refresh" else [])]
-    kept = {name: value for name, value in environ.items() if any(names.fullmatch(name) for names in allowed)}
+def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
+    """Return what of *environ* a program gets, and the variable that leads it to its handover in *descriptor*."""
+    # Proxies and credentials of the machine are for what reads sources.
+    allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if name in _GET_SOURCES else [])]
+    kept = {
+        variable: value for variable, value in environ.items() if any(names.fullmatch(variable) for names in allowed)
+    }
     return {**kept, **_FOR_LIBRARIES, HANDOVER_VARIABLE: str(descriptor)}
 
 
-def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
+def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
     """
-    Write the handover of a part.
+    Write the handover of a program.
 
     Args:
-        name: The part.
+        name: The program.
         config: The checked configuration, without keys.
         who: Who may call.
-        extra: More for this part, fit for JSON.
+        extra: More for this program, fit for JSON.
 
     Returns:
         The descriptor of the handover.
@@ -106,9 +112,9 @@ def hand_over(name: PartName, config: RuntimeConfig, who: access.Access, **extra
         OSError: The system has no room for it.
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
-    if name in _ANSWER_CALLERS:
+    if name in _GET_DIGESTS:
         extra["access"] = access.handover(who)
-    return handover.write(config if name == "refresh" else handover.without_sources(config), extra)
+    return handover.write(config if name in _GET_SOURCES else handover.without_sources(config), extra)
 
 
 def receive() -> None:
@@ -117,23 +123,19 @@ def receive() -> None:
 
     A part of a supervisor ends with it from now on, at once and however it ends.
     """
-    global _received  # noqa: PLW0603 (a process is given one handover)
     descriptor = os.environ.pop(HANDOVER_VARIABLE, "")
     if not descriptor:
         return
-    config, extra = handover.read(int(descriptor))
+    config, extra = handover.receive(int(descriptor))
     os.close(int(descriptor))
     if "supervisor" in extra:
         die_with_parent(extra["supervisor"])
-        # The supervisor takes its signals one by one; a part is to get its own as they come.
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # The supervisor takes its signals one by one, and `execute` keeps what comes for the new program.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     leave_no_core()
     # Not by None in `sys.modules`: what Cython compiled takes that for the module itself.
     sys.meta_path.insert(0, _Absent())
     runtimeconf.state.set_config(config)
-    who = access.from_handover(config, extra.pop("access")) if "access" in extra else access.nobody(config)
-    authkeys.state.set_access(who)
-    _received = config, extra
 
 
 class _Absent(importlib.abc.MetaPathFinder):
@@ -156,7 +158,8 @@ def run_without_apps(argv: list[str]) -> None:
 
     The logs are as with them. With REST framework, the apps take 16 MB and 0.2 s of a processor.
     """
-    logging.config.dictConfig(settings.LOGGING)
+    if settings.LOGGING:  # Settings of somebody's own may have none.
+        logging.config.dictConfig(settings.LOGGING)
     module = importlib.import_module(f"runtime_site.management.commands.{argv[1]}")
     module.Command().run_from_argv(argv)
 
@@ -179,16 +182,12 @@ def leave_no_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
-    """Return what this process was handed; None when it was started by hand."""
-    return _received
-
-
-def execute(name: PartName, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:
+def execute(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:
     """
-    Become the part *name*: the same program anew, in an environment without secrets and with nothing but its handover.
+    Become the program *name*, anew: in an environment without secrets, with nothing but its handover.
 
-    What is *extra* is for this part, fit for JSON.
+    The process stays, and what was in its memory goes: the YAML, the keys, the engine that judged the views. What is
+    *extra* is for this program, fit for JSON.
 
     Raises:
         OSError: The program cannot be executed.
@@ -197,5 +196,6 @@ def execute(name: PartName, config: RuntimeConfig, who: access.Access, **extra: 
     os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()
-    arguments = command(name)
+    arguments = [sys.executable, str(_MANAGE), *sys.argv[1:]] if name == "serve" else command(name)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     os.execve(arguments[0], arguments, environment(name, config, os.environ, descriptor))  # noqa: S606 (no shell is wanted)

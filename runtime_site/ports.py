@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import time
 from pathlib import Path
@@ -13,28 +12,46 @@ from runtimeconf.model import Address
 _POLL_S = 0.1
 
 
-def wait_until_bindable(address: Address, deadline: float) -> None:
+def wait_until_bindable(address: Address, setting: str, deadline: float) -> None:
     """
     Return as soon as *address* can be bound.
 
     Args:
         address: Where a server is about to listen; port 0 is always free.
+        setting: The field of the YAML that says so.
         deadline: A `time.monotonic()` value until which a predecessor may still hold the port.
 
     Raises:
-        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen.
+        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen, and
+            what to do.
     """
     while True:
         try:
             _try_bind(address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise OSError(f"Cannot listen on {address}: {os.strerror(error.errno or 0)}.") from error
+                raise OSError(_problem(address, error)) from error
             if time.monotonic() >= deadline:
-                raise OSError(f"Cannot listen on {address}: {_holder(address.port)}.") from error
+                holder = _holder(address.port)
+                raise OSError(
+                    f"Cannot listen on {address}: {holder}. Stop that server, or change {setting}."
+                ) from error
             time.sleep(_POLL_S)
         else:
             return
+
+
+def bind_problem(address: Address) -> str | None:
+    """Return why no process could ever listen on *address* here; None when it can, or when one does already."""
+    try:
+        _try_bind(address)
+    except OSError as error:
+        return None if error.errno == errno.EADDRINUSE else _problem(address, error)
+    return None
+
+
+def _problem(address: Address, error: OSError) -> str:
+    return f"Cannot listen on {address}: {error.strerror or 'the system refuses it'}."
 
 
 def _try_bind(address: Address) -> None:

@@ -8,14 +8,10 @@ it is loaded, in the process that answers requests.
 from __future__ import annotations
 
 import atexit
-import json
 import logging
-import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+import time
 
 import authkeys.state
 import datasets.state
@@ -25,10 +21,9 @@ from authkeys.errors import AuthKeysError
 from datasets.errors import DatasetError
 from queryengine.errors import QueryError
 from runtime_site.descriptors import descriptors_for, hard_limit, raise_soft_limit
-from runtimeconf import handover
+from runtime_site.machine_memory import memory_bytes
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
-from runtimeconf.model import RuntimeConfig
-from runtimeconf.parent_death import die_with_parent
+from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
 
 logger = logging.getLogger(__name__)
@@ -39,6 +34,9 @@ _checked: RuntimeConfig | None = None
 
 MAX_SHOWN_FINGERPRINTS = 4
 
+#: Seconds between two looks whether every dataset is loaded.
+_LOOK_S = 0.02
+
 #: The exit code by which gunicorn knows that another worker would not do better.
 WORKER_BOOT_ERROR = 3
 
@@ -46,14 +44,12 @@ WORKER_BOOT_ERROR = 3
 StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, OSError)
 
 
-def checked_config(faults_of: Callable[[RuntimeConfig], tuple[ConfigFault, ...]] | None = None) -> RuntimeConfig:
+def checked_config() -> RuntimeConfig:
     """
     Return the configuration of this process, with everything checked that can be checked before any data is read.
 
     The key set is built here, and the keys themselves are forgotten: neither this process nor one that is forked from
     it holds more than their digests, or reads the YAML again.
-
-    *faults_of* finds the faults of its SQL; None: `statement_faults`.
 
     Raises:
         ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
@@ -64,13 +60,12 @@ def checked_config(faults_of: Callable[[RuntimeConfig], tuple[ConfigFault, ...]]
     config = runtimeconf.state.get_config()
     if config is _checked:
         return config
-    faults = (faults_of or statement_faults)(config)
+    faults = statement_faults(config)
     if faults:
         raise ConfigError(faults)
     prepare_state_dir(config.state_dir)
-    authkeys.state.ensure_built(config)
-    _checked = replace(config, auth=replace(config.auth, keys=()))
-    runtimeconf.state.set_config(_checked)
+    authkeys.state.ensure_built()
+    _checked = runtimeconf.state.get_config()
     return _checked
 
 
@@ -94,38 +89,6 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
         gate.close()
 
 
-def statement_faults_aside(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
-    """
-    As `statement_faults`, in a process that ends then, so that this one, which must have no threads, holds no engine.
-
-    Raises:
-        OSError: The other process cannot be started, or died.
-    """
-    receiving, sending = os.pipe()
-    parent = os.getpid()
-    child = os.fork()
-    if not child:
-        try:
-            die_with_parent(parent)
-            with os.fdopen(sending, "w", encoding="utf-8") as answer:
-                json.dump(handover.plain(statement_faults(config)), answer)
-        except Exception:
-            logger.exception("the statements of the YAML cannot be checked")
-        finally:
-            os._exit(0)
-    os.close(sending)
-    with os.fdopen(receiving, encoding="utf-8") as answer:
-        text = answer.read()
-    with suppress(ChildProcessError):  # Whoever ignores SIGCHLD, as one that starts this process may, never learns.
-        os.waitpid(child, 0)
-    try:
-        found = json.loads(text)
-    except ValueError:
-        raise OSError("The statements of the YAML cannot be checked: the process that does it died.") from None
-    faults: tuple[ConfigFault, ...] = handover.rebuilt(tuple[ConfigFault, ...], found)
-    return faults
-
-
 def describe_keys() -> str:
     """Say in a few words who may call: the number of keys, and the fingerprints of a few."""
     key_set = authkeys.state.get_access().key_set
@@ -138,17 +101,27 @@ def describe_keys() -> str:
 
 def log_warnings(config: RuntimeConfig) -> None:
     """Say once what works but is unsafe."""
-    for warning in config.warnings:
+    for warning in (*config.warnings, *machine_warnings(config)):
         logger.warning(warning)
-    wanted, allowed = descriptors_for(len(config.datasets)), hard_limit()
-    if allowed < wanted:
-        logger.warning(
-            "%s datasets take up to %s file descriptors in a process, and the system allows %s (ulimit -Hn): new data "
-            "may not be readable",
-            len(config.datasets),
-            wanted,
-            allowed,
+
+
+def machine_warnings(config: RuntimeConfig) -> list[str]:
+    """Return a sentence for each thing that *config* may ask of the machine, or of its limits, and not get."""
+    found = []
+    limits = config.query
+    wanted, there = limits.workers * limits.memory_limit_bytes, memory_bytes()
+    if wanted > there:
+        found.append(
+            f"runtime.query: workers ({limits.workers}) times memory_limit is {wanted // MIB:,} MiB, and there are "
+            f"{there // MIB:,} MiB: statements may be killed for want of memory. Lower one of the two"
         )
+    wanted, there = descriptors_for(len(config.datasets)), hard_limit()
+    if wanted > there:
+        found.append(
+            f"{len(config.datasets)} datasets take up to {wanted} file descriptors in a process, and the system allows "
+            f"{there} (ulimit -Hn): new data may not be readable"
+        )
+    return found
 
 
 class Runtime:
@@ -180,6 +153,11 @@ class Runtime:
             raise
         queryengine.state.set_engine(self._engine)
         datasets.state.set_datasets(self._datasets)
+
+    def wait_for_datasets(self) -> None:
+        """Return when each dataset has data to serve or has failed to load, or when the runtime stops."""
+        while not self._stopped and any(state.status == "Initializing" for state in self._datasets.datasets()):
+            time.sleep(_LOOK_S)
 
     def cancel_statements(self) -> None:
         """End every statement that runs, with a typed error to its caller."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import sys
 
 import django
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
+from runtime_site.chosen_settings import settings_fault
+
+fault = settings_fault()
+if fault is not None:
+    sys.exit(fault)
 
 django.setup(set_prefix=False)
 

@@ -11,6 +11,7 @@ import httpx
 
 from runtimeclient.errors import AnswerCutError
 from runtimeclient.json_stream import JsonStream, JsonValue
+from runtimeclient.waits import SLOWEST_BYTES_PER_S
 
 JSON = "application/json"
 CSV = "text/csv"
@@ -72,7 +73,10 @@ class SqlAnswer:
                 self.bytes_read += len(chunk)
                 yield chunk
         except httpx.TimeoutException as exc:
-            raise AnswerCutError(f"The answer was cut off: nothing came for {self._silence_s:g} s.") from exc
+            raise AnswerCutError(
+                f"The answer was cut off: nothing came for {self._silence_s:g} s, or less than"
+                f" {SLOWEST_BYTES_PER_S} bytes a second."
+            ) from exc
         except httpx.TransportError as exc:
             raise AnswerCutError(
                 "The answer was cut off before its end: the query failed or took too long, or the connection broke."

@@ -13,13 +13,14 @@ from contextlib import closing
 from typing import IO, Any
 
 from runtimeclient.answers import SqlAnswer
+from runtimeclient.distribution import install_command
 from runtimeclient.errors import AnswerCutError, OutputError, UsageError
 
 try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError as exc:
-    raise UsageError("The formats arrow and parquet need pyarrow: python -m pip install 'querykeep[arrow]'.") from exc
+    raise UsageError(f"The formats arrow and parquet need pyarrow: {install_command('arrow')}") from exc
 
 _CONTINUATION = b"\xff\xff\xff\xff"
 _LONGEST_METADATA = 16 << 20

@@ -79,9 +79,16 @@ class Asker:
             finally:
                 self.file = None
 
-    def ask(self, statement: Statement, parameters: Mapping[str, JsonValue] | None = None) -> Asked:
+    def ask(
+        self, statement: Statement, parameters: Mapping[str, JsonValue] | None = None, *, pages: bool = True
+    ) -> Asked:
         """
         Run a statement and show its answer. KeyboardInterrupt ends the connection, and with it the query.
+
+        Args:
+            statement: What to run.
+            parameters: Values by name, or by the numbers of their places.
+            pages: A pager may show what does not fit on the terminal.
 
         Raises:
             UsageError: The format does not go where the answers go.
@@ -97,7 +104,7 @@ class Asker:
         answer: SqlAnswer | None = None
         with ExitStack() as stack:
             progress = stack.enter_context(self.console.progress(lambda elapsed_s: _how_far(answer, elapsed_s)))
-            output = self._output(stack, progress)
+            output = self._output(stack, progress, pages=pages)
             # Closed before the pager is waited for: the query ends while the user reads.
             answer = stack.enter_context(self._send(statement, format_.media_type, parameters))
             if write_file is not None:
@@ -120,10 +127,10 @@ class Asker:
                 raise
             raise RequestRefusedError(exc.status, exc.code, detail, exc.request_id, place) from exc
 
-    def _output(self, stack: ExitStack, progress: Progress) -> Output:
+    def _output(self, stack: ExitStack, progress: Progress, *, pages: bool) -> Output:
         if self.file is not None:
             return self.file.output
-        output = stack.enter_context(self.console.paged())
+        output = stack.enter_context(self.console.paged()) if pages else self.console.output()
         if self.console.shows_answers:
             output.before = progress.clear
         return output
@@ -139,7 +146,7 @@ class Asker:
         chart = self.style.chart
         format_ = chart.picture if chart and chart.picture else self.style.format
         if self.file is None:
-            raise UsageError(f"The format {format_} goes to a file only: name one with --output.")
+            raise UsageError(f"The format {format_} goes to a file only: name one with {self.style.hints.file}.")
         if self.file.is_terminal:
             raise UsageError(f"The format {format_} does not go to a terminal.")
         if self._answers > self._before_file:

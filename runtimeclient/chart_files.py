@@ -7,6 +7,7 @@ from typing import IO, Any
 
 from runtimeclient.answers import SqlAnswer
 from runtimeclient.charts import Chart, ChartRequest, Picture, Scale, make_chart
+from runtimeclient.distribution import install_command
 from runtimeclient.errors import UsageError
 from runtimeclient.formats import read_rows
 
@@ -14,9 +15,7 @@ try:
     import altair as alt
     import vl_convert
 except ImportError as exc:
-    raise UsageError(
-        "A chart in a file needs altair and vl-convert: python -m pip install 'querykeep[charts]'."
-    ) from exc
+    raise UsageError(f"A chart in a file needs altair and vl-convert: {install_command('charts')}") from exc
 
 _WIDTH, _HEIGHT = 640, 360
 _LETTER_WIDTH = 8

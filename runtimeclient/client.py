@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from runtimeclient.answers import JSON, SqlAnswer
-from runtimeclient.credentials import check_api_key
+from runtimeclient.credentials import check_api_key, masked
 from runtimeclient.endpoint import Endpoint, parse_endpoint
 from runtimeclient.errors import (
     ClientError,
@@ -30,6 +30,7 @@ from runtimeclient.errors import (
 )
 from runtimeclient.json_stream import JsonValue, as_json
 from runtimeclient.resources import ActiveQuery, ComponentStatus, DatasetStatus, RefreshRun, RequestedRefresh
+from runtimeclient.waits import allow_streaming, limit_waits
 
 # What the specification calls the rows, and what the runtime sends unless it is asked for another type.
 _PLAIN_TEXT = "text/plain"
@@ -37,6 +38,8 @@ _ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
 # Of every answer but rows. Parsed, JSON can take fifty times its length.
 _MAX_METADATA_BYTES = 4 << 20
+# Members of an answer that are sentences.
+_SAID = ("error", "message")
 _FIRST_POLL_S = 0.1
 _SLOWEST_POLL_S = 2.0
 
@@ -47,8 +50,9 @@ class Timeouts:
     How long to wait.
 
     Attributes:
-        connect_s: Seconds until a connection stands, and until anything but a query is answered.
-        silence_s: Seconds without a single byte while a query runs or its answer arrives.
+        connect_s: Seconds until a connection stands, and until the whole answer to anything but a query is there.
+        silence_s: Seconds until the answer to a query begins, and that may pass, while it arrives, with less than
+            `waits.SLOWEST_BYTES_PER_S`.
     """
 
     connect_s: float = 10.0
@@ -87,7 +91,8 @@ class RuntimeClient:
     ) -> None:
         self.endpoint = parse_endpoint(base_url)
         self._timeouts = timeouts
-        self._key_header = {} if api_key is None else {"X-API-Key": check_api_key(api_key, "of the client")}
+        self._api_key = None if api_key is None else check_api_key(api_key, "of the client")
+        self._key_header = {} if api_key is None else {"X-API-Key": api_key}
         tls_context = _tls_context(self.endpoint, tls_root_certificate_file)
         try:
             self._http = httpx.Client(
@@ -104,6 +109,7 @@ class RuntimeClient:
             raise UsageError(
                 "The proxy that the environment names cannot be used: give an http:// or https:// URL."
             ) from exc
+        limit_waits(self._http)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +125,7 @@ class RuntimeClient:
 
     def finds_key_in(self, text: str) -> bool:
         """Tell whether the API key stands in *text*."""
-        return any(key in text for key in self._key_header.values())
+        return self._api_key is not None and self._api_key in text
 
     def ping(self) -> None:
         """
@@ -183,6 +189,7 @@ class RuntimeClient:
         except ClientError:
             response.close()
             raise
+        allow_streaming(response)
         return SqlAnswer(response, self._timeouts.silence_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
@@ -212,19 +219,34 @@ class RuntimeClient:
         message = answer.get("message") if isinstance(answer, dict) else None
         return message if isinstance(message, str) else f"Query {query_id} is being cancelled."
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RequestedRefresh:
+    def request_refresh(
+        self,
+        name: str,
+        refresh_sql: str | None = None,
+        *,
+        refresh_mode: str | None = None,
+        refresh_jitter_max: str | None = None,
+    ) -> RequestedRefresh:
         """
         Ask for a refresh of a dataset; one that waits already is joined. Does not wait for its end.
 
         Args:
             name: The dataset.
             refresh_sql: What to load this time, instead of what the configuration says.
+            refresh_mode: `full` or `append`, instead of what the configuration says.
+            refresh_jitter_max: A duration such as `30s`: the refresh begins up to so much later, by chance.
 
         Raises:
             UsageError: *name* is empty, or *refresh_sql* is not text that can be sent.
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
         """
-        content = None if refresh_sql is None else _encode(json.dumps({"refresh_sql": refresh_sql}, ensure_ascii=False))
+        asked = {
+            "refresh_sql": refresh_sql,
+            "refresh_mode": refresh_mode,
+            "refresh_jitter_max": refresh_jitter_max,
+        }
+        said = {field: value for field, value in asked.items() if value is not None}
+        content = _encode(json.dumps(said, ensure_ascii=False)) if said else None
         answer = self._json("POST", _refresh_path(name), 201, content)
         if not isinstance(answer, dict):
             raise NotARuntimeError(f"The answer of {self.endpoint.url} is not one of a runtime.")
@@ -280,7 +302,7 @@ class RuntimeClient:
         with closing(response):
             self._expect(response, status)
             try:
-                return json.loads(self._body(response))
+                return json.loads(self._body(response), object_hook=self._without_key)
             except (ValueError, RecursionError) as exc:
                 raise self._not_a_runtime(response) from exc
 
@@ -328,7 +350,7 @@ class RuntimeClient:
         """Read a problem body; None when the body is not one."""
         if _media_type(response) == _PLAIN_TEXT and response.status_code in {400, 403}:
             # So Spice.ai refuses a statement.
-            text = self._body(response).decode(errors="replace").strip()
+            text = masked(self._body(response).decode(errors="replace").strip(), self._api_key)
             return RequestRefusedError(response.status_code, f"http_{response.status_code}", text, "")
         if _media_type(response) != _PROBLEM:
             return None
@@ -339,10 +361,16 @@ class RuntimeClient:
             return None
         if not isinstance(code, str) or not isinstance(detail, str):
             return None
-        return RequestRefusedError(response.status_code, code, detail, str(request_id or ""))
+        code, detail, request_id = (masked(text, self._api_key) for text in (code, detail, str(request_id or "")))
+        return RequestRefusedError(response.status_code, code, detail, request_id)
+
+    def _without_key(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Mask the key in what a runtime says to people."""
+        said = {name: item[name] for name in _SAID if isinstance(item.get(name), str)}
+        return item | {name: masked(text, self._api_key) for name, text in said.items()}
 
     def _not_a_runtime(self, response: httpx.Response) -> NotARuntimeError:
-        status = f"{response.status_code} {response.reason_phrase}".strip()
+        status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self._api_key)
         if response.is_redirect:
             return NotARuntimeError(
                 f"{self.endpoint.url} answers with a redirect ({status}), which is not followed:"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 
-from runtimeclient.dot_commands import DOT_COMMANDS, Takes
+from runtimeclient.dot_commands import DOT_COMMANDS, NAMES, Takes
 from runtimeclient.names import Names
 from runtimeclient.sql_words import FUNCTIONS, KEYWORDS, TYPES
 from runtimeclient.statements import StatementSplitter
@@ -29,7 +29,7 @@ _RESERVED = frozenset(word.lower() for word in KEYWORDS)
 
 class PromptCompleter(Completer):
     """
-    Completes what stands before the cursor from what is known; it asks nobody.
+    Completes what stands before the cursor from what is known, and waits for nobody.
 
     Args:
         names: The tables and columns.
@@ -43,6 +43,7 @@ class PromptCompleter(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Give what may stand here, the likeliest first."""
+        self._names.refresh()
         text = document.text_before_cursor
         if text.startswith((".", "\\")) and "\n" not in text:
             return self._of_dot_command(text, complete_event)
@@ -51,9 +52,10 @@ class PromptCompleter(Completer):
     def _of_dot_command(self, text: str, event: CompleteEvent) -> Iterator[Completion]:
         name, space, argument = text.partition(" ")
         if not space:
-            yield from _matching(name, {f".{command}": "" for command in DOT_COMMANDS})
+            yield from _matching(name, dict.fromkeys(NAMES, ""))
             return
-        command = DOT_COMMANDS.get(name.removeprefix(".").lower())
+        called = NAMES.get(name.lower())
+        command = None if called is None else DOT_COMMANDS[called]
         takes = None if command is None else command.takes
         argument = argument.lstrip()
         if takes is Takes.FILE:

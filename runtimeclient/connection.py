@@ -77,14 +77,15 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=seconds,
         default=DEFAULT_TIMEOUTS.connect_s,
-        help="longest wait for a connection, and for any answer but that to a query (default %(default)g)",
+        help="longest wait for a connection, and for the whole of any answer but that to a query (default %(default)g)",
     )
     group.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=seconds,
         default=DEFAULT_TIMEOUTS.silence_s,
-        help="longest silence while a query runs (default %(default)g)",
+        help="longest wait until the answer to a query begins, and longest time that may pass with less than"
+        " 100 bytes a second while it arrives (default %(default)g)",
     )
 
 

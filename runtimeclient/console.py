@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TextIO
 
+from runtimeclient.credentials import KEY_VARIABLE, masked
 from runtimeclient.errors import ClientError
 from runtimeclient.output import Output, TextStream
 from runtimeclient.pager import PagedStream, pager_command
@@ -58,7 +59,7 @@ class Console:
         self._api_key: str | None = None
 
     def keep_from_others(self, api_key: str | None) -> None:
-        """Have no program that is started here find the key in its environment, whatever the variable is called."""
+        """Keep the key from the programs that are started here, and out of what is said beside the answers."""
         self._api_key = api_key
 
     @property
@@ -104,6 +105,15 @@ class Console:
         """Write answers without paging them."""
         return Output(self.stdout)
 
+    def environ_of_programs(self) -> dict[str, str]:
+        """Give the environment for a program that is started here: without the key, whatever its variable is called."""
+        key = self._api_key
+        return {
+            name: value
+            for name, value in self._environ.items()
+            if name != KEY_VARIABLE and (key is None or key not in value)
+        }
+
     @contextmanager
     def paged(self) -> Iterator[Output]:
         """Write one answer, by way of a pager when it goes to a terminal that it does not fit on."""
@@ -111,9 +121,7 @@ class Console:
         if command is None:
             yield Output(self.stdout)
             return
-        key = self._api_key
-        environ = {name: value for name, value in self._environ.items() if key is None or key not in value}
-        stream = PagedStream(self.stdout, *self.size(), command, environ)
+        stream = PagedStream(self.stdout, *self.size(), command, self.environ_of_programs())
         try:
             yield Output(stream)
         except BrokenPipeError:
@@ -134,7 +142,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Say what does not stop the command."""
         if not self.is_quiet:
-            self.tell(f"Warning: {one_line(text)}")
+            self.tell(f"Warning: {one_line(masked(text, self._api_key))}")
 
     def error(self, exc: ClientError) -> None:
         """Say on one line what went wrong, and where in a script; on a terminal, show the place below it."""
@@ -144,7 +152,7 @@ class Console:
             where = f"{place.source}, line {place.line}, column {place.column}: ".removeprefix(", ")
         on_terminal = _is_terminal(self.stderr)
         word = f"{_RED}Error:{_PLAIN}" if on_terminal and self._may_color else "Error:"
-        self.tell(f"{word} {one_line(f'{where}{exc}')}")
+        self.tell(f"{word} {one_line(masked(f'{where}{exc}', self._api_key))}")
         if place is not None and on_terminal:
             self.tell(place.drawing())
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from runtimeclient.errors import UsageError
 from runtimeclient.profiles import Profile
@@ -96,6 +98,14 @@ def check_api_key(key: str, where: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"The API key {where} has characters that cannot be sent in a header: use printable ASCII.")
     return key
+
+
+def masked(text: str, api_key: str | None) -> str:
+    """Give *text* without the key: a server may echo it, as it is, as JSON writes it, or percent-encoded."""
+    if api_key is not None:
+        for form in (api_key, json.dumps(api_key)[1:-1], quote(api_key, safe="")):
+            text = text.replace(form, "<secret>")
+    return text
 
 
 def _key_from_standard_input() -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from runtimeclient.charts import KINDS
 from runtimeclient.errors import UsageError
-from runtimeclient.statements import Statement, StatementSplitter
+from runtimeclient.statements import STOP_AT_BACKSLASH, Statement, StatementSplitter
 
 
 class Takes(Enum):
@@ -31,43 +31,56 @@ class DotCommand:
         summary: What it does.
         takes: What completion offers.
         words: For `Takes.WORDS`.
+        aliases: Other names, among them those of psql and of the DuckDB shell.
+        takes_statement: It may stand behind a statement without a semicolon, which is then what it is about.
     """
 
     usage: str
     summary: str
     takes: Takes = Takes.NOTHING
     words: Sequence[str] = ()
+    aliases: tuple[str, ...] = ()
+    takes_statement: bool = False
 
 
+_ON_OFF = ("on", "off")
 DOT_COMMANDS: Mapping[str, DotCommand] = {
-    "help": DotCommand("", "show this"),
-    "tables": DotCommand("", "list the datasets and views"),
-    "schema": DotCommand("[TABLE]", "show the columns of a table, or of all", Takes.TABLE),
-    "format": DotCommand("[FORMAT]", "show answers so; without FORMAT tell how they are shown", Takes.FORMAT),
+    "help": DotCommand("", "show this", aliases=("help", "?", "\\?", "\\h")),
+    "databases": DotCommand("", "list the catalogs", aliases=("\\l",)),
+    "tables": DotCommand("", "list the datasets and views", aliases=("\\dt",)),
+    "schema": DotCommand("[TABLE]", "show the columns of a table, or of all", Takes.TABLE, aliases=("\\d",)),
+    "format": DotCommand(
+        "[FORMAT]", "show answers so; without FORMAT tell how they are shown", Takes.FORMAT, aliases=(".mode",)
+    ),
     "expanded": DotCommand(
-        "[on|off|auto]", "show rows as records; alone it switches", Takes.WORDS, ("on", "off", "auto")
+        "[on|off|auto]", "show rows as records; alone it switches", Takes.WORDS, (*_ON_OFF, "auto"), ("\\x",)
     ),
+    "maxrows": DotCommand("[N]", "show that many rows of a table, 0 for all; alone it tells how many", Takes.WORDS),
     "timing": DotCommand(
-        "[on|off]", "tell how long each statement took; alone it switches", Takes.WORDS, ("on", "off")
+        "[on|off]",
+        "tell how long each statement took; alone it switches",
+        Takes.WORDS,
+        _ON_OFF,
+        (".timer", "\\timing"),
     ),
+    "watch": DotCommand(
+        "[SECONDS]",
+        "run the last statement again and again, every 2 s if nothing is said, until Ctrl-C",
+        Takes.WORDS,
+        aliases=("\\watch",),
+        takes_statement=True,
+    ),
+    "edit": DotCommand("", "edit the last statement in EDITOR and run it", aliases=("\\e",), takes_statement=True),
     "chart": DotCommand("[KIND] [X [Y ...]]", "run the last statement again and draw its answer", Takes.WORDS, KINDS),
-    "output": DotCommand("[FILE]", "write answers to a file, which is there after .output alone", Takes.FILE),
-    "read": DotCommand("FILE", "run the statements of a file", Takes.FILE),
-    "quit": DotCommand("", "leave, as .exit, quit, exit and Ctrl-D do"),
+    "output": DotCommand(
+        "[FILE]", "write answers to a file, which is there after .output alone", Takes.FILE, aliases=("\\o",)
+    ),
+    "read": DotCommand("FILE", "run the statements of a file", Takes.FILE, aliases=("\\i",)),
+    "quit": DotCommand("", "leave, as Ctrl-D does", aliases=(".exit", "quit", "exit", "\\q")),
 }
-#: Other names, among them those of psql.
-_ALIASES: Mapping[str, str] = {
-    ".exit": "quit",
-    "quit": "quit",
-    "exit": "quit",
-    "\\q": "quit",
-    "\\?": "help",
-    "\\d": "schema",
-    "\\dt": "tables",
-    "\\x": "expanded",
-    "\\timing": "timing",
-    "\\o": "output",
-    "\\i": "read",
+#: All names of the commands, as they are typed, in lower case.
+NAMES: Mapping[str, str] = {f".{name}": name for name in DOT_COMMANDS} | {
+    alias: name for name, command in DOT_COMMANDS.items() for alias in command.aliases
 }
 _KEYS = """\
 Tab completes, Ctrl-R searches what was typed before, Alt-Enter breaks the line.
@@ -77,25 +90,30 @@ Ctrl-C abandons what is typed and cancels a statement that runs; twice in a row 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A command as it was typed."""
+    """A command as it was typed, and the statement without a semicolon before it, if there is one."""
 
     name: str
     argument: str
+    statement: Statement | None = None
 
 
 def help_text() -> str:
     """Describe all commands."""
     heads = [f".{name} {command.usage}".rstrip() for name, command in DOT_COMMANDS.items()]
     longest = max(map(len, heads))
-    lines = [
-        f"  {head:{longest}}  {command.summary}\n" for head, command in zip(heads, DOT_COMMANDS.values(), strict=True)
-    ]
+    lines = []
+    for head, command in zip(heads, DOT_COMMANDS.values(), strict=True):
+        aliases = f" ({', '.join(command.aliases)})" if command.aliases else ""
+        lines.append(f"  {head:{longest}}  {command.summary}{aliases}\n")
     return "".join(["A statement ends with ; and may go over several lines.\n", *lines, _KEYS])
 
 
 def read_typed(text: str) -> tuple[list[Statement | Called], bool]:
     """
-    Part what was typed into statements and commands; a command takes a line and stands between statements.
+    Part what was typed into statements and commands; a command goes up to the end of its line.
+
+    A command stands where a statement could begin. One with a backslash may stand behind a statement, too: there is no
+    backslash in SQL outside literals and quoted names.
 
     Returns:
         The parts, and whether the text is complete: no statement, literal or comment goes on after it.
@@ -104,27 +122,41 @@ def read_typed(text: str) -> tuple[list[Statement | Called], bool]:
     splitter = StatementSplitter()
     # Not splitlines: a form feed or a line separator (U+2028) ends no comment.
     for line in (f"{line}\n" for line in text.split("\n")):
-        called = None if splitter.is_waiting else _called(line)
-        if called is None:
-            parts += splitter.feed(line)
-        else:
-            parts.append(called)
+        at = 0
+        while at < len(line):
+            called = None if splitter.is_waiting else _called(line[at:])
+            if called is None:
+                at, mark = splitter.take(line, at, STOP_AT_BACKSLASH)
+                statements = list(splitter.finish()) if mark else []
+                if mark != "\\":
+                    parts += statements
+                    continue
+                called = _called(line[at - 1 :])
+                if called is not None and statements:
+                    called = replace(called, statement=statements[0])
+            if called is not None:
+                parts.append(called)
+            break
     return parts, not splitter.is_waiting
 
 
 def find_command(called: Called) -> str:
     """Give the name of the command in DOT_COMMANDS. Raises UsageError."""
-    name = _ALIASES.get(called.name, called.name.removeprefix("."))
-    if name not in DOT_COMMANDS:
-        raise UsageError(f"There is no {called.name}: see .help.")
+    name = NAMES.get(called.name)
+    if name is None:
+        raise UsageError(
+            f"There is no command {called.name}. There are {', '.join(NAMES)}; .help says what each of them does."
+        )
     if called.argument and DOT_COMMANDS[name].takes is Takes.NOTHING:
         raise UsageError(f"{called.name} takes nothing.")
+    if called.statement is not None and not DOT_COMMANDS[name].takes_statement:
+        raise UsageError(f"End the statement before {called.name} with a semicolon.")
     return name
 
 
 def _called(line: str) -> Called | None:
     name, _, argument = line.strip().rstrip(";").rstrip().partition(" ")
     name = name.lower()
-    if name.startswith((".", "\\")) or (name in _ALIASES and not argument):
+    if name.startswith((".", "\\")) or (name in NAMES and not argument):
         return Called(name, argument.strip())
     return None

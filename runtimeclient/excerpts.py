@@ -24,20 +24,23 @@ class Place:
     Attributes:
         line: Line of the script, from 1.
         column: Character of that line, from 1.
-        text: The line.
+        text: What is shown of the line: the part that belongs to the statement.
         source: What the script is called; empty for a statement by itself.
+        text_column: Where `text` begins in the line, from 1.
     """
 
     line: int
     column: int
     text: str
     source: str = ""
+    text_column: int = 1
 
     def drawing(self) -> str:
         """Show the line and a caret below the place, fit for a terminal, in two lines without a break at their end."""
-        start = max(0, self.column - 1 - _LONGEST_SHOWN // 2)
-        before = visible(self.text[start : self.column - 1])
-        after = visible(self.text[self.column - 1 : start + _LONGEST_SHOWN])
+        at = self.column - self.text_column
+        start = max(0, at - _LONGEST_SHOWN // 2)
+        before = visible(self.text[start:at])
+        after = visible(self.text[at : start + _LONGEST_SHOWN])
         head = f"{self.line} | " + (_CUT if start else "")
         tail = _CUT if len(self.text) > start + _LONGEST_SHOWN else ""
         return f"{head}{before}{after}{tail}\n{' ' * (len(head) + width(before))}^"
@@ -79,4 +82,6 @@ def _index_at(text: str, columns: int) -> int:
 
 def _place(statement: Statement, lines: list[str], number: int, column: int) -> Place:
     text = lines[number - 1].rstrip("\r")
-    return Place(statement.line + number - 1, min(max(column, 1), len(text) + 1), text, statement.source)
+    text_column = statement.column if number == 1 else 1
+    column = text_column + min(max(column, 1), len(text) + 1) - 1
+    return Place(statement.line + number - 1, column, text, statement.source, text_column)

@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import TypeAlias
 
 from runtimeclient.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
+from runtimeclient.charts import PICTURES
+from runtimeclient.errors import UsageError
 from runtimeclient.json_stream import JsonValue, Number
 from runtimeclient.output import Output
 from runtimeclient.style import Style
@@ -39,7 +42,7 @@ class Format:
 
 #: By the name that `--format` takes.
 FORMATS: Mapping[str, Format] = {
-    "table": Format(media_type=JSON_WITH_SCHEMA, is_layout=True),
+    "table": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".txt",), is_layout=True),
     "json": Format(media_type=JSON, suffixes=(".json",)),
     "csv": Format(media_type=CSV, suffixes=(".csv",), counts_rows=False),
     "ndjson": Format(media_type=JSON, suffixes=(".ndjson", ".jsonl")),
@@ -53,9 +56,20 @@ CHART_FORMAT = FORMATS["table"]
 LIST_FORMATS = ("table", "json", "csv")
 
 
-def format_of(name: str) -> str | None:
-    """Give the format that the end of a file name means, if any."""
-    return next((format_ for format_, it in FORMATS.items() if name.lower().endswith(it.suffixes or ("\0",))), None)
+def format_of(path: Path) -> str | None:
+    """
+    Give the format that the ending of a file name means; None for a name without one.
+
+    Raises:
+        UsageError: The ending means no format.
+    """
+    name = path.name.lower()
+    found = next((format_ for format_, it in FORMATS.items() if it.suffixes and name.endswith(it.suffixes)), None)
+    if found is None and path.suffix:
+        chart = " A chart in a file is drawn by --chart-file." if path.suffix.lower() in PICTURES else ""
+        known = ", ".join(suffix for format_ in FORMATS.values() for suffix in format_.suffixes)
+        raise UsageError(f"No format has the ending {path.suffix} of {path.name}: the endings are {known}.{chart}")
+    return found
 
 
 def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:

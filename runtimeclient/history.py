@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from prompt_toolkit.history import History
 
 from runtimeclient.errors import OutputError
 from runtimeclient.paths import path_of
+from runtimeclient.private_files import replace_file
 
 # Above this the older half is dropped at the next start.
 _LONGEST_FILE_BYTES = 1 << 20
@@ -64,7 +64,7 @@ class FileHistory(History):
                 lines = file.read().splitlines()
             if found.st_size > _LONGEST_FILE_BYTES:
                 lines = lines[len(lines) // 2 :]
-                self._replace(lines)
+                replace_file(path, b"".join(line + b"\n" for line in lines))
         except OSError as exc:
             raise OutputError(f"The history {path} is not kept: {exc.strerror}.") from exc
         self._found = [text for line in lines if (text := _text_of(line)) is not None]
@@ -84,13 +84,6 @@ class FileHistory(History):
         with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123 (an open descriptor)
             # ASCII, so that a lone surrogate does not stop it. In one write: lines of two prompts do not mix.
             file.write(json.dumps(string).encode() + b"\n")
-
-    def _replace(self, lines: Iterable[bytes]) -> None:
-        part = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 (an open descriptor)
-            file.writelines(line + b"\n" for line in lines)
-        part.replace(self._path)
 
 
 def _text_of(line: bytes) -> str | None:

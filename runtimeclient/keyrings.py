@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from runtimeclient.distribution import install_command
 from runtimeclient.errors import UsageError
 from runtimeclient.profiles import KEYRING_SERVICE, Profile
 
@@ -42,7 +43,7 @@ def _call(function: str, profile: Profile, *arguments: str) -> Any:
     try:
         keyring = importlib.import_module("keyring")
     except ImportError as exc:
-        raise UsageError("The keyring needs the package keyring: python -m pip install 'querykeep[keyring]'.") from exc
+        raise UsageError(f"The keyring needs the package keyring: {install_command('keyring')}") from exc
     try:
         return getattr(keyring, function)(KEYRING_SERVICE, profile.keyring_user, *arguments)
     except Exception as exc:

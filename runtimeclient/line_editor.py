@@ -78,15 +78,19 @@ class LineEditor:
             output=screen or create_output(console.terminal),
         )
 
-    def read(self) -> str:
+    def read(self, text: str = "") -> str:
         """
-        Ask for a text.
+        Ask for a text; *text* stands there already.
 
         Raises:
             EOFError: Ctrl-D on an empty line, or the terminal has gone.
             KeyboardInterrupt: Ctrl-C; `typed` has what was there.
         """
-        return self._session.prompt()
+        return self._session.prompt(default=text)
+
+    def keep(self, text: str) -> None:
+        """Put a text into the history, as if it had been typed."""
+        self._session.history.append_string(text)
 
     @property
     def typed(self) -> str:

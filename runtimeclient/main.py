@@ -98,12 +98,9 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
 
 
 def _version() -> str:
-    from importlib import metadata  # noqa: PLC0415 (only the help of all commands asks for it)
+    from runtimeclient.distribution import version  # noqa: PLC0415 (only the help of all commands asks for it)
 
-    try:
-        return f"{PROG} {metadata.version(PROG)}"
-    except metadata.PackageNotFoundError:
-        return f"{PROG}, not installed"
+    return f"{PROG} {version()}".rstrip()
 
 
 def _write_utf8(stream: TextIO) -> None:

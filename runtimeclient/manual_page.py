@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from runtimeclient.dot_commands import DOT_COMMANDS
+
 _ENVIRONMENT = (
     ("RUNTIME_API_KEY", "the API key"),
     ("RUNTIME_HTTP_ENDPOINT", "where the runtime is"),
     ("QUERYKEEP_PROFILE", "the profile to use"),
     ("NO_COLOR", "no colours, whatever its value"),
+    ("EDITOR, VISUAL", "edit statements of the prompt"),
     ("PAGER", "shows what does not fit on the terminal; cat or nothing switches it off"),
     ("SSL_CERT_FILE", "PEM file with the root certificates to trust"),
 )
@@ -32,8 +35,12 @@ def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"{_text(name)} \\- {_text((parser.description or '').partition(':')[0].lower())}"
     yield from (".SH SYNOPSIS", f".B {_text(name)}", r".I COMMAND", r"[\fIOPTIONS\fR]")
     yield from (".SH DESCRIPTION", _text(parser.description or ""))
-    for command in commands._choices_actions:  # noqa: SLF001
-        yield from _command(commands.choices[command.dest])
+    for action in commands._choices_actions:  # noqa: SLF001
+        yield from _command(commands.choices[action.dest])
+    yield ".SH AT THE PROMPT"
+    for command_name, command in DOT_COMMANDS.items():
+        names = (f".{command_name} {command.usage}".rstrip(), *command.aliases)
+        yield from (".TP", f".B {_text(', '.join(names))}", _text(command.summary))
     yield ".SH ENVIRONMENT"
     for variable, meaning in _ENVIRONMENT:
         yield from (".TP", f".B {variable}", _text(meaning))

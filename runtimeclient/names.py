@@ -17,25 +17,29 @@ COLUMNS_SQL = (
 _MOST_COLUMNS = 20_000
 # How old the names may be when a new statement is begun.
 _AGE_S = 60.0
+# The same for names that could not be had: a busy runtime refuses now and then.
+_RETRY_S = 1.0
 
 
 class Names:
     """
     Knows the tables and their columns as the runtime last told them; empty until it first did.
 
-    `refresh` starts a thread that asks, if it is time to, and returns at once. A runtime that does not answer, or not
-    as it should, leaves what is known: a completion that lacks is no reason to disturb who types.
+    `refresh` starts a thread that asks, if it is time to, and returns at once; every prompt and completion calls it. A
+    runtime that does not answer, or not as it should, leaves what is known, and is soon asked again: a completion that
+    lacks is no reason to disturb who types.
     """
 
     def __init__(self, client: RuntimeClient) -> None:
         self.columns: Mapping[str, Mapping[str, str]] = {}
         self._client = client
         self._asked_at = float("-inf")
+        self._has_failed = False
         self._thread: threading.Thread | None = None
 
     def refresh(self, *, is_forced: bool = False) -> None:
         """Ask in the background, unless that is under way or was done a moment ago."""
-        is_due = is_forced or time.monotonic() - self._asked_at > _AGE_S
+        is_due = is_forced or time.monotonic() - self._asked_at > (_RETRY_S if self._has_failed else _AGE_S)
         if is_due and (self._thread is None or not self._thread.is_alive()):
             self._asked_at = time.monotonic()
             # A daemon: nobody waits for it when the prompt is left.
@@ -49,6 +53,7 @@ class Names:
 
     def _ask(self) -> None:
         columns: dict[str, dict[str, str]] = {}
+        self._has_failed = True
         try:
             with self._client.sql(COLUMNS_SQL) as answer:
                 for row in answer.rows():
@@ -60,4 +65,4 @@ class Names:
                         break
         except Exception:  # noqa: BLE001 (the client may be closed in the meantime, and then breaks anywhere)
             return
-        self.columns = columns
+        self.columns, self._has_failed = columns, False

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO
 
-from runtimeclient.credentials import KEY_VARIABLE
 from runtimeclient.output import TextStream
 from runtimeclient.screen import width
 
@@ -29,6 +28,15 @@ def pager_command(environ: Mapping[str, str]) -> list[str] | None:
     return [program, *words[1:]] if program else None
 
 
+def wait_for_program(program: subprocess.Popen[str]) -> int:
+    """Wait for a program at this terminal, and give its exit status. Ctrl-C goes to both, and is the program's."""
+    while True:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:
+            continue
+
+
 class PagedStream:
     """
     A text stream that holds what it gets while that fits on the screen, and starts the pager when it does not.
@@ -41,7 +49,7 @@ class PagedStream:
         columns: Its width.
         lines: Its height.
         command: The pager and its arguments.
-        environ: The environment of the pager; the variable of the API key is taken out of it.
+        environ: The environment of the pager.
     """
 
     def __init__(
@@ -52,7 +60,7 @@ class PagedStream:
         # The prompt comes back below the answer.
         self._free_lines = lines - 2
         self._command = command
-        self._environ = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
+        self._environ = environ
         self._held: list[str] = []
         self._pager: subprocess.Popen[str] | None = None
         # It does not start, so everything goes to the terminal.
@@ -86,12 +94,7 @@ class PagedStream:
             return
         with suppress(BrokenPipeError):
             self._pipe.close()
-        while True:
-            try:
-                self._pager.wait()
-            except KeyboardInterrupt:
-                continue  # Ctrl-C is the pager's while it runs; it goes to both.
-            break
+        wait_for_program(self._pager)
 
     @property
     def _pipe(self) -> IO[str]:
@@ -100,7 +103,7 @@ class PagedStream:
         return self._pager.stdin
 
     def _start(self) -> None:
-        environ = {"LESS": _LESS_OPTIONS, "LESSHISTFILE": "-", "LESSCHARSET": "utf-8"} | self._environ
+        environ = {"LESS": _LESS_OPTIONS, "LESSHISTFILE": "-", "LESSCHARSET": "utf-8", **self._environ}
         held = "".join(self._held)
         self._held.clear()
         try:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +10,8 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from runtimeclient import keyrings
-from runtimeclient.errors import OutputError, UsageError
+from runtimeclient.errors import UsageError
+from runtimeclient.private_files import check_replaceable, replace_file
 from runtimeclient.profiles import Profile, config_directory, find_profile, read_config
 
 KeyPlace: TypeAlias = Literal["keyring", "file"]
@@ -40,6 +38,8 @@ class ProfileStore:
     def save(self, profile: Profile, key: str, place: KeyPlace) -> str:
         """Keep a profile, and its key where *place* says. Returns where that is, in words."""
         before = self.find(profile.name)
+        # First: a key that is kept without its profile would be lost.
+        check_replaceable(self._config)
         fields: dict[str, Any] = {"endpoint": profile.endpoint.url}
         if profile.tls_root_certificate_file is not None:
             fields["tls_root_certificate_file"] = str(profile.tls_root_certificate_file.absolute())
@@ -49,7 +49,7 @@ class ProfileStore:
             where = "the keyring"
         else:
             file = self._key_file(profile.name)
-            self._write(file, key + "\n")
+            replace_file(file, f"{key}\n".encode())
             fields["api_key_file"] = str(file.relative_to(self._directory))
             where = str(file)
         self._change(profile.name, fields)
@@ -77,7 +77,7 @@ class ProfileStore:
     def _change(self, name: str, fields: Mapping[str, Any]) -> None:
         """Set *fields* of a profile, and take those out that tell of a key and are not among them."""
         try:
-            text = self._config.read_text()
+            text = self._config.read_text(encoding="utf-8")
         except FileNotFoundError:
             text = "# Profiles of querykeep: https and http endpoints, and where their API keys are.\n"
         try:
@@ -93,23 +93,4 @@ class ProfileStore:
             if field not in fields:
                 profiles[name].pop(field, None)
         profiles[name].update(fields)
-        self._write(self._config, tomlkit.dumps(document))
-
-    def _write(self, file: Path, text: str) -> None:
-        """Replace a file by one that nobody else can read."""
-        try:
-            # A link goes on leading to the file that it names.
-            target = file.resolve()
-            for directory in (self._directory, target.parent):
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-                stream.write(text)
-            try:
-                part.replace(target)
-            except OSError:
-                with suppress(OSError):
-                    part.unlink()
-                raise
-        except OSError as exc:
-            raise OutputError(f"{file} cannot be written: {exc.strerror}.") from exc
+        replace_file(self._config, tomlkit.dumps(document).encode())

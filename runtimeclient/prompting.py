@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prompt_toolkit.history import History, InMemoryHistory
 
 from runtimeclient.asking import Asker
@@ -14,11 +16,13 @@ from runtimeclient.history import FileHistory, history_path
 from runtimeclient.line_editor import LineEditor
 from runtimeclient.names import Names
 from runtimeclient.repl import Repl
+from runtimeclient.style import DOT_COMMANDS
 
 
 def make_repl(asker: Asker, invocation: Invocation) -> Repl:
     """Make the prompt of an invocation. A history that cannot be kept is warned of, and lasts as long as the prompt."""
     names = Names(asker.client)
+    asker.style = replace(asker.style, hints=DOT_COMMANDS)
     editor = LineEditor(invocation.console, PromptCompleter(names, FORMATS), _history(asker, invocation))
     return Repl(asker, editor, names)
 

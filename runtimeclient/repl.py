@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import termios
+import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,7 +14,9 @@ from typing import Protocol, TextIO
 from runtimeclient.asking import Asker
 from runtimeclient.charts import KINDS, ChartRequest
 from runtimeclient.completing import quoted
+from runtimeclient.connection import seconds
 from runtimeclient.dot_commands import Called, find_command, help_text, read_typed
+from runtimeclient.editing import edit
 from runtimeclient.errors import ClientError, UsageError
 from runtimeclient.formats import FORMATS, format_of
 from runtimeclient.names import COLUMNS_SQL, Names
@@ -22,7 +26,10 @@ from runtimeclient.scripts import read_statements
 from runtimeclient.statements import Statement
 from runtimeclient.style import Expanded
 
+_DATABASES = "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"
 _TABLES = "SHOW TABLES"
+# What the DuckDB shell calls our formats; its `line` is a table of records.
+_DUCKDB_MODES = {"duckbox": "table", "box": "table", "jsonlines": "ndjson"}
 _SWITCH: Mapping[str, bool] = {"on": True, "off": False}
 _EXPANDED: Mapping[str, Expanded] = {"on": "on", "off": "off", "auto": "auto"}
 
@@ -34,8 +41,11 @@ class Editor(Protocol):
     def typed(self) -> str:
         """What stood there when `read` was left."""
 
-    def read(self) -> str:
-        """Ask for a text. Raises EOFError and KeyboardInterrupt."""
+    def read(self, text: str = "") -> str:
+        """Ask for a text; *text* stands there already. Raises EOFError and KeyboardInterrupt."""
+
+    def keep(self, text: str) -> None:
+        """Keep a text as if it had been typed."""
 
 
 class Repl:
@@ -55,14 +65,20 @@ class Repl:
         self._names = names
         self._has_timing = False
         self._last: Statement | None = None
+        # What was edited and is not complete: it stands at the next prompt.
+        self._unfinished = ""
         self._file = ExitStack()
         self._commands: Mapping[str, Callable[[str], None]] = {
             "help": lambda _: self._show(help_text()),
+            "databases": lambda _: self._ask(Statement(_DATABASES)),
             "tables": lambda _: self._ask(Statement(_TABLES)),
             "schema": self._schema,
             "format": self._format,
             "expanded": self._expanded,
+            "maxrows": self._max_rows,
             "timing": self._timing,
+            "watch": self._watch,
+            "edit": self._edit,
             "chart": self._chart,
             "output": self._output,
             "read": self._read,
@@ -81,11 +97,12 @@ class Repl:
         client.status()
         self._console.tell(f"Connected to {client.endpoint.url}. End a statement with a semicolon; .help shows more.")
         was_interrupted = False
-        with _no_echo(self._console.stdin), self._file_at_the_end():
+        with _terminal_mode(self._console.stdin, reads_lines=False), self._file_at_the_end():
             while True:
                 self._names.refresh()
+                unfinished, self._unfinished = self._unfinished, ""
                 try:
-                    text = self._editor.read()
+                    text = self._editor.read(unfinished)
                 except EOFError:
                     return
                 except KeyboardInterrupt:
@@ -110,13 +127,15 @@ class Repl:
         """Run statements and commands in order, up to the first that fails or is cancelled."""
         for part in read_typed(text)[0]:
             if isinstance(part, Called):
-                self._commands[find_command(part)](part.argument)
+                command = self._commands[find_command(part)]
+                self._last = part.statement or self._last
+                command(part.argument)
             else:
                 self._last = part
                 self._ask(part)
 
-    def _ask(self, statement: Statement) -> None:
-        asked = self._asker.ask(statement)
+    def _ask(self, statement: Statement, *, pages: bool = True) -> None:
+        asked = self._asker.ask(statement, pages=pages)
         if self._has_timing:
             self._console.tell(f"Time: {duration(asked.elapsed_s)}")
 
@@ -126,12 +145,25 @@ class Repl:
         self._ask(Statement(f"DESCRIBE {name}" if table else COLUMNS_SQL))
 
     def _format(self, name: str) -> None:
+        style = self._asker.style
+        format_ = _DUCKDB_MODES.get(name.lower(), name.lower())
         if not name:
-            self._console.tell(f"Answers are shown as {self._asker.style.format}.")
-        elif name.lower() in FORMATS:
-            self._asker.style = replace(self._asker.style, format=name.lower())
+            self._console.tell(f"Answers are shown as {style.format}.")
+        elif format_ == "line":
+            self._asker.style = replace(style, format="table", expanded="on")
+        elif format_ in FORMATS:
+            # Who asks for a table has seen enough of records.
+            expanded = "auto" if format_ == "table" and style.expanded == "on" else style.expanded
+            self._asker.style = replace(style, format=format_, expanded=expanded)
         else:
             raise UsageError(f"The formats are {', '.join(FORMATS)}.")
+
+    def _max_rows(self, text: str) -> None:
+        if text and not (text.isascii() and text.isdigit()):
+            raise UsageError("Say how many rows of a table to show, 0 for all.")
+        if text:
+            self._asker.style = replace(self._asker.style, max_rows=int(text) or None)
+        self._console.tell(f"Rows of a table: {self._asker.style.max_rows or 'all'}.")
 
     def _expanded(self, when: str) -> None:
         before = self._asker.style.expanded
@@ -148,6 +180,38 @@ class Repl:
         self._has_timing = has_timing
         self._console.tell(f"Timing: {'on' if has_timing else 'off'}.")
 
+    def _watch(self, argument: str) -> None:
+        try:
+            interval_s = seconds(argument or "2")
+        except (ValueError, ArgumentTypeError) as exc:
+            raise UsageError("The time between two runs is a number of seconds above 0.") from exc
+        statement = self._last_statement("repeated")
+        while True:
+            self._console.tell(f"{time.strftime('%X')}, every {interval_s:g} s; Ctrl-C ends it.")
+            self._ask(statement, pages=False)
+            try:
+                time.sleep(interval_s)
+            except KeyboardInterrupt:
+                return
+
+    def _edit(self, _: str) -> None:
+        text = f"{self._last.text};" if self._last else ""
+        with _terminal_mode(self._console.stdin, reads_lines=True):
+            edited = edit(text, self._console.environ_of_programs())
+        if edited is None:
+            self._console.tell("Nothing was changed.")
+        elif read_typed(edited)[1]:
+            self._console.tell(edited)
+            self._editor.keep(edited)
+            self._run(edited)
+        else:
+            self._unfinished = edited
+
+    def _last_statement(self, done: str) -> Statement:
+        if self._last is None:
+            raise UsageError(f"There is no statement yet that could be {done}.")
+        return self._last
+
     def _chart(self, argument: str) -> None:
         try:
             words = shlex.split(argument)
@@ -155,25 +219,25 @@ class Repl:
             raise UsageError("A quote is not closed.") from exc
         kind = next((kind for kind in KINDS if words[:1] == [kind]), None)
         names = words[1:] if kind else words
-        if self._last is None:
-            raise UsageError("There is no statement yet whose answer could be drawn.")
+        statement = self._last_statement("drawn")
         chart = ChartRequest(kind=kind, x=names[0] if names else None, y=tuple(names[1:]))
         style = self._asker.style
         self._asker.style = replace(style, chart=chart)
         try:
-            self._ask(self._last)
+            self._ask(statement)
         finally:
             self._asker.style = style
 
     def _output(self, name: str) -> None:
+        path = path_of(name)
+        style = self._asker.style
+        format_ = format_of(path) or style.format
         self._file.close()
         if not name:
             return
-        path = path_of(name)
-        style = self._asker.style
         with ExitStack() as stack:
             stack.enter_context(self._asker.into(path))
-            self._asker.style = replace(style, format=format_of(path.name) or style.format)
+            self._asker.style = replace(style, format=format_)
             stack.callback(self._restore_format, style.format)
             self._file = stack.pop_all()
         self._console.tell(f"Answers go to {path}, which is there after .output.")
@@ -215,19 +279,21 @@ class Repl:
 
 
 @contextmanager
-def _no_echo(stdin: TextIO | None) -> Iterator[None]:
+def _terminal_mode(stdin: TextIO | None, *, reads_lines: bool) -> Iterator[None]:
     """
-    Keep what is typed while no prompt is there for the next one, without showing it.
+    Have the terminal read lines and show what is typed, as programs expect it, or neither.
 
-    A terminal that reads by lines drops what a paste brings beyond 4,096 characters of a line (N_TTY).
+    With neither, what is typed while no prompt is there is kept for the next one without being shown. A terminal that
+    reads by lines drops what a paste brings beyond 4,096 characters of a line (N_TTY).
     """
     if stdin is None or not stdin.isatty():
         yield
         return
     before = termios.tcgetattr(stdin)
-    quiet = list(before)
-    quiet[3] &= ~(termios.ICANON | termios.ECHO)
-    termios.tcsetattr(stdin, termios.TCSANOW, quiet)
+    mode = list(before)
+    flags = termios.ICANON | termios.ECHO
+    mode[3] = mode[3] | flags if reads_lines else mode[3] & ~flags
+    termios.tcsetattr(stdin, termios.TCSANOW, mode)
     try:
         yield
     finally:

@@ -20,17 +20,20 @@ _STOP = re.compile(
     """,
     re.VERBOSE,
 )
+#: Stops at a backslash too, which no statement holds outside literals: a command of psql begins there.
+STOP_AT_BACKSLASH = re.compile(rf"{_STOP.pattern} | \\", re.VERBOSE)
 _PARAMETER = re.compile(rf"{_NOT_IN_A_WORD}\$(?P<name>{_LETTER}+)|\?")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
 
 
 class Statement(NamedTuple):
-    """One statement, the line of the whole text, from 1, in which it begins, and what that text is called."""
+    """One statement, the line and column of the whole text, from 1, where it begins, and what that text is called."""
 
     text: str
     line: int = 1
     source: str = ""
+    column: int = 1
 
 
 class StatementSplitter:
@@ -44,8 +47,8 @@ class StatementSplitter:
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._has_code = False
-        # The line in which the first of the parts begins.
-        self._line = 1
+        # Where the first of the parts begins.
+        self._line = self._column = 1
         # What ends the literal or comment that the text is in: a quote, a $tag$, "*/", "e'" for an escaped string.
         self._inside = ""
         self._comment_depth = 0
@@ -69,26 +72,43 @@ class StatementSplitter:
         """Take one or more whole lines, line breaks included, and give out the statements that end in them."""
         at = 0
         while at < len(lines):
+            at, mark = self.take(lines, at)
+            if mark:
+                yield from self._complete()
+
+    def take(self, lines: str, at: int, stops: re.Pattern[str] = _STOP) -> tuple[int, str]:
+        """
+        Take *lines* from *at* up to the first mark outside literals, quoted names and comments that ends a statement.
+
+        Args:
+            lines: One or more whole lines, line breaks included.
+            at: Where to begin.
+            stops: Where to stop; STOP_AT_BACKSLASH stops at a backslash too.
+
+        Returns:
+            The place behind the mark, and the mark; the end of *lines* and no text where there is none.
+        """
+        while at < len(lines):
             if self._inside:
                 end = self._end_of_inside(lines, at)
                 self._parts.append(lines[at:end])
                 at = end
                 continue
-            stop = _STOP.search(lines, at)
+            stop = stops.search(lines, at)
             end = stop.start() if stop else len(lines)
             self._take_code(lines[at:end])
             if stop is None:
-                return
+                break
             at = stop.end()
             mark = stop[0]
-            if mark == ";":
-                yield from self._complete()
-                continue
+            if mark in {";", "\\"}:
+                return at, mark
             self._parts.append(mark)
             if mark == "/*":
                 self._inside, self._comment_depth = "*/", 1
             elif not mark.startswith("--"):
                 self._inside, self._has_code = mark.lower() if mark.endswith("'") else mark, True
+        return len(lines), ""
 
     def finish(self) -> Iterator[Statement]:
         """Give out what no semicolon ended, an unfinished literal or comment too: the runtime says what it lacks."""
@@ -101,12 +121,18 @@ class StatementSplitter:
         self._has_code = self._has_code or not (text.isspace() or not text)
 
     def _complete(self) -> Iterator[Statement]:
-        text, has_code, line = "".join(self._parts), self._has_code, self._line
+        text, has_code = "".join(self._parts), self._has_code
         self._parts, self._has_code = [], False
-        self._line += text.count("\n")
+        statement = text.strip()
+        line, column = self._after(text[: text.index(statement)])
+        self._line, self._column = self._after(f"{text};")
         if has_code:
-            statement = text.strip()
-            yield Statement(statement, line + text.count("\n", 0, text.index(statement)))
+            yield Statement(statement, line, column=column)
+
+    def _after(self, text: str) -> tuple[int, int]:
+        """Return the line and the column after *text*, which begins where the parts do."""
+        breaks = text.count("\n")
+        return self._line + breaks, len(text) - text.rfind("\n") if breaks else self._column + len(text)
 
     def _end_of_inside(self, text: str, at: int) -> int:
         """Find where the literal or comment ends; the end of *text* when it goes on after it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from typing import TypeVar
 
 from runtimeclient.errors import OutputError
 from runtimeclient.json_stream import JsonValue, Number, as_json
@@ -12,6 +13,10 @@ from runtimeclient.screen import visible, width
 from runtimeclient.style import Style
 
 NULL = "NULL"
+#: Stands for columns that are left out.
+ELLIPSIS = "…"
+
+T = TypeVar("T")
 
 # The columns are as wide as these many first rows need; a longer cell further down stays whole and shifts its own line.
 SAMPLE_ROWS = 1000
@@ -45,12 +50,15 @@ class Sample:
         is_number: Of each column: it holds numbers and nothing else.
         count: Rows given out by `cells` so far.
         has_more: The rows went on beyond `max_rows`.
+        kept: How many columns are shown at the left and at the right of those that are left out; None shows all.
     """
 
     def __init__(self, columns: Sequence[str], rows: Iterator[Sequence[JsonValue]], max_rows: int | None) -> None:
         self.names = [visible(column) for column in columns]
+        self._columns = len(columns)
         self.count = 0
         self.has_more = False
+        self.kept: tuple[int, int] | None = None
         self._rows = rows
         self._max_rows = max_rows
         self._sample: list[list[str]] = []
@@ -75,21 +83,47 @@ class Sample:
         """Columns of the terminal that an aligned table takes."""
         return sum(self.widths) + 3 * len(self.widths) - 1
 
+    def leave_out_columns(self, columns: int) -> bool:
+        """
+        Leave columns out in the middle, as few as let the table fit into *columns* of the terminal.
+
+        Returns:
+            Whether it fits then; the first and the last column stay.
+        """
+        count = len(self.widths)
+        room = columns - (len(ELLIPSIS) + 2)
+        kept = [0, 0]
+        while sum(kept) < count:
+            side = sum(kept) % 2
+            room -= self.widths[kept[0] if side == 0 else count - 1 - kept[1]] + 3
+            if room < 0:
+                break
+            kept[side] += 1
+        if 0 in kept:
+            return False
+        left, right = kept
+        self.names = _without_middle(self.names, left, right, ELLIPSIS)
+        self.widths = _without_middle(self.widths, left, right, len(ELLIPSIS))
+        self.is_number = _without_middle(self.is_number, left, right, False)
+        self.kept = left, right
+        return True
+
     def cells(self) -> Iterator[list[str]]:
-        """Give the cells of all rows, once, up to `max_rows`."""
+        """Give the cells of all rows that are shown, once, up to `max_rows`."""
         for cells in chain(self._sample, ([cell(value) for value in row] for row in self._rows)):
             if self.count == self._max_rows:
                 self.has_more = True
                 return
-            yield cells
+            yield cells if self.kept is None else _without_middle(cells, *self.kept, ELLIPSIS)
             self.count += 1
 
-    def footer(self) -> str:
-        """Say how many rows were shown, and whether that is all."""
+    def footer(self, style: Style) -> str:
+        """Say how many rows and columns were shown, and what shows all."""
         rows = f"{self.count} row{'' if self.count == 1 else 's'}"
-        if self.has_more:
-            return f"(the first {rows}; there are more: --max-rows 0 shows all)\n"
-        return f"({rows})\n"
+        notes = [f"the first {rows}; there are more: {style.hints.all_rows} shows all" if self.has_more else rows]
+        if self.kept is not None:
+            notes.append(f"{self._columns} columns ({sum(self.kept)} shown): {style.hints.all_columns} shows all")
+        return f"({'; '.join(notes)})\n"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: Style) -> Iterator[str]:
@@ -100,13 +134,23 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: St
     columns, whatever the number of rows.
     """
     sample = Sample(columns, iter(rows), style.max_rows)
-    is_too_wide = style.columns is not None and sample.table_width > style.columns
-    if style.expanded == "on" or (style.expanded == "auto" and is_too_wide):
+    if style.expanded == "on" or (style.expanded == "auto" and not _fits(sample, style)):
         yield from _records(sample, style)
     else:
         yield from _aligned(sample, style)
-    if sample.has_more or not style.is_quiet:
-        yield sample.footer()
+    if sample.has_more or sample.kept is not None or not style.is_quiet:
+        yield sample.footer(style)
+
+
+def _fits(sample: Sample, style: Style) -> bool:
+    """Whether the table fits on the terminal, if need be without the columns in its middle."""
+    if style.columns is None or sample.table_width <= style.columns:
+        return True
+    return style.elides and sample.leave_out_columns(style.columns)
+
+
+def _without_middle(items: list[T], left: int, right: int, instead: T) -> list[T]:
+    return [*items[:left], instead, *items[len(items) - right :]]
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]]) -> Iterator[str]:

@@ -133,7 +133,10 @@ class _Indexes(Shape[tuple[IndexConfig, ...]]):
     def read(self, node: Node, place: Place) -> tuple[IndexConfig, ...] | None:
         """Read the kind of each index; the data has to show whether it has the column."""
         if not isinstance(node, Mapping):
-            place.fault(node.line, f"must be {self.expected}; found {place.found(node)}")
+            if isinstance(node, Scalar) and node.is_null:
+                place.fault(node.line, f"is empty: it must be {self.expected}, or be left out")
+            else:
+                place.fault(node.line, f"must be {self.expected}; found {place.found(node)}")
             return None
         found = []
         for entry in node.entries:
@@ -169,7 +172,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, place: Place) -> Datas
         return None
     for package in connector.packages:
         if location.startswith(package.only_for) and not package.is_installed:
-            message = f"the connector {name} needs a library: python -m pip install {package.requirement!r}"
+            message = f"the connector {name} needs a library: {package.install_command}"
             where.fault(line_of(node, "from"), message)
     _check_params(connector, location, params, node, place)
     _check_time_column(values, node, place)
@@ -209,7 +212,18 @@ def _check_time_column(values: dict[str, Any], node: Mapping, place: Place) -> N
         place.fault(node.line, "lacks the field time_column: by it refresh_mode append tells which rows are newer")
     elif mode != "append" and "time_column" in values:
         where = place.field("time_column")
-        where.warn(line_of(node, "time_column"), "has no effect without acceleration.refresh_mode append")
+        where.warn(
+            line_of(node, "time_column"),
+            "has no effect unless refresh_mode is append, here or in a request for a refresh",
+        )
+
+
+def _build_acceleration(values: dict[str, Any], node: Mapping, place: Place) -> AccelerationConfig:
+    acceleration = AccelerationConfig(**values)
+    if acceleration.refresh_jitter_max_s is not None and not acceleration.refresh_jitter_enabled:
+        where = place.field("refresh_jitter_max")
+        where.warn(line_of(node, "refresh_jitter_max"), "has no effect without refresh_jitter_enabled: true")
+    return acceleration
 
 
 def _build_view(values: dict[str, Any], node: Mapping, place: Place) -> ViewConfig:
@@ -229,7 +243,7 @@ DATASET = Section[DatasetConfig](
     Field(
         name="acceleration",
         shape=Section(
-            into(AccelerationConfig),
+            _build_acceleration,
             Field(name="enabled", shape=Boolean()),
             Field(name="refresh_mode", shape=Choice("full", "append")),
             Field(name="refresh_check_interval", attribute="refresh_check_interval_s", shape=Duration("100ms", "365d")),

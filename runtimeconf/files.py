@@ -10,6 +10,9 @@ from pathlib import Path
 #: Mode bits that let other users of the machine read a file: its group, and everybody.
 OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 
+#: The least that one call reads.
+_BLOCK_BYTES = 64 * 1024
+
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
@@ -72,9 +75,11 @@ def _read(descriptor: int, max_bytes: int) -> FileContent:
         kind = _KINDS[stat.S_IFMT(status.st_mode)]  # a socket cannot be opened, a link was followed
         raise UnreadableFileError(f"it is {kind}, not a regular file")
     data = bytearray()
-    # The size is not trusted: the file may grow, and files of /proc say 0.
+    # A read allocates what it asks for, so it asks for what is there. The size is not trusted beyond that: the file may
+    # grow, and files of /proc say 0.
     while len(data) <= max_bytes:
-        chunk = os.read(descriptor, max_bytes + 1 - len(data))
+        expected = max(status.st_size - len(data), _BLOCK_BYTES)
+        chunk = os.read(descriptor, min(expected, max_bytes + 1 - len(data)))
         if not chunk:
             return FileContent(bytes(data), stat.S_IMODE(status.st_mode))
         data += chunk

@@ -24,6 +24,8 @@ from runtimeconf.secret import Secret
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _BLOCK_BYTES = 1024 * 1024
 
+_received: tuple[RuntimeConfig, dict[str, Any]] | None = None
+
 
 def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
     """
@@ -62,6 +64,18 @@ def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
         text += block
     fields = json.loads(text)
     return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
+
+
+def receive(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
+    """As `read`, for the process that was started with *descriptor*; `received` knows it from then on."""
+    global _received  # noqa: PLW0603 (a process is given one handover)
+    _received = read(descriptor)
+    return _received
+
+
+def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
+    """Return what this process was handed; None when it was started by hand."""
+    return _received
 
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:

@@ -17,6 +17,9 @@ from runtimeconf.secret import Secret
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+#: Whether a refresh replaces all rows or adds the newer ones.
+RefreshMode = Literal["full", "append"]
+
 #: Beside the YAML.
 DEFAULT_STATE_DIR = ".runtime"
 
@@ -53,7 +56,7 @@ class AuthConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """
-    `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `authkeys` for what then holds).
+    `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `sqlapi.hosts` for what then holds).
 
     They are as a `Host` header has them: lower case, an IPv6 address in brackets, a port only where it must match.
     `*` is every host.
@@ -125,7 +128,7 @@ class AccelerationConfig:
     """
 
     enabled: bool = True
-    refresh_mode: Literal["full", "append"] = "full"
+    refresh_mode: RefreshMode = "full"
     refresh_check_interval_s: float | None = None
     refresh_jitter_enabled: bool = False
     refresh_jitter_max_s: float | None = None
@@ -142,8 +145,8 @@ class DatasetConfig:
 
     `from_` is the text of `from:`; `connector` is what stands before its colon and `location` what follows, a path
     made absolute; `params` are those of the connector, with secret references resolved. `time_column` is there when
-    `refresh_mode` is `append`, and has no meaning otherwise. `line` counts from 1 in the YAML; `yaml_path` like
-    `datasets[0]`.
+    `refresh_mode` is `append`; otherwise only a refresh that is asked to append goes by it. `line` counts from 1 in the
+    YAML; `yaml_path` like `datasets[0]`.
     """
 
     name: str

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runtimeconf.api_keys import API_KEY
+from runtimeconf.connectors.connector import Package
 from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
 from runtimeconf.model import (
     DEFAULT_STATE_DIR,
@@ -60,6 +61,9 @@ T = TypeVar("T")
 SOCKET_NAME_BYTES = 20
 MAX_SOCKET_PATH_BYTES = 107
 
+#: What DuckDB does not take as it is in the path of a database: it looks for the file, or its log, elsewhere.
+_MISREAD = frozenset("?\\")
+
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound)
 
 
@@ -95,6 +99,7 @@ class _StoreName(ScalarShape[str]):
         return node.text
 
 
+_KEYRING = Package("keyring", "keyring~=25.7")
 _STORE_PARAMS = {"env": (), "file": ("directory",), "keyring": ("service",)}
 
 
@@ -108,7 +113,7 @@ def _build_store(values: dict[str, Any], node: Mapping, place: Place) -> SecretS
         return EnvStore(name, reading.environ, reading.directory, lambda file, text: reading.warn(str(file), text))
     if kind == "keyring":
         if not KeyringStore.is_installed():
-            message = "the keyring store needs the keyring package: python -m pip install keyring"
+            message = f"the keyring store needs the keyring package: {_KEYRING.install_command}"
             place.field("from").fault(line_of(node, "from"), message)
         return KeyringStore(name, params.get("service", DEFAULT_KEYRING_SERVICE))
     if "directory" not in params:
@@ -229,9 +234,10 @@ RUNTIME = Section[dict[str, Any]](
         name="tls",
         shape=Section(
             _build_tls,
-            Field(name="enabled", shape=Boolean()),
+            Field(name="enabled", shape=Boolean(), is_required=True),
             Field(name="certificate_file", shape=FilePath("the path of a PEM file with the certificate chain")),
             Field(name="key_file", shape=FilePath("the path of a PEM file with the private key")),
+            may_be_empty=False,
         ),
     ),
     Field(
@@ -301,6 +307,8 @@ def _state_dir(text: str, root: Mapping, place: Place) -> Path:
         limit = MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
         message = f"is too long for Unix sockets: its absolute path may have {limit} bytes"
         where.fault(line, f"{message}, and has {length - SOCKET_NAME_BYTES}")
+    if _MISREAD.intersection(str(state_dir)):
+        where.fault(line, "its absolute path may have neither ? nor \\ in it: the engine would look elsewhere")
     if state_dir == place.reading.directory or state_dir in place.reading.directory.parents:
         where.fault(line, "holds this configuration: name a directory that is the runtime's alone")
     return state_dir

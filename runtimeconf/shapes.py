@@ -150,7 +150,11 @@ class Duration(ScalarShape[float]):
 
     def convert(self, node: Scalar) -> float:
         """Give seconds."""
-        value = _DURATION.parse(node.text)
+        return self.parse(node.text)
+
+    def parse(self, text: str) -> float:
+        """Give the seconds of a text. Raises UnfitError."""
+        value = _DURATION.parse(text)
         if not self._minimum <= value <= self._maximum:
             raise UnfitError
         return float(value)
@@ -392,7 +396,9 @@ class Section(Shape[T]):
         meant = nearest(entry.name, names) if reading.shows_more else None
         elsewhere = reading.paths_of(entry.name)
         is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not place.is_sensitive)
-        if elsewhere:
+        if elsewhere == (entry.name,):
+            hint = "it belongs at the top level of the file"
+        elif elsewhere:
             hint = f"did you mean {' or '.join(elsewhere)}?"
         elif meant:
             hint = f"did you mean {names[meant]}?"

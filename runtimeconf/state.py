@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runtimeconf.errors import ConfigError, ConfigFault
-from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
 
 ENVIRONMENT_VARIABLE = "RUNTIME_CONFIG"
@@ -33,6 +32,9 @@ def get_config() -> RuntimeConfig:
     global _outcome  # noqa: PLW0603 (this module is the one place of the process-wide configuration)
     with _lock:
         if _outcome is None:
+            # A client command reads no YAML, nor does a part that is handed the configuration.
+            from runtimeconf.loader import load  # noqa: PLC0415
+
             try:
                 _outcome = load(config_path(os.environ), os.environ)
             except ConfigError as exc:

@@ -42,6 +42,7 @@ STATUSES: Mapping[type[Exception], int] = {
     data.DatasetError: 500,
     data.UnknownDatasetError: 404,
     data.AccelerationDisabledError: 400,
+    data.TimeColumnMissingError: 400,
     data.DatasetsUnavailableError: 503,
     data.SourceError: 500,
     data.SchemaChangedError: 500,

@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from django.conf import settings
+from django.http.request import validate_host
+
 from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 
-#: Taken while authentication is off and the YAML says nothing.
-LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 #: In the YAML's list: every well-formed host.
 ANY_HOST = "*"
 
@@ -50,26 +51,26 @@ def parse_authority(text: str) -> Authority | None:
     return Authority(host.removesuffix("."), port)
 
 
-def check_host(host: str | None, allowed_hosts: tuple[str, ...] | None, *, auth_on: bool) -> Authority:
+def check_host(host: str, allowed_hosts: tuple[str, ...] | None, *, auth_on: bool) -> Authority:
     """
     Return the well-formed and allowed host of a request.
 
     *allowed_hosts* is the YAML's list, which always counts; an item without a port allows every port, and `*` every
-    host. None means: any host while authentication is on, the names of loopback while it is off.
+    host. None means: any host while authentication is on, those of Django's ALLOWED_HOSTS while it is off.
 
     Raises:
         InvalidHostError: It is missing, malformed or not allowed.
     """
-    authority = parse_authority(host or "")
-    if authority is None:
-        raise InvalidHostError
-    if allowed_hosts is None:
-        allowed_hosts = (ANY_HOST,) if auth_on else LOOPBACK_HOSTS
-    if ANY_HOST in allowed_hosts:
-        return authority
-    if authority.host not in allowed_hosts and f"{authority.host}:{authority.port}" not in allowed_hosts:
+    authority = parse_authority(host)
+    if authority is None or not _is_allowed(authority, allowed_hosts, auth_on=auth_on):
         raise InvalidHostError
     return authority
+
+
+def _is_allowed(authority: Authority, allowed_hosts: tuple[str, ...] | None, *, auth_on: bool) -> bool:
+    if allowed_hosts is None:
+        return auth_on or validate_host(authority.host, settings.ALLOWED_HOSTS)
+    return not {ANY_HOST, authority.host, f"{authority.host}:{authority.port}"}.isdisjoint(allowed_hosts)
 
 
 def check_same_site(host: Authority, origin: str | None, fetch_site: str | None) -> None:

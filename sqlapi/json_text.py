@@ -54,7 +54,8 @@ def parse_object(text: str, fields: frozenset[str]) -> dict[str, Any]:
 
 
 def _names(fields: frozenset[str]) -> str:
-    return " and ".join(f'"{name}"' for name in sorted(fields, reverse=True))
+    *first, last = (f'"{name}"' for name in sorted(fields, reverse=True))
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,24 +1,20 @@
-"""What happens around every view, outermost first: the id and the common headers, the access log, the Host check."""
+"""What happens around every view, outermost first: the id and the common headers, then the access log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from authkeys.state import get_access
 from queryengine.ids import accepted_id, new_id
-from runtimeconf.state import get_config
 from sqlapi import access_log
 from sqlapi.body import close_if_unread
-from sqlapi.handlers import respond
-from sqlapi.hosts import check_host, check_same_site
 from sqlapi.problems import COMMON_HEADERS
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID
-from sqlapi.routes import is_open, route_name
+from sqlapi.routes import route_name
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
@@ -113,30 +109,3 @@ class _Metered:
     def close(self) -> None:
         """Write the log line."""
         self._log(self._sent_bytes, complete=self._complete)
-
-
-class HostMiddleware:
-    """Refuses a wrong Host everywhere but at the open routes and, while authentication is off, other sites' pages."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Leave it to `process_view`, which knows the route."""
-        return self._get_response(request)
-
-    def process_view(
-        self, request: HttpRequest, view: Callable[..., HttpResponseBase], args: Any, kwargs: Any
-    ) -> HttpResponseBase | None:
-        """Check the request, once its route is known and before its view runs."""
-        environ = request.META
-        if is_open(request.resolver_match, environ["REQUEST_METHOD"]):
-            return None
-        try:
-            auth_on = get_access().key_set is not None
-            host = check_host(environ.get("HTTP_HOST"), get_config().http.allowed_hosts, auth_on=auth_on)
-            if not auth_on:
-                check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
-        except Exception as error:  # noqa: BLE001 (whatever it is, the one table answers it)
-            return respond(error, request)
-        return None

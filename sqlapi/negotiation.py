@@ -29,6 +29,11 @@ OFFERS = (
     Offer("application/vnd.spiceai.sql.v1+json", "vnd", "application/vnd.spiceai.sql.v1+json"),
 )
 
+#: What `?format=` names.
+_NAMED: dict[str, Offer] = {
+    offer.encoding: offer for offer in OFFERS if offer.media_type in {"application/json", "text/csv"}
+}
+
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
@@ -48,16 +53,19 @@ class _Range:
 
 
 @lru_cache(maxsize=64)
-def choose(accept: str | None) -> Offer:
+def choose(accept: str | None, format_: str | None = None) -> Offer:
     """
     Return the best offer for an Accept header; the first one when there is no header, or nothing legible in it.
 
+    *format_*, json or csv where the query string says so, decides alone.
     The quality of an offer is that of the most specific range that covers it; parameters other than `q` are not
     looked at. Among offers of one quality that named more exactly wins, then that named first, then our order.
 
     Raises:
         NotAcceptableError: Every offer is left out or has quality 0.
     """
+    if format_ is not None:
+        return _NAMED[format_]
     ranges = [found for position, item in enumerate(split_list(accept or "")) if (found := _range(item, position))]
     if not ranges:
         return OFFERS[0]

@@ -13,7 +13,7 @@ from runtimeconf.state import get_config
 
 
 def is_ready() -> bool:
-    """Say whether the engine takes statements, every dataset was loaded at least once, and Flight SQL takes calls."""
+    """Say whether the engine takes statements, there is data of every dataset, and Flight SQL takes calls."""
     try:
         return get_engine().is_alive() and get_datasets().is_loaded() and flight_status() in {"Ready", "Disabled"}
     except (EngineUnavailableError, DatasetsUnavailableError):

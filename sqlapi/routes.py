@@ -11,22 +11,17 @@ READ_METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """
-    A path and its methods. `pattern` is Django's; `template` is what people read, in the documents and the log.
-
-    `is_open`: GET and HEAD need no key and no particular Host.
-    """
+    """A path and its methods. `pattern` is Django's; `template` is what people read, in the documents and the log."""
 
     name: str
     pattern: str
     template: str
     methods: tuple[str, ...]
-    is_open: bool = False
 
 
 ROUTES = (
-    Route(name="health", pattern="health", template="/health", methods=READ_METHODS, is_open=True),
-    Route(name="ready", pattern="v1/ready", template="/v1/ready", methods=READ_METHODS, is_open=True),
+    Route(name="health", pattern="health", template="/health", methods=READ_METHODS),
+    Route(name="ready", pattern="v1/ready", template="/v1/ready", methods=READ_METHODS),
     Route(name="sql", pattern="v1/sql", template="/v1/sql", methods=("POST",)),
     Route(name="active", pattern="v1/sql/active", template="/v1/sql/active", methods=READ_METHODS),
     Route(
@@ -47,12 +42,6 @@ ROUTES = (
 UNKNOWN = "unknown"
 
 _BY_NAME = {route.name: route for route in ROUTES}
-
-
-def is_open(match: ResolverMatch | None, method: str) -> bool:
-    """Say whether a request needs no key: GET or HEAD, exactly so written, of an open route."""
-    route = _BY_NAME.get(match.url_name or "") if match else None
-    return route is not None and route.is_open and method in READ_METHODS
 
 
 def route_name(match: ResolverMatch | None) -> str:

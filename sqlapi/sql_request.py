@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from queryengine.engine import Parameters
 from sqlapi.body import Environ, read_body
-from sqlapi.errors import CharsetError, InvalidJsonError
+from sqlapi.errors import BodyError, CharsetError, InvalidJsonError
 from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.media_types import parse_media_type
 
@@ -37,7 +37,11 @@ def read_sql_request(environ: Environ, max_bytes: int) -> SqlRequest:
     if parameters.get("charset", "utf-8").lower() not in _CHARSETS:
         raise CharsetError
     text = decode_utf8(read_body(environ, max_bytes))
-    return _from_json(text) if media_type == "application/json" else SqlRequest(text)
+    if media_type == "application/json":
+        return _from_json(text)
+    if text.lstrip().startswith("{"):  # which no statement does
+        raise BodyError("The body looks like JSON: send it with Content-Type: application/json, or send the SQL alone.")
+    return SqlRequest(text)
 
 
 def _from_json(text: str) -> SqlRequest:

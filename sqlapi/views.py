@@ -6,19 +6,22 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 from urllib.parse import parse_qsl
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from authkeys.authentication import ApiKeyAuthentication
+from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
-from datasets.control import DatasetControl
+from authkeys.state import get_access
+from datasets.control import DatasetControl, RefreshRun
 from datasets.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasets.state import get_datasets
 from queryengine.engine import EngineStatus, Query
@@ -28,20 +31,19 @@ from queryengine.state import get_engine
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.body import read_body
 from sqlapi.cache_control import cache_use
 from sqlapi.disconnects import connection_of
 from sqlapi.errors import (
-    InvalidJsonError,
     InvalidParameterError,
     MethodNotAllowedError,
     QueryNotFoundError,
     RouteNotFoundError,
 )
-from sqlapi.json_text import decode_utf8, parse_object
+from sqlapi.handlers import handle_view_exception
+from sqlapi.hosts import check_host, check_same_site
 from sqlapi.readiness import flight_status, is_ready
+from sqlapi.refresh_request import read_refresh_request
 from sqlapi.request_ids import QUERY_ID, REQUEST_ID
-from sqlapi.routes import is_open
 from sqlapi.sql_request import read_sql_request
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,9 @@ DATASET_COLUMNS = (
     "bytes",
 )
 
+#: And what a refresh shows.
+RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
+
 _MAX_PARAMETERS = 100
 
 
@@ -74,16 +79,18 @@ class ApiView(APIView):
     """
     The base of every view. Who calls is settled before anything else of the request is looked at.
 
-    DRF negotiates and parses nothing here: bodies and Accept are read by this room's own rules, after authentication.
+    It needs a key whatever the settings of a project say; a view that does not need one says so itself. DRF negotiates
+    and parses nothing here: bodies and Accept are read by this room's own rules, after authentication.
     """
 
+    authentication_classes = [ApiKeyAuthentication]
+    permission_classes = [HasPrincipal]
     http_method_names = ["get", "head", "post"]
     renderer_classes = []
     parser_classes = []
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Return DRF's request, with what is asked of Django's within reach."""
-        self._is_open = is_open(request.resolver_match, request.META["REQUEST_METHOD"])
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
         # Nothing is parsed; with itself in there only the garbage collector could free it.
         wrapped.parser_context = {}
@@ -91,16 +98,14 @@ class ApiView(APIView):
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        """Ask nobody at an open route: it answers alike with a right key, a wrong one and none."""
-        return [] if self._is_open else super().get_authenticators()
-
-    def get_permissions(self) -> Sequence[Any]:
-        """Let everybody pass at an open route."""
-        return [] if self._is_open else super().get_permissions()
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], HttpResponse]:
+        """Answer what goes wrong as this room does, whatever the settings of a project say."""
+        return handle_view_exception
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate first: DRF negotiates before, and would answer 406 where 401 is due."""
+        if self.authentication_classes:  # Who takes everybody takes every Host and every page too.
+            _check_sender(request)
         self.perform_authentication(request)
         self.check_permissions(request)
         # Methods are case-sensitive (RFC 9110, 9.1); Django upper-cases them.
@@ -138,6 +143,9 @@ class UnknownView(ApiView):
 class HealthView(ApiView):
     """`/health`: the process answers. Nothing else is touched."""
 
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
     def get(self, request: Request) -> HttpResponse:
         """Say so."""
         return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
@@ -145,6 +153,9 @@ class HealthView(ApiView):
 
 class ReadyView(ApiView):
     """`/v1/ready`: a statement would be taken, and every dataset was loaded at least once."""
+
+    authentication_classes = []
+    permission_classes = [AllowAny]
 
     def get(self, request: Request) -> HttpResponse:
         """Say yes or no, and nothing more: anybody may ask."""
@@ -160,7 +171,7 @@ class SqlView(ApiView):
     def post(self, request: Request) -> HttpResponseBase:
         """Run the statement of the body and answer in the form that Accept asks for."""
         environ = request.META
-        offer = negotiation.choose(environ.get("HTTP_ACCEPT"))
+        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
         asked = read_sql_request(environ, get_config().http.max_body_bytes)
         environ[QUERY_ID] = new_id()
         query = Query(
@@ -197,6 +208,7 @@ class CancelView(ApiView):
 
     def post(self, request: Request, query_id: str) -> HttpResponse:
         """Stop it; another key's statement is not there. A body says nothing more, and is not read."""
+        _refuse_csv(request)
         if not get_engine().cancel(query_id, _fingerprint(request)):
             raise QueryNotFoundError
         request.META[QUERY_ID] = query_id
@@ -240,14 +252,17 @@ class RefreshView(ApiView):
 
     def get(self, request: Request, name: str) -> HttpResponse:
         """List the last runs, newest first."""
-        return _json([asdict(run) for run in get_datasets().history(name)])
+        return _table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Ask for a refresh; a statement for this one is judged before it is promised."""
-        refresh_sql = _refresh_sql(decode_utf8(read_body(request.META, get_config().http.max_body_bytes)))
+        _refuse_csv(request)
+        asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
         declared_name = _declared_name(control, name)
-        run = control.request_refresh(declared_name, refresh_sql)
+        run = control.request_refresh(
+            declared_name, asked.refresh_sql, mode=asked.refresh_mode, jitter_max_s=asked.refresh_jitter_max_s
+        )
         message = f"Dataset refresh triggered for {declared_name}."
         return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
 
@@ -257,7 +272,24 @@ class CatalogsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List it."""
-        return _json([CATALOG])
+        return _table(request, [CATALOG], tuple(CATALOG))
+
+
+def _check_sender(request: Request) -> None:
+    """
+    Refuse a wrong Host and, while authentication is off, the pages of other sites.
+
+    Raises:
+        InvalidHostError, CrossSiteRequestError: As `sqlapi.hosts` says.
+        AccessNotBuiltError: The key set was never built in this process.
+    """
+    auth_on = get_access().key_set is not None
+    environ = request.META
+    # Django's test client sends no Host: as in `HttpRequest.get_host`, the name of the server stands for it.
+    sent = environ.get("HTTP_HOST", environ["SERVER_NAME"])
+    host = check_host(sent, get_config().http.allowed_hosts, auth_on=auth_on)
+    if not auth_on:
+        check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
 
 
 def _fingerprint(request: Request) -> str:
@@ -297,29 +329,28 @@ def _declared_name(control: DatasetControl, name: str) -> str:
     raise UnknownDatasetError(name)
 
 
-def _refresh_sql(text: str) -> str | None:
-    if not text.strip():
+def _format(request: Request) -> str | None:
+    """Return what `?format=` asks for, json or csv; None when it is left out. Other parameters mean nothing."""
+    query = request.META.get("QUERY_STRING")
+    if not query:
         return None
-    value = parse_object(text, frozenset({"refresh_sql"})).get("refresh_sql")
-    if value is not None and not isinstance(value, str):
-        raise InvalidJsonError('"refresh_sql" must be a string or null.')
-    return value
-
-
-def _format(request: Request) -> str:
-    """Return what `?format=` asks for: json (also when it is left out) or csv."""
     try:
-        parameters = parse_qsl(request.META.get("QUERY_STRING", ""), True, max_num_fields=_MAX_PARAMETERS)
+        parameters = parse_qsl(query, True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
         raise InvalidParameterError("The query string has too many parameters.") from error
-    asked = [value for name, value in parameters if name == "format"] or ["json"]
-    if len(asked) > 1 or asked[0] not in {"json", "csv"}:
+    asked = [value for name, value in parameters if name == "format"]
+    if len(asked) > 1 or not {*asked} <= {"json", "csv"}:
         raise InvalidParameterError("The parameter format is json or csv.")
-    return str(asked[0])
+    return str(asked[0]) if asked else None
+
+
+def _refuse_csv(request: Request) -> None:
+    if _format(request) == "csv":
+        raise InvalidParameterError("This route answers in JSON: the parameter format is json, or left out.")
 
 
 def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> HttpResponse:
-    if _format(request) == "json":
+    if _format(request) != "csv":
         return _json(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -14,7 +14,7 @@ from benchmarks.bench import Row, Stage
 from benchmarks.load import AnswerError
 from benchmarks.processes import REPOSITORY
 from benchmarks.samples import Target
-from benchmarks.subjects import FlightEndpoint, Running, querykeep, memory_flight, roapi, sail
+from benchmarks.subjects import FlightEndpoint, Running, memory_flight, querykeep, roapi, sail
 
 ROWS = 5_000_000
 BIG = f"big_{ROWS}"

@@ -13,6 +13,7 @@ from datetime import date, datetime
 import pyarrow as pa
 
 from datasets.errors import SourceError
+from datasets.sources.arrow_types import viewed
 from datasets.sources.source import Value, Wanted
 
 #: Turns an array that the driver made into the one that the engine is to see.
@@ -99,10 +100,9 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         SourceError: It is damaged.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        # 24:00:00 is a time in SQL, though not in Arrow.
-        values = column.view(pa.int64()) if pa.types.is_time64(column.type) else column
         try:
-            values.validate(full=True)
+            # 24:00:00 is a time in SQL, though not in Arrow.
+            viewed(column, lambda kind: pa.int64() if pa.types.is_time64(kind) else kind).validate(full=True)
         except pa.ArrowInvalid:
             kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
             raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None

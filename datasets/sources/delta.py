@@ -9,6 +9,7 @@ numbers to fit, and looks for columns by their names where a table goes by ids.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,21 +29,33 @@ from datasets.sources.source import Bound, Load
 from datasets.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 
-#: What a table may ask of its readers. Not among them: variants, and commits that only a catalog knows.
+#: What a table may ask of its readers. Not among them: commits that only a catalog knows.
 _FEATURES = frozenset(
     {
         *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview"),
         *("v2Checkpoint", "vacuumProtocolCheck"),
     }
 )
+#: Features that only matter to columns of a type that is not read here. Writers enable some of them for every table.
+_TYPE_FEATURES = frozenset(
+    {
+        *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+        "timestampNanos",
+    }
+)
+#: The primitive types of the protocol that are read here.
+_PRIMITIVES = frozenset(
+    {
+        *("string", "long", "integer", "short", "byte", "float", "double", "decimal", "boolean", "binary"),
+        *("date", "timestamp", "timestamp_ntz"),
+    }
+)
+#: The features with which the library lists deleted rows.
+_LISTING_FEATURES = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"})
 _MAX_READER_VERSION = 3
 
-#: How the library says that it does not support a feature; of a table with deleted rows it supports fewer.
-_UNSUPPORTED = re.compile(
-    r"Feature '([A-Za-z0-9_-]{1,60})' is not supported"
-    r"|Unsupported table features required: \[([A-Za-z, ]{1,200})\]"
-    r"|loading a (catalog-managed) table"
-)
+#: How the library says that it does not support a feature.
+_UNSUPPORTED = re.compile(r"Feature '([A-Za-z0-9_-]{1,60})' is not supported|loading a (catalog-managed) table")
 
 
 class DeltaSource:
@@ -92,8 +105,10 @@ class _Table:
         self._table = self._opened()
         with self._understood():
             metadata = self._table.metadata()
-            schema = pa.schema(self._table.schema().to_arrow())
-        features = self._features()
+            described_schema = self._table.schema()
+            schema = pa.schema(described_schema.to_arrow())
+            types = frozenset(_primitives(json.loads(described_schema.to_json())))
+        features = self._features = self._supported_features(types)
         self._mode = metadata.configuration.get("delta.columnMapping.mode", "none")
         if self._mode not in {"none", "name", "id"} or (self._mode != "none" and "columnMapping" not in features):
             raise SourceError(f"'{root.shown}' maps its columns in a way that its protocol does not allow.")
@@ -144,12 +159,15 @@ class _Table:
             return int(number)
         return _physical_name(described) if self._mode == "name" else str(described.name)
 
-    def _features(self) -> frozenset[str]:
+    def _supported_features(self, types: frozenset[str]) -> frozenset[str]:
+        """Return the features that the table uses; *types* are those of its columns, of any depth."""
         with self._understood():
             protocol = self._table.protocol()
         features = frozenset(protocol.reader_features or ())
         if protocol.min_reader_version == 2:
             features |= {"columnMapping"}
+        if types <= _PRIMITIVES:
+            features -= _TYPE_FEATURES
         unknown = sorted(features - _FEATURES)
         if unknown or protocol.min_reader_version > _MAX_READER_VERSION:
             what = ", ".join(unknown) or f"version {protocol.min_reader_version} of the protocol"
@@ -194,7 +212,10 @@ class _Table:
             return {}
         kept = {}
         self._log.copy_deletion_vectors()
+        # The library refuses to list deleted rows beside features that have no bearing on them.
+        self._log.require(self._features & _LISTING_FEATURES)
         with self._understood():
+            self._table.update_incremental()
             reader = pa.RecordBatchReader.from_stream(self._table.deletion_vectors())
             for batch in reader:
                 vectors = batch.column("selection_vector")
@@ -213,6 +234,16 @@ class _Table:
             if (feature := _UNSUPPORTED.search(str(exc))) is not None:
                 raise _unsupported(self._root, feature[feature.lastindex or 0]) from None
             raise _damaged(self._root) from None
+
+
+def _primitives(kind: Any) -> Iterator[str]:
+    """Give the names of the primitive types in *kind*, a type as the log describes it."""
+    if isinstance(kind, str):
+        yield kind.partition("(")[0]
+        return
+    parts = [described["type"] for described in kind.get("fields", ())]
+    for part in [*parts, *(kind[name] for name in ("elementType", "keyType", "valueType") if name in kind)]:
+        yield from _primitives(part)
 
 
 def _unsupported(root: TableRoot, what: str) -> SourceError:

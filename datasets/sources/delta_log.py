@@ -87,6 +87,7 @@ class LogCopy:
 
         Raises:
             SourceError: A file of the log is missing or damaged, or it names what lies outside of the table.
+            OSError: There is no room for the copy.
         """
         for path in self._checkpoint:
             self._copy(path)
@@ -106,6 +107,13 @@ class LogCopy:
             if self._root.has(path):
                 self._fetch(path)
 
+    def require(self, features: frozenset[str]) -> None:
+        """Add a version to the copy that asks its readers for *features* only."""
+        names = sorted(features)
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
+        path = self.directory / commit_path(self.version + 1)
+        path.write_text(json.dumps({"protocol": protocol}), encoding="utf-8")
+
     def _copy(self, path: str) -> None:
         """Copy a file of the log and judge what it names."""
         target = self._fetch(path)
@@ -118,8 +126,8 @@ class LogCopy:
     def _fetch(self, path: str) -> Path:
         target = self.directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self._root.reading(path), self._root.open(path) as source, target.open("wb") as file:
-            while block := source.read(_BLOCK_BYTES):
+        with self._root.open(path) as source, target.open("wb") as file:
+            while block := self._read(path, source):
                 self._load.deadline.check()
                 self._left_bytes -= len(block)
                 if self._left_bytes < 0:
@@ -129,6 +137,12 @@ class LogCopy:
                     )
                 file.write(block)
         return target
+
+    def _read(self, path: str, source: pa.NativeFile) -> bytes:
+        # Not around the writing too: that the copy has no room is not the table's fault.
+        with self._root.reading(path):
+            block: bytes = source.read(_BLOCK_BYTES)
+            return block
 
     def _judge(self, action: dict[str, Any]) -> None:
         sidecar, vector = action.get("sidecar"), (action.get("add") or {}).get("deletionVector")

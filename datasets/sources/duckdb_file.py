@@ -84,6 +84,7 @@ class DuckdbFileScan:
     """A database file that the loading engine reads by itself; `Scan` says what the methods promise."""
 
     is_read_once = False
+    held_bytes = 0
 
     def __init__(self, path: Path, name: str, table: tuple[str, str], shown: str) -> None:
         self._path = path

@@ -143,6 +143,7 @@ class FileScan:
     """
 
     is_read_once = False
+    held_bytes = 0
 
     def __init__(
         self, reader: FileFormat, shown: str, version: str | None, confirm: Callable[[], None] = lambda: None

@@ -37,6 +37,7 @@ from datasets.sources.adbc import (
     mapped,
     timestamp_literal,
 )
+from datasets.sources.arrow_types import HUGEINT, SENT_HUGEINT, viewed, viewed_type
 from datasets.sources.sockets import Peer, cut_off
 from datasets.sources.source import Load
 from datasets.sources.streams import StreamScan
@@ -125,7 +126,9 @@ class FlightSqlSource:
             expressions = ", ".join(column.expression for column in asked)
             where = condition(columns, load.wanted, identifier)
             reader = self._rows(cursor, f"SELECT {expressions} FROM {self._table}{where}")  # noqa: S608 - quoted
-            yield StreamScan(mapped(reader, lambda batch: batch), load, lambda exc: self._explanation(exc, load))
+            yield StreamScan(
+                mapped(_with_hugeints(reader), lambda batch: batch), load, lambda exc: self._explanation(exc, load)
+            )
 
     def has_changed(self, _version: str, _load: Load) -> bool:
         """Say yes: Flight SQL has no number that is another whenever a table is."""
@@ -270,6 +273,25 @@ def _certificates(path: str) -> str:
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _with_hugeints(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """
+    Return *reader* with what may have been a HUGEINT as a HUGEINT again.
+
+    Arrow has no such type: DuckDB sends a decimal of 38 digits, and some of these numbers have 39.
+    """
+
+    def again(kind: pa.DataType) -> pa.DataType:
+        return HUGEINT if kind == SENT_HUGEINT else kind
+
+    schema = pa.schema([field.with_type(viewed_type(field.type, again)) for field in reader.schema])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            yield pa.RecordBatch.from_arrays([viewed(column, again) for column in batch.columns], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _column(field: pa.Field) -> Column:

@@ -32,6 +32,12 @@ _BLOCK_BYTES = 1024 * 1024
 #: The most digits of a decimal that the engine keeps exactly.
 _MAX_DECIMAL_DIGITS = 38
 
+#: Where the system shows this process what it has open, by the numbers of the descriptors.
+DESCRIPTORS = "/proc/self/fd"
+
+#: What the engine says of a file that goes by another name than when the load began, whatever its format.
+_MOVED = "file system operations are disabled"
+
 _DELIMITERS = ",\t;|"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -61,7 +67,7 @@ class PinnedFile:
     @property
     def path(self) -> str:
         """A path by which this process opens this very file, wherever its name has gone."""
-        return f"/proc/self/fd/{self.descriptor}"
+        return f"{DESCRIPTORS}/{self.descriptor}"
 
 
 class FileFormat(ABC):
@@ -100,13 +106,14 @@ class FileFormat(ABC):
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error, shown: str) -> SourceError:
         """Say which file cannot be read and why; *shown* stands for the files when the engine names none."""
         text = self.details(connection, error)
-        named = re.search(r"/proc/self/fd/(\d+)", text)
+        named = re.search(rf"{DESCRIPTORS}/(\d+)", text)
         by_descriptor = {file.descriptor: file.shown for file in self.files}
         if named is not None:
             shown = by_descriptor.get(int(named[1]), shown)
         elif len(self.files) == 1:
             shown = self.files[0].shown
-        reason = next((reason for part, reason in self.reasons.items() if part in text), None)
+        reasons = {**self.reasons, _MOVED: "it was moved while it was read; the next refresh reads it again"}
+        reason = next((reason for part, reason in reasons.items() if part in text), None)
         if reason is None:
             reason = self.other_reason(text)
         line = re.search(r"(?:on Line: |in line )(\d+)", text)
@@ -169,7 +176,7 @@ class Parquet(FileFormat):
     def other_reason(self, text: str) -> str:
         """Pass on the engine's first line: about Parquet it names structure, not contents."""
         line = re.sub(r"^[A-Z][A-Za-z ]+: ", "", text.partition("\n")[0])
-        line = re.sub(r"['\"]?/proc/self/fd/\d+['\"]?", "the file", line).strip().rstrip(".")
+        line = re.sub(rf"(?:\b(?:the )?file )?['\"]?{DESCRIPTORS}/\d+['\"]?", "the file", line).strip().rstrip(".")
         return f"the engine cannot read it as Parquet: {line[:300]}"
 
 

@@ -8,7 +8,6 @@ The rules are those of the Iceberg table specification, versions 1 and 2.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import zlib
@@ -16,11 +15,8 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from pyiceberg.avro.file import AvroFile
-from pyiceberg.io import InputFile
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -38,6 +34,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from datasets.errors import SnapshotError, SourceError
 from datasets.sources import lake_parquet
+from datasets.sources.iceberg_avro import MAX_BYTES, UnknownCodecError, records
 from datasets.sources.iceberg_place import newest
 from datasets.sources.iceberg_types import bound_of, column_of, ids_of_names, value_of
 from datasets.sources.lake import TableRoot, inside
@@ -46,8 +43,6 @@ from datasets.sources.source import Bound, Load
 from datasets.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 
-#: What a metadata file or a manifest may be large, decompressed (bytes). Writers make manifests of 8 MiB.
-_MAX_BYTES = 64 * 1024 * 1024
 #: The schemas of version 2 read files of version 1 too.
 _READ_AS = 2
 
@@ -103,7 +98,7 @@ class _Table:
     def __init__(self, root: TableRoot, path: str, load: Load) -> None:
         self._root = root
         self._load = load
-        content = root.read(path, _MAX_BYTES)
+        content = root.read(path, MAX_BYTES)
         with self._understood(path):
             if content[:2] == b"\x1f\x8b":
                 content = self._unpacked(content)
@@ -159,15 +154,15 @@ class _Table:
 
     def _manifests(self, location: str) -> list[ManifestFile]:
         path = self._inside(location)
-        content = self._root.read(path, _MAX_BYTES)
+        content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            reader: AvroFile[ManifestFile] = AvroFile(
-                _Content(path, content),
+            manifests: list[ManifestFile] = records(
+                path,
+                content,
                 MANIFEST_LIST_FILE_SCHEMAS[_READ_AS],
-                read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-                read_enums={517: ManifestContent},
+                types={-1: ManifestFile, 508: PartitionFieldSummary},
+                enums={517: ManifestContent},
             )
-            manifests = list(_whole(reader, content))
             summary = self._snapshot.summary if self._snapshot is not None else None
             if not manifests and summary is not None and int(summary["total-data-files"] or 0) > 0:
                 raise ValueError("a list that was cut short")
@@ -177,15 +172,15 @@ class _Table:
         """Read one manifest, and return those files that are the table's."""
         self._load.deadline.check()
         path = self._inside(manifest.manifest_path)
-        content = self._root.read(path, _MAX_BYTES)
+        content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            reader: AvroFile[ManifestEntry] = AvroFile(
-                _Content(path, content),
+            found: list[ManifestEntry] = records(
+                path,
+                content,
                 MANIFEST_ENTRY_SCHEMAS[_READ_AS],
-                read_types={-1: ManifestEntry, 2: DataFile},
-                read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+                types={-1: ManifestEntry, 2: DataFile},
+                enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
             )
-            found = list(_whole(reader, content))
             live = [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
             counts = (manifest.added_files_count, manifest.existing_files_count)
             if None not in counts and len(live) != sum(count or 0 for count in counts):
@@ -275,7 +270,7 @@ class _Table:
 
     def _unpacked(self, content: bytes) -> bytes:
         unpacking = zlib.decompressobj(_GZIP)
-        unpacked = unpacking.decompress(content, _MAX_BYTES)
+        unpacked = unpacking.decompress(content, MAX_BYTES)
         if not unpacking.eof:
             raise ValueError("cut short, or too large")
         return unpacked
@@ -287,40 +282,10 @@ class _Table:
             yield
         except (SourceError, SnapshotError, MemoryError):
             raise
+        except UnknownCodecError as exc:
+            raise _unsupported(self._root, f"Avro files that are compressed with {exc}") from None
         except Exception:  # noqa: BLE001
             raise _damaged(self._root, path) from None
-
-
-class _Content(InputFile):
-    """A file that has been read, for the library."""
-
-    def __init__(self, location: str, content: bytes) -> None:
-        super().__init__(location)
-        self._content = content
-
-    def __len__(self) -> int:
-        return len(self._content)
-
-    def exists(self) -> bool:
-        """Say that it is there."""
-        return True
-
-    def open(self, seekable: bool = True) -> io.BytesIO:
-        """Give the content."""
-        return io.BytesIO(self._content)
-
-
-def _whole(reader: AvroFile[Any], content: bytes) -> Iterator[Any]:
-    """
-    Give the records of an Avro file.
-
-    Raises:
-        ValueError: It was cut short: the library takes the end of the file within a block for the end of the records.
-    """
-    with reader:
-        if content[-len(reader.header.sync) :] != reader.header.sync:
-            raise ValueError("an Avro file that was cut short")
-        yield from reader
 
 
 def _kept(gone: array[int] | None) -> pa.BooleanArray | None:

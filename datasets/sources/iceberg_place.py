@@ -33,6 +33,10 @@ _LOCK_S = 5.0
 #: Steps of SQLite's machine between two looks at the clock: some milliseconds.
 _STEPS = 100_000
 
+#: What SQLite says of a file that another program is writing to.
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_NO_CATALOG = "damaged, or no SQL catalog of Iceberg"
+
 _LOOKUP = """
 SELECT metadata_location FROM iceberg_tables
 WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?
@@ -102,9 +106,12 @@ def _looked_up(params: Mapping[str, str], deadline: Deadline) -> str | None:
             row = connection.execute(_LOOKUP, key).fetchone()
     except OSError as exc:
         raise SourceError(f"The file of iceberg_catalog cannot be read: {exc.strerror}.") from None
-    except sqlite3.Error:
+    except sqlite3.Error as exc:
         deadline.check()
-        raise SourceError("The file of iceberg_catalog is locked, damaged, or no SQL catalog of Iceberg.") from None
+        # Extended codes have the primary one in their lowest byte.
+        is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
+        reason = "locked by another program; the next refresh reads it again" if is_locked else _NO_CATALOG
+        raise SourceError(f"The file of iceberg_catalog is {reason}.") from None
     if row is None:
         return None
     if not isinstance(row[0], str):

@@ -91,6 +91,10 @@ class Scan(Protocol):
         """
 
     @property
+    def held_bytes(self) -> int:
+        """What a library holds of the source while the engine reads it, in bytes, roughly."""
+
+    @property
     def is_read_once(self) -> bool:
         """Whether what `bind` returns can be read only once, as a stream can."""
 

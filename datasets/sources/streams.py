@@ -24,6 +24,9 @@ pa.set_memory_pool(pa.system_memory_pool())
 _RELATION = "_source"
 _PROBE = "_probe"
 
+#: What a library holds for each column: a page or a buffer of it as it came, and its values.
+_COLUMN_BYTES = 1024 * 1024
+
 
 class StreamScan:
     """
@@ -59,6 +62,7 @@ class StreamScan:
         self._error: SourceError | SnapshotError | None = None
         self.version = version
         self.confirm = confirm
+        self.held_bytes = _COLUMN_BYTES * len(reader.schema)
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Hand the stream to the engine under a name."""

@@ -45,7 +45,8 @@ class StructRenderer(Renderer):
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
 
     def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
-        return list(zip(self._members, array.flatten(), strict=True))
+        # Not `flatten`, which marks what a null holds as null: a union cannot be, and that ends the process.
+        return [(member, array.field(position)) for position, member in enumerate(self._members)]
 
 
 class TupleRenderer(StructRenderer):
@@ -57,7 +58,7 @@ class TupleRenderer(StructRenderer):
     def _json(self, array: pa.Array) -> Fragment:
         columns = [member.json(child).tokens() for member, child in self._children(array)]
         separated = [part for column in columns for part in (",", column)][1:]
-        text = join("[", *separated, "]")
+        text = join("[", *separated, "]") if columns else pa.array(["[]"] * len(array), pa.string())
         return Fragment(where(array.is_valid(), text) if array.null_count else text)
 
 
@@ -81,9 +82,13 @@ class MapRenderer(Renderer):
     @staticmethod
     def _entries(array: pa.MapArray) -> tuple[pa.ListArray, pa.Array, pa.Array]:
         """Return the map as a list of entries, with the keys and the values of all of them."""
-        rows = array.cast(pa.list_(pa.struct([array.type.key_field.with_nullable(True), array.type.item_field])))
-        keys, values = rows.flatten().flatten()
-        return rows, keys, values
+        # Not by a cast, which ends the process where a value is itself a map without keys, as in MAP {'a': MAP {}}.
+        entries, layout = array.values, array.buffers()[:2]
+        rows = pa.Array.from_buffers(
+            pa.list_(entries.type), len(array), layout, array.null_count, array.offset, children=[entries]
+        )
+        pairs = rows.flatten()
+        return rows, pairs.field(0), pairs.field(1)
 
     @staticmethod
     def _names(rows: pa.ListArray, names: pa.StringArray) -> pa.StringArray:

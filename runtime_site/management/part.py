@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 import authkeys.state
 from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
+from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.statedir import prepare_state_dir
 
@@ -27,7 +28,7 @@ class PartBase(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve what was handed over; without that, check the YAML and begin anew with nothing but what is needed."""
-        handed = parts.received()
+        handed = handover.received()
         try:
             if handed is None:
                 self._execute(options["config"], self.handed(options))

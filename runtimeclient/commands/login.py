@@ -56,6 +56,7 @@ class LoginCommand(ClientCommand):
             or (before.tls_root_certificate_file if before else None),
         )
         key = self._ask_key(invocation, profile)
+        invocation.console.keep_from_others(key)
         self._check_key(invocation, profile, key)
         place: KeyPlace = options.store or ("keyring" if has_keyring() else "file")
         where = store.save(profile, key, place)

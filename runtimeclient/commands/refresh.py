@@ -42,6 +42,16 @@ class RefreshCommand(ClientCommand):
             metavar="SQL",
             help="what to load this time, instead of what is configured",
         )
+        parser.add_argument(
+            "--refresh-mode",
+            choices=("full", "append"),
+            help="replace all rows or add the newer ones, whatever is configured",
+        )
+        parser.add_argument(
+            "--refresh-jitter-max",
+            metavar="TIME",
+            help="begin up to this much later, by chance, such as 30s",
+        )
 
     def run(self, invocation: Invocation) -> None:
         """Ask for all, then wait for each if told so."""
@@ -72,8 +82,14 @@ class _Refreshing:
 
     def request(self, name: str) -> RequestedRefresh | None:
         """Ask for the refresh of a dataset; None when the runtime does not take it."""
+        options = self._invocation.options
         try:
-            request = self._client.request_refresh(name, self._invocation.options.refresh_sql)
+            request = self._client.request_refresh(
+                name,
+                options.refresh_sql,
+                refresh_mode=options.refresh_mode,
+                refresh_jitter_max=options.refresh_jitter_max,
+            )
         except RequestRefusedError as exc:
             self._fail(exc)
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from runtimeclient.asking import Asker
@@ -21,7 +22,7 @@ from runtimeclient.formats import FORMATS, format_of
 from runtimeclient.json_stream import JsonValue
 from runtimeclient.parameters import parameters_of, parse_parameters
 from runtimeclient.scripts import STANDARD_INPUT, read_statements
-from runtimeclient.statements import Statement
+from runtimeclient.statements import Statement, split_statements
 from runtimeclient.style import TERMINAL_ROWS, Style
 
 # An error of these kinds is one of the statement; after any other, the next would fare no better.
@@ -45,12 +46,22 @@ class SqlCommand(ClientCommand):
         ("--param carrier=UA 'SELECT * FROM flights WHERE carrier = $carrier'", "a value for a parameter"),
         ('--chart bar "SELECT carrier, count(*) FROM flights GROUP BY 1"', "a chart"),
         ("--api-key-file key -f report.sql", "all statements of a file"),
+        ('-c "SELECT 1; SELECT 2"', "statements from the command line"),
         ("", "ask for statements at the terminal"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add what is special to `sql`."""
         parser.add_argument("query", metavar="QUERY", nargs="?", help="one SQL statement, sent as it is")
+        parser.add_argument(
+            "-c",
+            "--command",
+            metavar="STATEMENT",
+            dest="statements",
+            action="append",
+            default=[],
+            help="run a statement, or several that are parted by semicolons; may be repeated",
+        )
         parser.add_argument("-f", "--file", metavar="FILE", help="read statements from a file, - for standard input")
         parser.add_argument(
             "--param",
@@ -76,14 +87,14 @@ class SqlCommand(ClientCommand):
             "--output",
             metavar="FILE",
             type=Path,
-            help="write to a file, which is there once it is complete; its name may tell the format",
+            help="write to a file, which is there once it is complete; the ending of its name tells the format",
         )
         group.add_argument(
             "--expanded",
             choices=("auto", "on", "off"),
             default="auto",
-            help="show each row of a table as one line a column; auto (the default) does for a table that is wider"
-            " than the terminal",
+            help="show each row of a table as one line a column; auto (the default) leaves columns out in the middle of"
+            " a table that is wider than the terminal, and does where that is not enough",
         )
         group.add_argument(
             "--max-rows",
@@ -97,7 +108,10 @@ class SqlCommand(ClientCommand):
     def run(self, invocation: Invocation) -> None:
         """Run the statements, wherever they come from."""
         options, console = invocation.options, invocation.console
-        asks = options.query is None and options.file is None and console.is_interactive
+        given = [options.query is not None, bool(options.statements), options.file is not None]
+        if sum(given) > 1:
+            raise UsageError("Give a QUERY, statements with -c or a file of statements: one of them.")
+        asks = not any(given) and console.is_interactive
         values = parse_parameters(options.param)
         self._check(invocation, asks=asks)
         style = _style(options, console.style())
@@ -118,22 +132,22 @@ class SqlCommand(ClientCommand):
     def _check(self, invocation: Invocation, *, asks: bool) -> None:
         """Refuse what contradicts itself."""
         options = invocation.options
-        if options.query is not None and options.file is not None:
-            raise UsageError("Give a QUERY or a file of statements, not both.")
-        reads_input = options.file == STANDARD_INPUT or (options.query is None and options.file is None and not asks)
+        names_none = options.query is None and not options.statements and options.file is None
+        reads_input = options.file == STANDARD_INPUT or (names_none and not asks)
         if reads_input and takes_key_from_standard_input(options):
             raise UsageError("Standard input holds the API key: give a QUERY, or a file of statements with -f.")
         if options.output is None and options.format is not None and FORMATS[options.format].is_binary:
             raise UsageError(f"The format {options.format} goes to a file: name one with --output.")
         _check_chart(options)
         if asks and options.param:
-            raise UsageError("--param needs a QUERY or a file of statements.")
+            raise UsageError("--param needs a QUERY, -c or a file of statements.")
 
     def _run_script(self, asker: Asker, invocation: Invocation, values: dict[str, JsonValue]) -> None:
         options = invocation.options
         count = failures = 0
         unused = set(values)
-        for statement in read_statements(options.file):
+        given = chain.from_iterable(map(split_statements, options.statements))
+        for statement in given if options.statements else read_statements(options.file):
             if not count:
                 asker.client.ping()
             count += 1
@@ -179,6 +193,8 @@ def _check_chart(options: argparse.Namespace) -> None:
         raise UsageError("A chart has no --format: leave one of them out.")
     if options.chart_file is not None and options.output is not None:
         raise UsageError("A chart goes to --chart-file or to --output, not to both.")
+    if options.chart is not None and options.output is not None and format_of(options.output) not in {None, "table"}:
+        raise UsageError("A chart goes to --output as text, to a name with the ending .txt or none.")
     if options.chart_file is not None and options.chart_file.suffix.lower() not in PICTURES:
         raise UsageError(f"The name of a chart file ends in {', '.join(PICTURES)}.")
 
@@ -191,11 +207,18 @@ def _chart(options: argparse.Namespace) -> ChartRequest | None:
 
 
 def _style(options: argparse.Namespace, style: Style) -> Style:
-    format_ = options.format or (options.output and format_of(options.output.name)) or "table"
+    format_ = options.format or (options.output and format_of(options.output)) or "table"
     max_rows = options.max_rows
     if max_rows is None:
         max_rows = TERMINAL_ROWS if style.columns is not None else 0
-    return replace(style, format=format_, expanded=options.expanded, max_rows=max_rows or None, chart=_chart(options))
+    return replace(
+        style,
+        format=format_,
+        expanded=options.expanded,
+        max_rows=max_rows or None,
+        elides=True,
+        chart=_chart(options),
+    )
 
 
 def _row_count(text: str) -> int:

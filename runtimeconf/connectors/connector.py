@@ -27,6 +27,11 @@ class Package:
         """Whether it can be imported, without importing it."""
         return importlib.util.find_spec(self.module) is not None
 
+    @property
+    def install_command(self) -> str:
+        """How to install it."""
+        return f"python -m pip install {self.requirement!r}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:

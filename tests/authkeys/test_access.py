@@ -43,27 +43,11 @@ def test_fingerprints_survive_a_restart(tmp_path: Path) -> None:
     assert first.fingerprints() == second.fingerprints()
 
 
-@pytest.mark.parametrize("build", [access.build, access.build_from_what_is_there])
-def test_off_needs_nothing_on_disk(tmp_path: Path, build: type[access.Access]) -> None:
+def test_off_needs_nothing_on_disk(tmp_path: Path) -> None:
     config = config_in(tmp_path, enabled=False, compatibility="1.10")
 
-    assert build(config) == access.Access(key_set=None, compatibility="1.10")  # type: ignore[call-arg, arg-type]
+    assert access.build(config) == access.Access(key_set=None, compatibility="1.10")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_salt_nothing_is_built_and_nothing_made(tmp_path: Path) -> None:
-    assert access.build_from_what_is_there(config_in(tmp_path)) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_with_a_salt_it_is_built_from_what_is_there(tmp_path: Path) -> None:
-    access.build(config_in(tmp_path))
-
-    built = access.build_from_what_is_there(config_in(tmp_path))
-
-    assert built is not None
-    assert built.key_set is not None
-    assert built.key_set.find(KEY) is not None
 
 
 def test_a_state_directory_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
@@ -77,9 +61,8 @@ def test_a_damaged_salt_stops_it(tmp_path: Path) -> None:
     access.build(config_in(tmp_path))
     (tmp_path / "state" / SALT_NAME).write_bytes(b"short")
 
-    for build in (access.build, access.build_from_what_is_there):
-        with pytest.raises(SaltError):
-            build(config_in(tmp_path))
+    with pytest.raises(SaltError):
+        access.build(config_in(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +106,3 @@ def test_a_handover_of_another_configuration_is_refused(tmp_path: Path, enabled:
 
     with pytest.raises(ValueError, match="another configuration"):
         access.from_handover(config_in(tmp_path, enabled=not enabled), fields)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_nobody_may_call_a_part_that_answers_no_callers(tmp_path: Path, enabled: bool) -> None:
-    key_set = access.nobody(config_in(tmp_path, enabled=enabled)).key_set
-
-    assert key_set is not None
-    assert key_set.find(KEY) is None

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.apps import apps
 
-from authkeys import access, state
-from authkeys.errors import AccessNotBuiltError
+from authkeys import state
+from authkeys.errors import AccessNotBuiltError, SaltError
+from authkeys.keys import KeySet
 from authkeys.salt import SALT_NAME
-from runtimeconf.state import set_config
+from runtimeconf import handover
+from runtimeconf.errors import ConfigError
+from runtimeconf.model import AuthConfig, RuntimeConfig
+from runtimeconf.secret import Secret
+from runtimeconf.state import get_config, set_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
@@ -46,47 +53,50 @@ def test_nobody_may_call_before_it_is_built() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "runtime: 1", YAML.replace("true", "ture"), YAML.replace(KEY, "")])
-def test_an_unusable_yaml_leaves_it_unbuilt_and_stops_nothing(directory: Path, text: str | None) -> None:
+def test_an_unusable_yaml_stops_no_command_and_lets_nobody_in(directory: Path, text: str | None) -> None:
     if text is not None:
         write(directory, text)
 
     start_django()
 
-    with pytest.raises(AccessNotBuiltError):
-        state.get_access()
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            state.get_access()
 
 
-def test_a_first_start_makes_nothing_until_a_server_asks(directory: Path) -> None:
+def test_nothing_is_read_or_made_until_somebody_asks(directory: Path) -> None:
     write(directory, YAML)
 
     start_django()
 
     assert [path.name for path in directory.iterdir()] == ["runtime.yaml"]
-    with pytest.raises(AccessNotBuiltError):
-        state.get_access()
-
-
-def test_the_key_set_is_built_when_django_starts(directory: Path) -> None:
-    write(directory, YAML)
-    from runtimeconf.state import get_config  # noqa: PLC0415 (after the environment is set)
-
-    access.build(get_config())
-
-    start_django()
-
     key_set = state.get_access().key_set
     assert key_set is not None
     assert key_set.find(KEY) is not None
+    assert (directory / ".runtime" / SALT_NAME).exists()
 
 
-def test_a_damaged_salt_leaves_it_unbuilt(directory: Path) -> None:
+def test_the_keys_are_forgotten_once_their_digests_are_made(directory: Path) -> None:
+    write(directory, YAML)
+    start_django()
+
+    access = state.get_access()
+
+    assert get_config().auth == AuthConfig(enabled=True)
+    gc.collect()
+    assert not [held for held in gc.get_objects() if type(held) is Secret and held.reveal() == KEY]
+    start_django()
+    assert state.get_access() is access
+
+
+def test_a_damaged_salt_lets_nobody_in(directory: Path) -> None:
     write(directory, YAML)
     (directory / ".runtime").mkdir(mode=0o700)
     (directory / ".runtime" / SALT_NAME).write_bytes(b"short")
 
     start_django()
 
-    with pytest.raises(AccessNotBuiltError):
+    with pytest.raises(SaltError):
         state.get_access()
 
 
@@ -100,17 +110,41 @@ def test_c32_an_edited_yaml_changes_nothing_until_the_next_start(directory: Path
     assert state.get_access().key_set is None
 
 
-def test_a_server_builds_from_the_yaml_it_is_told_to_use(directory: Path) -> None:
-    write(directory, "runtime: {}\n")
-    start_django()
-    (directory / "other").mkdir()
-    write(directory / "other", YAML)
-    from runtimeconf.loader import load  # noqa: PLC0415 (beside its use)
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        pytest.param({"access": KeySet([Secret(KEY)], b"salt").handover()}, "built True", id="it answers callers"),
+        pytest.param({}, "AccessNotBuiltError", id="it answers none"),
+    ],
+)
+def test_a_part_takes_what_its_supervisor_hands_over(directory: Path, extra: dict[str, Any], said: str) -> None:
+    """Without a YAML, and at once: the processes that are forked from it share what it made."""
+    config = RuntimeConfig(file=directory / "absent.yaml", state_dir=directory / "state", auth=AuthConfig(enabled=True))
+    descriptor = handover.write(config, extra)
+    program = (
+        "import sys\n"
+        "from runtimeconf import handover\n"
+        "handover.receive(int(sys.argv[1]))\n"
+        "import django\n"
+        "django.setup()\n"
+        "from authkeys import state\n"
+        "print('built', state._access.key_set.find(sys.argv[2]) is not None)\n"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(descriptor), KEY],
+            cwd=REPOSITORY,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "runtime_site.settings"},
+            pass_fds=[descriptor],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(descriptor)
 
-    built = state.ensure_built(load(directory / "other" / "runtime.yaml", {}))
-
-    assert state.get_access() is built
-    assert built.key_set is not None
+    assert said in done.stdout + done.stderr
+    assert not (directory / "state").exists()
 
 
 @pytest.mark.parametrize("command", ["check", "help"])

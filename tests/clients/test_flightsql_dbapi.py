@@ -155,6 +155,19 @@ def test_sqlalchemy_prepares_when_told_to(flight: FlightServer) -> None:
         engine.dispose()
 
 
+def test_sqlalchemy_binds_null_unless_it_prepares(engine: sqlalchemy.engine.Engine) -> None:
+    # The page about Flight SQL warns of it. When this fails, the dialect was mended: take the warning out.
+    with engine.connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT :x AS x"), {"x": 7}).scalar() is None
+
+
+def test_sqlalchemy_is_told_tables_and_views_apart(engine: sqlalchemy.engine.Engine) -> None:
+    listed = sqlalchemy.text("SELECT table_name, table_type FROM information_schema.tables ORDER BY table_name")
+
+    with engine.connect() as connection:
+        assert connection.execute(listed).fetchall() == [("big_orders", "VIEW"), ("orders", "BASE TABLE")]
+
+
 def test_sqlalchemy_passes_on_what_the_runtime_says(engine: sqlalchemy.engine.Engine) -> None:
     with engine.connect() as connection, pytest.raises(Exception, match=r"(?s)nope"):
         connection.execute(sqlalchemy.text("SELECT nope FROM orders"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,3 +111,22 @@ def files_below(directory: Path) -> list[str]:
     """Return the names of all files below the state directory, but for its lock and socket."""
     found = [str(path.relative_to(directory / "state")) for path in (directory / "state").rglob("*") if path.is_file()]
     return sorted(name for name in found if name not in {"lock", "control.sock"})
+
+
+def open_below(directory: Path) -> list[str]:
+    """Return the files below *directory* that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile by another thread
+            found.append(str(entry.readlink()))
+    return [path for path in found if path.startswith(f"{directory}/")]
+
+
+def connections_to(port: int) -> int:
+    """Return how many connections to *port* of 127.0.0.1 this process holds as their client."""
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        # Not a connection, or closed meanwhile by another thread.
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as duplicate:
+            found += duplicate.getpeername() == ("127.0.0.1", port)
+    return found

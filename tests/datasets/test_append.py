@@ -418,7 +418,7 @@ def test_an_append_that_fails_leaves_what_is_served(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(os, "copy_file_range", refuse)
-        said = r"^The snapshot of d cannot be written: No space left on device\.$"
+        said = r"^The snapshot of d cannot be written to the state directory: No space left on device\.$"
     else:
         (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
         said = r"^'a\.parquet': it is not a Parquet file"

@@ -34,6 +34,7 @@ from datasets.errors import (
     DatasetsUnavailableError,
     SnapshotError,
     StateDirectoryError,
+    TimeColumnMissingError,
     UnknownDatasetError,
 )
 from queryengine.errors import (
@@ -79,7 +80,7 @@ class Fixed:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
 
     def _raise(self) -> None:
         if self.error is not None:
@@ -93,14 +94,14 @@ class Fixed:
         self._raise()
         return (STATE,)
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(self, name: str, refresh_sql: str | None = None, **more: Any) -> RefreshRun:
         self._raise()
-        self.asked.append((name, refresh_sql))
+        self.asked.append((name, refresh_sql, more))
         return RUN
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         self._raise()
-        self.asked.append((name, None))
+        self.asked.append((name, None, {}))
         return (RUN, RUN)
 
 
@@ -131,7 +132,14 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) ->
     assert client.history("a") == (RUN, RUN)
     assert client.request_refresh("a") == RUN
     assert client.request_refresh('a "\n\ud800ü', "SELECT\n1") == RUN
-    assert served.asked == [("a", None), ("a", None), ('a "\n\ud800ü', "SELECT\n1")]
+    assert client.request_refresh("a", mode="append", jitter_max_s=2.5) == RUN
+    as_declared = {"mode": None, "jitter_max_s": 0.0}
+    assert served.asked == [
+        ("a", None, {}),
+        ("a", None, as_declared),
+        ('a "\n\ud800ü', "SELECT\n1", as_declared),
+        ("a", None, {"mode": "append", "jitter_max_s": 2.5}),
+    ]
 
 
 def test_the_socket_is_private_and_goes_with_the_server(tmp_path: Path) -> None:
@@ -156,6 +164,7 @@ def test_what_a_dead_predecessor_left_is_replaced(tmp_path: Path) -> None:
 ERRORS: list[Exception] = [
     UnknownDatasetError("x"),
     AccelerationDisabledError("x"),
+    TimeColumnMissingError("x"),
     DatasetsUnavailableError(),
     SnapshotError("No space."),
     EmptyStatementError(),
@@ -217,7 +226,7 @@ class Slow(Fixed):
         self.may = threading.Event()
         self.judging = threading.Semaphore(0)
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(self, name: str, refresh_sql: str | None = None, **_: Any) -> RefreshRun:
         if refresh_sql is not None:
             self.judging.release()
             self.may.wait(60)
@@ -269,6 +278,10 @@ def test_an_error_nobody_thought_of_is_logged_and_told_without_detail(
         b'{"call": ["datasets"]}\n',
         b'{"call": "history", "name": 1}\n',
         b'{"call": "refresh", "name": "a", "refresh_sql": 1}\n',
+        b'{"call": "refresh", "name": "a", "mode": "both"}\n',
+        b'{"call": "refresh", "name": "a", "jitter_max_s": "1s"}\n',
+        b'{"call": "refresh", "name": "a", "jitter_max_s": -1}\n',
+        b'{"call": "refresh", "name": "a", "jitter_max_s": NaN}\n',
         b'{"call": "datasets", "more": 1}\n',
     ],
 )
@@ -386,7 +399,8 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
-fields = st.dictionaries(st.sampled_from(["call", "name", "refresh_sql", "result", "error", "x"]), values)
+names = ["call", "name", "refresh_sql", "mode", "jitter_max_s", "result", "error", "x"]
+fields = st.dictionaries(st.sampled_from(names), values)
 lines = st.one_of(
     st.binary(max_size=100),
     st.binary(max_size=100).map(lambda data: data + b"\n"),
@@ -397,7 +411,11 @@ lines = st.one_of(
 )
 
 
-@given(st.builds(Request, call=st.sampled_from(CALLS), name=texts, refresh_sql=texts))
+modes = st.sampled_from([None, "full", "append"])
+jitters = st.floats(0, 1e8)
+
+
+@given(st.builds(Request, call=st.sampled_from(CALLS), name=texts, refresh_sql=texts, mode=modes, jitter_max_s=jitters))
 def test_any_request_survives_the_wire(request: Request) -> None:
     assert decode_request(encode_request(request)) == request
 

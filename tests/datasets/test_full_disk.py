@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from datasets.errors import SnapshotError
+from tests.datasets.sources.lakes import table
 from tests.datasets.sources.test_files import put_parquet
+from tests.datasets.support import builder, deadline
 
 #: How to get a mount of one's own: root by right, others in a namespace where they are root.
 UNSHARE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
@@ -96,3 +102,15 @@ def test_r04_a_full_disk_costs_refreshes_only_and_needs_no_restart(tmp_path: Pat
     assert said["large"]["error"] != said["free"]["error"]
     assert (said["free"]["status"], said["free"]["total"], said["free"]["shown"]) == ("succeeded", 12, None)
     assert list(state_dir.iterdir()) == []
+
+
+def test_no_room_for_the_copy_of_a_delta_log_is_not_the_fault_of_the_table(tmp_path: Path) -> None:
+    write_deltalake((tmp_path / "t").as_uri(), pa.table({"n": [1]}))
+    made = builder(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        with pytest.raises(SnapshotError, match=r"^The snapshot of d cannot be .* state directory: File too large\.$"):
+            made.build(table(tmp_path, "delta:t"), None, deadline())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

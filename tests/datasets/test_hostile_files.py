@@ -42,7 +42,7 @@ from tests.datasets.hostile import (
     varint,
 )
 from tests.datasets.support import MIB, builder, deadline, declare, files_below, loaded, rows
-from tests.datasets.test_loader import peak_bytes, the_child
+from tests.datasets.test_loader import child_of, peak_bytes
 
 MEMORY_LIMIT_BYTES = 64 * MIB
 
@@ -67,7 +67,7 @@ class Process:
         )
         self.loader = LoaderProcess(builds)
         assert self.rows_of("good.parquet", GOOD.content()) == GOOD_ROWS
-        self._base_bytes = peak_bytes(the_child())
+        self._base_bytes = peak_bytes(child_of(self.loader))
 
     def rows_of(self, name: str, content: bytes) -> list[tuple[object, ...]]:
         """Load a file that the engine takes, and return its rows."""
@@ -80,7 +80,7 @@ class Process:
     def refusal(self, name: str, limit_s: float = 60.0) -> DatasetError:
         """Load a file that the engine does not take, and return what is said about it."""
         self.loader.start()
-        child = the_child()
+        child = child_of(self.loader)
         peak, ended = [0], threading.Event()
 
         def watch() -> None:

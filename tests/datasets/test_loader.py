@@ -62,9 +62,8 @@ def children() -> set[int]:
     return found
 
 
-def the_child() -> int:
-    (child,) = wait_for(children, "the loader process")
-    return child
+def child_of(loader: LoaderProcess) -> int:
+    return wait_for(lambda: loader._child, "the loader process")._process.pid
 
 
 def status(pid: int, name: str) -> str:
@@ -176,7 +175,7 @@ def test_s27_what_nobody_foresaw_is_logged_without_secrets(process: LoaderProces
 
 def test_the_process_is_confined_and_serves_one_load_after_the_other(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
-    child = the_child()
+    child = child_of(process)
 
     assert [loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(3)] == [2, 2, 2]
 
@@ -193,7 +192,7 @@ def test_the_process_is_confined_and_serves_one_load_after_the_other(process: Lo
 
 def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderProcess, tmp_path: Path) -> None:
     loaded(process, declare(tmp_path, "a.csv"), None, deadline())
-    child = the_child()
+    child = child_of(process)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(child, number)
@@ -206,7 +205,7 @@ def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
     process: LoaderProcess, tmp_path: Path
 ) -> None:
     process.start()
-    first = the_child()
+    first = child_of(process)
     began = time.monotonic()
 
     with pytest.raises(SnapshotError, match=r"^The load was stopped after 2 s, the refresh_timeout of the dataset\.$"):
@@ -217,12 +216,12 @@ def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
     assert files_below(tmp_path) == []
     assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
-    assert the_child() != first
+    assert child_of(process) != first
 
 
 def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path: Path) -> None:
     loaded(process, declare(tmp_path, "a.csv"), None, deadline())
-    child = the_child()
+    child = child_of(process)
 
     with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.5 s"):
         loaded(process, declare(tmp_path, "a.csv"), ENDLESS, deadline(0.5))
@@ -243,7 +242,7 @@ def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path:
 )
 def test_a_load_that_takes_memory_without_end_fails(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
     loaded(process, declare(tmp_path, "a.csv"), None, deadline())
-    child = the_child()
+    child = child_of(process)
     base = peak_bytes(child)
     peak, ended = [base], threading.Event()
 
@@ -291,7 +290,7 @@ def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp
     before = files_below(tmp_path)
 
     def kill() -> None:
-        child = the_child()
+        child = child_of(process)
         wait_for(lambda: busy(child), "the load")
         os.kill(child, signal.SIGKILL)
 
@@ -309,7 +308,7 @@ def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp
 
 def test_a_process_that_died_idle_costs_nothing(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
-    child = the_child()
+    child = child_of(process)
     os.kill(child, signal.SIGKILL)
     wait_for(lambda: "Z" in status(child, "State"), "its end")
 
@@ -321,7 +320,7 @@ def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tm
     stop = threading.Event()
 
     def end() -> None:
-        child = the_child()
+        child = child_of(process)
         wait_for(lambda: busy(child), "the load")
         stop.set()
 
@@ -363,11 +362,11 @@ import os, signal, threading, time
 from pathlib import Path
 from datasets.loader import LoaderProcess
 from tests.datasets.support import builder, deadline, declare
-from tests.datasets.test_loader import DEAF, busy, the_child
+from tests.datasets.test_loader import DEAF, busy, child_of
 directory = Path("{tmp_path}")
 process = LoaderProcess(builder(directory))
 process.start()
-child = the_child()
+child = child_of(process)
 print(child, flush=True)
 load = threading.Thread(target=process.build, args=(declare(directory, "a.csv"), DEAF, deadline(600)))
 load.start()

@@ -68,7 +68,7 @@ def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path
     snapshot = made.build(dataset, None, deadline())
     manifest_path(tmp_path / "state").mkdir()
 
-    with pytest.raises(SnapshotError, match=r"^The snapshot cannot be published: Is a directory\.$"):
+    with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
         publication.publish(snapshot)
 
     assert publication.snapshot("d") is None
@@ -235,7 +235,7 @@ def test_r18_a_manifest_that_is_damaged_later_is_written_again(
 
     manifest_path(tmp_path / "state").unlink()
     manifest_path(tmp_path / "state").mkdir()
-    with pytest.raises(SnapshotError, match=r"^The manifest of published data cannot be written: Is a directory\.$"):
+    with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
         publication.restore()
 
 

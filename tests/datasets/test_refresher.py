@@ -28,32 +28,6 @@ from tests.datasets.sources.test_files import make_fifo, make_loop, put, put_par
 from tests.datasets.support import configure, declare, files_below, rows, wait_for
 
 
-@pytest.fixture(scope="module")
-def gate() -> Gate:
-    return Gate()
-
-
-@pytest.fixture
-def start(tmp_path: Path, gate: Gate) -> Iterator[Callable[..., Refresher]]:
-    """Start refreshers over the state directory of the test, one at a time; the last is stopped at the end."""
-    started: list[Refresher] = []
-
-    def start_one(*datasets: DatasetConfig, **options: Any) -> Refresher:
-        stop_all()
-        (tmp_path / "state").mkdir(exist_ok=True)
-        refresher = Refresher(configure(tmp_path, *datasets), gate, **options)
-        started.append(refresher)
-        refresher.start()
-        return refresher
-
-    def stop_all() -> None:
-        while started:
-            assert started.pop().stop(30)
-
-    yield start_one
-    stop_all()
-
-
 def accelerated(directory: Path, text: str = "a.csv", *, name: str = "d", **settings: Any) -> DatasetConfig:
     return declare(directory, text, name=name, acceleration=AccelerationConfig(**settings))
 
@@ -498,12 +472,6 @@ def test_a_dataset_without_acceleration_is_read_once(tmp_path: Path, start: Call
     assert len(refresher.history("d")) == 1
     assert served(tmp_path) == [(1, "x")]
     assert (state(refresher).status, state(refresher).acceleration_enabled) == ("Ready", False)
-
-
-@pytest.fixture
-def clock() -> list[float]:
-    """The time of the clock of intervals, to be set."""
-    return [0.0]
 
 
 def tick(refresher: Refresher, clock: list[float], time_s: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from datasets import control_socket
+from datasets import control_socket, refresher, schedule
 from datasets import service as module
 from datasets.control_socket import SOCKET_NAME, ControlClient
 from datasets.errors import (
@@ -29,7 +29,7 @@ from datasets.errors import (
 )
 from datasets.lock import LOCK_NAME, StateLock
 from datasets.service import DatasetService
-from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY, read_manifest
+from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
 from queryengine.engine import GatedStatement
 from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
 from queryengine.gate import Gate
@@ -37,6 +37,7 @@ from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
 from tests.datasets.sources.test_files import put, put_parquet
 from tests.datasets.support import configure, declare, files_below, rows, wait_for
+from tests.datasets.test_snapshots import flip
 
 #: A runtime in a process of its own that refreshes without end; it says "loaded" once its data is there.
 RUNTIME = """
@@ -163,6 +164,83 @@ def test_a_start_that_fails_gives_the_lock_back(tmp_path: Path, start: Callable[
     lock = StateLock(state_dir)
     assert lock.acquire()
     lock.release()
+
+
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have losses noticed and loads tried again soon."""
+    monkeypatch.setattr(refresher, "LOOK_S", 0.02)
+    monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
+
+
+_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "truncated": lambda path: os.truncate(path, 4096),
+    "overwritten": lambda path: flip(path, path.stat().st_size // 2),
+    "its directory is gone": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("enabled", [True, False], ids=["accelerated", "read once"])
+@pytest.mark.parametrize("damage", _DAMAGE)
+def test_r18_a_snapshot_that_is_lost_is_loaded_again(
+    tmp_path: Path, start: Callable[..., DatasetService], caplog: pytest.LogCaptureFixture, damage: str, enabled: bool
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start(configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=enabled))))
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
+    (before,) = read_manifest(tmp_path / "state").snapshots
+
+    _DAMAGE[damage](tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file)
+
+    wait_for(lambda: service.datasets()[0].snapshot not in {Path(before.file).stem, None}, "another snapshot")
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the end of the load")
+    assert served(tmp_path) == [(1, "x")]
+    assert "It is loaded from the source again." in caplog.text
+
+
+@pytest.mark.usefixtures("watchful")
+def test_r18_a_snapshot_that_is_lost_with_its_source_is_missed_until_that_returns(
+    tmp_path: Path, start: Callable[..., DatasetService]
+) -> None:
+    put(tmp_path, "a.csv")
+    holder, follower = start(), start(exclusive=False)
+    wait_for(lambda: follower.is_loaded() and follower.datasets()[0].status == "Ready", "the load")
+    (before,) = read_manifest(tmp_path / "state").snapshots
+    (tmp_path / "a.csv").unlink()
+
+    (tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file).unlink()
+
+    wait_for(lambda: not (holder.is_loaded() or follower.is_loaded()), "the loss to be known")
+    wait_for(lambda: follower.datasets()[0].status == "Error", "the loss to be told")
+    assert read_manifest(tmp_path / "state").snapshots == ()
+
+    put(tmp_path, "a.csv", "a,b\n2,back\n")
+    wait_for(lambda: holder.is_loaded() and follower.is_loaded(), "the source to be back")
+    assert served(tmp_path) == [(2, "back")]
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("damage", ["deleted", "overwritten"])
+def test_r18_a_manifest_that_is_lost_is_written_again(
+    tmp_path: Path, start: Callable[..., DatasetService], damage: str
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
+    whole = read_manifest(tmp_path / "state")
+
+    _DAMAGE[damage](tmp_path / "state" / MANIFEST_NAME)
+
+    def is_back() -> bool:
+        try:
+            return read_manifest(tmp_path / "state").snapshots == whole.snapshots
+        except ManifestError:
+            return False
+
+    wait_for(is_back, "the manifest")
+    assert service.is_loaded()
 
 
 # --- followers --------------------------------------------------------------------------------------------------------

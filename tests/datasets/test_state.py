@@ -6,7 +6,7 @@ import pytest
 
 from datasets.errors import DatasetsUnavailableError
 from datasets.service import DatasetService
-from datasets.state import get_datasets, set_datasets
+from datasets.state import get_datasets, set_datasets, start_on_demand
 from tests.datasets.support import configure
 
 
@@ -15,6 +15,15 @@ def test_whoever_was_set_answers_until_it_is_forgotten(tmp_path: Path) -> None:
     set_datasets(control)
     assert get_datasets() is control
 
+    set_datasets(None)
+    with pytest.raises(DatasetsUnavailableError):
+        get_datasets()
+
+
+def test_they_are_started_on_demand_and_not_again_after_they_have_stopped(tmp_path: Path) -> None:
+    start_on_demand(lambda: set_datasets(DatasetService(configure(tmp_path), exclusive=False)))
+
+    assert get_datasets() is get_datasets()
     set_datasets(None)
     with pytest.raises(DatasetsUnavailableError):
         get_datasets()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import grpc
 import pyarrow.flight
 import pytest
 
+from flightapi import calls
 from flightapi.handshake import MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING, NOTHING
 from flightapi.protocol import messages
 from flightapi.protocol.messages import METHODS
 from queryengine.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.flightapi.endpoint import OPEN, Endpoint, Metadata, bearer, serving
+from tests.flightapi.endpoint import OPEN, Answer, Endpoint, Metadata, Refused, bearer, serving
 from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1, K2, WRONG
 
@@ -116,43 +120,92 @@ def test_pyarrow_shakes_hands_in_both_ways(endpoint: Endpoint) -> None:
         assert client.do_get(pyarrow.flight.Ticket("SELECT 1 AS a")).read_all().to_pylist() == [{"a": 1}]
 
 
-def test_few_may_wait_for_their_first_message(endpoint: Endpoint) -> None:
+@contextmanager
+def silent(endpoint: Endpoint) -> Iterator[Callable[[], Any]]:
+    """What begins a handshake that sends nothing, and a moment later has ended them all."""
     silence = threading.Event()
+    calls: list[Any] = []
 
     def nothing() -> Iterator[bytes]:
         silence.wait()
         yield from ()
 
-    calls = [endpoint.begin(METHODS["Handshake"].path, nothing()) for _ in range(MAX_WAITING + 3)]
+    def begin() -> Any:
+        calls.append(endpoint.begin(METHODS["Handshake"].path, nothing()))
+        return calls[-1]
+
     try:
-        wait_until(lambda: sum(call.done() for call in calls) >= 3)
-        for call in calls:
-            if call.done():
-                assert call.code() == grpc.StatusCode.UNAUTHENTICATED
-        assert endpoint.works("Handshake", metadata=bearer(K1)).messages
+        yield begin
     finally:
         silence.set()
         for call in calls:
             call.cancel()
 
 
-def test_a_handshake_waits_for_its_turn(endpoint: Endpoint) -> None:
-    silence = threading.Event()
+def classic(endpoint: Endpoint) -> Answer | Refused:
+    return endpoint.call("Handshake", payload(K1), metadata=())
 
-    def nothing() -> Iterator[bytes]:
-        silence.wait()
-        yield from ()
 
-    calls = [endpoint.begin(METHODS["Handshake"].path, nothing()) for _ in range(MAX_READING)]
-    later = threading.Timer(0.5, lambda: [call.cancel() for call in calls])
-    later.start()
-    try:
-        (message,) = endpoint.works("Handshake", payload(K1), metadata=()).messages
-    finally:
-        later.join()
-        silence.set()
+@pytest.mark.parametrize("count", [MAX_READING, MAX_WAITING, 3 * MAX_WAITING])
+def test_silent_handshakes_keep_no_valid_key_out(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    with silent(endpoint) as begin:
+        calls = [begin() for _ in range(count)]
+        answer = classic(endpoint)
 
-    assert messages.parse(messages.HandshakeResponse, message).payload == K1.encode()
+        assert isinstance(answer, Answer), answer
+        assert messages.parse(messages.HandshakeResponse, answer.messages[0]).payload == K1.encode()
+        assert endpoint.works("Handshake", metadata=bearer(K1)).messages
+        wait_until(lambda: all(call.done() for call in calls))
+        assert {call.code() for call in calls} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert not [record for record in caplog.records if record.name == "authkeys.audit"]
+
+
+def test_a_valid_key_comes_through_a_flood_of_silent_handshakes(endpoint: Endpoint) -> None:
+    with silent(endpoint) as begin:
+
+        def is_answered() -> bool:
+            for _ in range(MAX_WAITING):
+                begin()
+            answer = classic(endpoint)
+            # One that had to make room may try again, and is never told that its key is wrong.
+            assert isinstance(answer, Answer) or answer.status in {"CANCELLED", "RESOURCE_EXHAUSTED"}
+            return isinstance(answer, Answer)
+
+        for _ in range(5):
+            wait_until(is_answered)
+
+
+def test_a_silent_handshake_is_ended_within_two_seconds(endpoint: Endpoint) -> None:
+    with silent(endpoint) as begin, pytest.raises(grpc.RpcError) as ended:
+        list(begin())
+
+    assert ended.value.code() == grpc.StatusCode.CANCELLED
+    assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
+
+
+def test_a_handshake_whose_turn_does_not_come_is_told_so(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The silent ones are not ended here.
+    monkeypatch.setattr("flightapi.server.IdleClock", partial(calls.IdleClock, 60.0))
+    monkeypatch.setattr("flightapi.handshake.PATIENCE_S", 60.0)
+    with serving(config, engine) as endpoint, silent(endpoint) as begin:
+        for _ in range(MAX_READING):
+            begin()
+        answers: list[Answer | Refused] = []
+
+        def is_refused() -> bool:
+            answers.append(classic(endpoint))
+            return isinstance(answers[-1], Refused)
+
+        wait_until(is_refused)
+        refused = answers[-1]
+
+        assert isinstance(refused, Refused)
+        assert (refused.status, refused.trailing["x-error-code"]) == ("RESOURCE_EXHAUSTED", "handshakes_busy")
+        assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
 def test_with_authentication_off_everybody_gets_something(config: RuntimeConfig, engine: InProcessEngine) -> None:

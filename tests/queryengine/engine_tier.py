@@ -30,14 +30,23 @@ run_engine(config, extra["several_keys"])
 
 
 @contextmanager
-def running(config: RuntimeConfig) -> Iterator[EngineClient]:
-    """Start the engine of *config*, for several keys, and stop it at the end."""
+def running(config: RuntimeConfig, *, stack: str = "") -> Iterator[EngineClient]:
+    """Start the engine of *config*, for several keys, and stop it at the end; *stack* is for the shell's `ulimit`."""
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = handover.write(handover.without_sources(config), {"several_keys": True})
     log = config.state_dir / "engine.log"
     with log.open("wb") as stderr:
         engine = subprocess.Popen(
-            [sys.executable, "-c", _ENGINE, str(descriptor)],
+            [
+                "sh",
+                "-c",
+                f'ulimit {stack or "-s"} >&2; exec "$@"',
+                "sh",
+                sys.executable,
+                "-c",
+                _ENGINE,
+                str(descriptor),
+            ],
             pass_fds=[descriptor],
             stderr=stderr,
             cwd=Path(__file__).parents[2],

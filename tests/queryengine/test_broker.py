@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from queryengine.broker import MAX_MESSAGE_BYTES, SHARE_S, UNSEEN_LOOKS, Broker
+from queryengine.broker import SHARE_S, UNSEEN_LOOKS, Broker
+from queryengine.broker_records import MAX_MESSAGE_BYTES
 from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
 from tests.queryengine.publishing import wait_until
@@ -23,12 +24,11 @@ class Bench:
     """A broker, and clients that speak to it over its socket, all in one thread."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
-        several_keys = settings.pop("several_keys", True)
-        processors = settings.pop("processors", 8)
+        several_keys, processors = settings.pop("several_keys", True), settings.pop("processors", 8)
         limits = QueryConfig(**{"workers": 2, "max_queued": 4, "queue_timeout_s": 60.0, **settings})
-        self.path = path
-        self.killed: list[str] = []
+        self.path, self.killed = path, list[str]()
         self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append, processors=processors)
+        self.broker.told_s = 0.0  # Clients here tell of nothing by themselves.
         self._clients = ExitStack()
 
     def client(self) -> Client:
@@ -78,7 +78,7 @@ class Client:
 
     def heard(self) -> list[dict[str, Any]]:
         """What has come since the last look, without statuses and calls for places."""
-        messages = [message for message in self.everything() if message["is"] not in ("status", "recall")]
+        messages = [message for message in self.everything() if message["is"] not in ("status", "recall", "tell")]
         for message in messages:
             if message["is"] == "admitted":
                 self.places[message["id"]] = message.pop("place")
@@ -388,7 +388,7 @@ def test_a_place_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., 
 def test_a_place_that_does_not_come_back_has_another_called(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker.RECALL_S", 60.0)
+    monkeypatch.setattr("queryengine.broker_records.RECALL_S", 60.0)
     bench = make_bench(workers=3, several_keys=False)
     keeper, other = bench.client(), bench.client()
     for query_id in "123":
@@ -444,7 +444,7 @@ def test_a_statement_with_patience_gets_a_place_while_there_are_fewer_than_proce
 def test_of_places_that_move_on_as_many_are_kept_as_processors(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker.MOVES_S", 60.0)
+    monkeypatch.setattr("queryengine.broker_records.MOVES_S", 60.0)
     bench = make_bench(workers=6, several_keys=False, processors=2)
     flood, calm = bench.client(), bench.client()
     for query_id in ("1", "2", "3", "long"):

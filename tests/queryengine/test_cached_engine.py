@@ -230,7 +230,7 @@ def test_no_error_is_remembered(engine: CachedEngine, sql: str, error: type[Quer
         with pytest.raises(error):
             ask(engine, sql)
     assert not engine._cache.used_bytes
-    assert not (engine._basis and engine._basis.leaders)
+    assert not (engine._basis and engine._basis.groups)
 
 
 def test_who_asks_for_none_gets_none(engine: CachedEngine) -> None:
@@ -470,11 +470,11 @@ class Crowd:
     @property
     def leaders(self) -> dict[Any, Any]:
         basis = self.engine._basis
-        return {} if basis is None else basis.leaders
+        return {} if basis is None else {key: one for key, one in basis.groups.items() if one.leader is not None}
 
     @property
     def waiting(self) -> list[Any]:
-        return next((leader.waiting for leader in self.leaders.values()), [])
+        return next((group.waiting for group in self.leaders.values()), [])
 
     def cancel(self) -> None:
         for cancel in self.cancels:
@@ -484,7 +484,7 @@ class Crowd:
         for thread in self._threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "one waits for ever"
-        assert not self.leaders
+        assert self.engine._basis is None or not self.engine._basis.groups
         return self.outcomes
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import stat
+import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,28 @@ def test_a_manifest_too_large_to_be_ours_is_refused(tmp_path: Path, monkeypatch:
     catalog.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
     monkeypatch.setattr(catalog, "MAX_MANIFEST_BYTES", 100)
 
-    with pytest.raises(ManifestError, match="too large"):
+    with pytest.raises(ManifestError, match="larger than"):
+        catalog.read_manifest(tmp_path)
+
+
+def test_reading_takes_the_memory_of_what_is_there(tmp_path: Path) -> None:
+    catalog.write_manifest(tmp_path, Manifest(generation=7, snapshots=(FLIGHTS,)))
+    catalog.read_manifest(tmp_path)
+
+    tracemalloc.start()
+    try:
+        catalog.read_manifest(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1024 * 1024
+
+
+def test_a_pipe_in_the_place_of_the_manifest_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(catalog.manifest_path(tmp_path))
+
+    with pytest.raises(ManifestError, match="a named pipe"):
         catalog.read_manifest(tmp_path)
 
 

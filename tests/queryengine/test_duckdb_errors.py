@@ -51,6 +51,11 @@ def test_every_fault_becomes_an_error_of_this_room(fault: Fault) -> None:
         pytest.param(pa.ArrowMemoryError("malloc of size 5 failed"), Fault.RESOURCES, id="Arrow's memory"),
         pytest.param(MemoryError(), Fault.RESOURCES, id="MemoryError"),
         pytest.param(OSError("IO Error: Could not read"), Fault.DATA, id="IO"),
+        pytest.param(
+            duckdb.IOException("IO Error: Corrupt temporary file: failed to decompress block (not enough memory)"),
+            Fault.RESOURCES,
+            id="memory for a spilled block",
+        ),
         pytest.param(OSError("IO Error: write: No space left on device"), Fault.RESOURCES, id="disk full"),
         pytest.param(OSError("FATAL Error: invalidated"), Fault.BROKEN, id="fatal"),
         pytest.param(OSError("INTERNAL Error: assertion"), Fault.BROKEN, id="internal"),

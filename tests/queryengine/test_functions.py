@@ -11,6 +11,7 @@ from queryengine.errors import SqlError, StatementError, StatementNotAllowedErro
 from queryengine.functions import CALLED_BY_NAME, UNSTEADY, Place, check, judgements, refusal
 from queryengine.gate import Gate
 from queryengine.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
+from queryengine.macros import NAMES, NAMES_OF_DUCKDB
 
 
 def of_the_engine() -> set[tuple[str, str]]:
@@ -25,7 +26,8 @@ def test_every_function_of_the_engine_is_judged() -> None:
 
 
 def test_no_judged_function_has_gone() -> None:
-    assert judgements().keys() - of_the_engine() == set(), "remove these from function_list.txt"
+    ours = {("macro", name) for name in NAMES}
+    assert judgements().keys() - of_the_engine() - ours == set(), "remove these from function_list.txt"
 
 
 def test_no_pragma_and_no_function_that_starts_like_one_is_allowed() -> None:
@@ -44,7 +46,7 @@ def test_macros_that_are_allowed_call_only_what_is_allowed() -> None:
     gate = Gate()
 
     for kind, name, definition in macros:
-        if judgements()[kind, name] is None:
+        if judgements()[kind, name] is None and name not in NAMES_OF_DUCKDB:
             gate.admit(definition if kind == "table_macro" else f"SELECT {definition}", frozenset())
     gate.close()
 

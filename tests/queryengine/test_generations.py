@@ -339,10 +339,10 @@ def test_a_damaged_manifest_leaves_the_data_of_before(
     publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
-    good = read_manifest(publisher.state_dir)
+    generations, good = make_generations(), read_manifest(publisher.state_dir)
+    manifest_path(publisher.state_dir).unlink()
+    assert value(generations) == 1
     manifest_path(publisher.state_dir).write_text("{")
-
     assert [value(generations) for _ in range(3)] == [1, 1, 1]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import duckdb
 import pytest
 
 from queryengine.engine import Query
-from queryengine.errors import EngineUnavailableError, ParameterError, QueryError, QueryTimeoutError
+from queryengine.errors import EngineUnavailableError, ParameterError, QueryError, QueryTimeoutError, SqlError
 from queryengine.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from tests.queryengine.asking import ask, fail, rows
@@ -177,19 +177,6 @@ def test_what_is_spilled_lies_in_the_state_directory_and_goes(publisher: Publish
     assert list(scratch.iterdir()) == []
 
 
-def test_gevent_is_refused(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    gevent = ModuleType("gevent.monkey")
-    patched = {"threading"}
-    monkeypatch.setattr(gevent, "is_module_patched", patched.__contains__, raising=False)
-    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
-    with pytest.raises(RuntimeError, match="gthread"):
-        make_engine()
-
-    patched.clear()
-
-    assert make_engine().is_alive()
-
-
 def test_an_encoder_that_fails_is_an_error_of_this_room(
     engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,3 +210,33 @@ def test_there_are_no_worker_processes(engine: InProcessEngine) -> None:
 def test_s29_values_that_no_json_holds_are_refused(engine: InProcessEngine, value: object) -> None:
     with pytest.raises(ParameterError):
         ask(engine, "SELECT ?", [value])
+
+
+@pytest.mark.parametrize(
+    ("sql", "line"),
+    [
+        pytest.param("SELECT 1, nope", "LINE 1: SELECT 1, nope", id="a column"),
+        pytest.param("SELECT 1,\n nope", "LINE 2:  nope", id="on the second line"),
+        pytest.param("-- a comment\n\n SELECT 1,\n nope", "LINE 4:  nope", id="after a comment"),
+        pytest.param("-- a comment\r\nSELECT 1,\r\n nope", "LINE 3:  nope", id="Windows line ends"),
+        pytest.param(
+            "/* é\n🦆 */ SELECT '日本', nope", "LINE 2: SELECT '日本', nope", id="characters of several bytes"
+        ),
+        pytest.param("\nSELECT 1::UHUGEINT,\n nope", "LINE 3:  nope", id="a projected statement"),
+        pytest.param("\nSELECT 1::UHUGEINT,\n 'x'::INTEGER", "LINE 3:  'x'::INTEGER", id="a value"),
+        pytest.param("\nexplain analyze SELECT 1,\n nope", "LINE 3:  nope", id="explained"),
+        pytest.param("\nexplain SELECT nope", "LINE 2: SELECT nope", id="explained on one line"),
+        pytest.param("\n\nPIVOT flights\nON nope", "LINE 4: ON nope", id="a pivot"),
+        pytest.param("\nSUMMARIZE\nSELECT nope", "LINE 3: SELECT nope", id="summarised"),
+        pytest.param("\nSELECT $1,\n nope", "LINE 3:  nope", id="parameters"),
+    ],
+)
+def test_an_error_shows_its_line_as_it_was_sent(engine: InProcessEngine, sql: str, line: str) -> None:
+    parameters = [1] if "$1" in sql else None
+    for _ in range(2):  # the second time it is known, and may be run another way
+        with pytest.raises(SqlError) as refused:
+            ask(engine, sql, parameters)
+        assert str(refused.value).split("\n\n")[1].split("\n")[0].rstrip() == line
+    if "nope" in sql:
+        with pytest.raises(SqlError, match="\n\n" + re.escape(line)):
+            engine.describe(Query(sql=sql, parameters=parameters))

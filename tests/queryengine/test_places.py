@@ -405,3 +405,21 @@ def test_a_client_that_closes_gives_its_places_back(tier: Tier) -> None:
     client.close()
 
     tier.wait_until_idle()
+
+
+@pytest.mark.usefixtures("keeping")
+def test_what_another_process_has_answered_is_neither_listed_nor_found(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "TELL_S", 2 * LONG_S)
+    client, other = tier.client(), tier.client()
+    tier.engine.scripts["endless"] = endless
+
+    assert list(client.run(Query(sql="SELECT 1", fingerprint="k", query_id="answered"))) == ROW
+    running = client.run(Query(sql="endless", fingerprint="k", query_id="running"))
+
+    assert [one.query_id for one in other.active("k")] == ["running"]
+    assert not other.cancel("answered", "k")
+    running.close()
+    assert list(client.run(Query(sql="SELECT 1", fingerprint="k", query_id="answered"))) == ROW
+    assert other.active("k") == ()

@@ -7,11 +7,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from queryengine import process_limits
+from queryengine.frames import FrameDecoder, Kind
+from runtimeconf.model import MIB
+from tests.queryengine.publishing import Publisher
+from tests.runtime_site.bare_engine import running
 
 ROOT = Path(__file__).parents[2]
 
@@ -241,3 +246,18 @@ def test_the_limit_of_cpu_time_is_lifted() -> None:
         assert resource.getrlimit(resource.RLIMIT_CPU) == before
         """
     )
+
+
+def test_what_can_spill_spills_though_little_is_left_beside_the_buffers(tmp_path: Path) -> None:
+    Publisher(tmp_path)
+    with running(tmp_path, memory_limit_bytes=128 * MIB) as engine:
+        worker = engine.worker()
+
+        with engine.send(
+            "SELECT hash(i) AS h, repeat('x', 100) || i AS s FROM range(2000000) t(i) ORDER BY h", encoding="arrow"
+        ) as connection:
+            decoder = FrameDecoder()
+            kinds = [kind for data in iter(partial(connection.recv, MIB), b"") for kind, _ in decoder.feed(data)]
+
+        assert Kind.END in kinds
+        assert engine.worker() == worker

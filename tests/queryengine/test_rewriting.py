@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlSyntaxError
-from queryengine.lexer import scan
-from queryengine.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values
+from queryengine.lexer import Scan, scan
+from queryengine.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values, with_windows_used
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,10 @@ from queryengine.rewriting import is_query_with_pivot, with_hidden_catalog, with
         ("PIVOT t ON a IN (SELECT 1), b", "PIVOT t ON a IN (0, abs((SELECT 1))), (b) IN (0)"),
         ("PIVOT t ON a IN ((FROM x))", "PIVOT t ON a IN (0, abs(((FROM x))))"),
         ("PIVOT t ON a IN", "PIVOT t ON (a IN) IN (0)"),
+        ("PIVOT ON IN PIVOT", "PIVOT ON IN PIVOT"),
+        ("PIVOT t ON a IN SELECT b", "PIVOT t ON a IN SELECT b"),
+        ("PIVOT t ON a IN (SELECT 1) b", "PIVOT t ON a IN (SELECT 1) b"),
+        ("PIVOT t ON a IN (PIVOT u ON b)", "PIVOT t ON a IN (0, abs((PIVOT u ON (b) IN (0))))"),
         ("PIVOT (PIVOT t ON a) ON b", "PIVOT (PIVOT t ON (a) IN (0)) ON (b) IN (0)"),
         ("FROM (PIVOT t ON a) JOIN u ON c = d", "FROM (PIVOT t ON (a) IN (0)) JOIN u ON c = d"),
         ("PIVOT t USING sum(b)", "PIVOT t USING sum(b)"),
@@ -61,19 +67,50 @@ WORDS = (
     "GROUP BY",
     ";",
     "'y'",
+    "WINDOW",
+    "w",
+    "AS",
+    "QUALIFY",
 )
 
 
+@pytest.mark.parametrize("rewritten", [with_pivot_values, with_windows_used])
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(WORDS), max_size=14))
-def test_every_token_stays_and_in_its_order(words: list[str]) -> None:
+@given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(["", " "]))
+@example(["PIVOT", "ON", "IN", "PIVOT"], " ")
+@example(["WINDOW", "w", "AS", "(", ")", "USING"], " ")
+def test_every_token_stays_and_in_its_order(rewritten: Callable[[Scan], str], words: list[str], between: str) -> None:
     try:
-        before = scan(" ".join(words))
+        before = scan(between.join(words))
     except SqlSyntaxError:
         return
 
-    remaining = iter(token.text for token in scan(with_pivot_values(before)).tokens)
+    remaining = iter(token.text for token in scan(rewritten(before)).tokens)
     assert all(any(token.text == other for other in remaining) for token in before.tokens)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1 WINDOW w AS ()", "SELECT 1 WINDOW w AS () QUALIFY (count(*) OVER w) IS NULL "),
+        (
+            "(SELECT 1 WINDOW w AS (ORDER BY (a)), v AS (w) ORDER BY 1)",
+            (
+                "(SELECT 1 WINDOW w AS (ORDER BY (a)), v AS (w) "
+                "QUALIFY (count(*) OVER w, count(*) OVER v) IS NULL  ORDER BY 1)"
+            ),
+        ),
+        (
+            "SELECT 1 WINDOW w AS () QUALIFY a OR b",
+            "SELECT 1 WINDOW w AS () QUALIFY (count(*) OVER w) IS NULL AND  a OR b",
+        ),
+        ("SELECT 1 AS window, 2", "SELECT 1 AS window, 2"),
+        ("SELECT 1 WINDOW w AS", "SELECT 1 WINDOW w AS"),
+        ("SELECT 'WINDOW w AS ()'", "SELECT 'WINDOW w AS ()'"),
+    ],
+)
+def test_windows_are_used(sql: str, expected: str) -> None:
+    assert with_windows_used(scan(sql)) == expected
 
 
 def test_a_pivot_is_a_word() -> None:

@@ -25,12 +25,18 @@ PART = """
 import os, sys
 from runtime_site import parts
 parts.receive()
-from authkeys.state import get_access
+from authkeys.errors import AccessNotBuiltError
+from authkeys.state import ensure_built
+from runtimeconf import handover
 from runtimeconf.state import get_config
-config, extra = parts.received()
+config, extra = handover.received()
 assert get_config() is config
-key_set = get_access().key_set
-print(extra, None if key_set is None else [key_set.find(text) is not None for text in sys.argv[1:]])
+try:
+    key_set = ensure_built().key_set
+except AccessNotBuiltError:
+    print(extra, "nobody")
+else:
+    print(extra, None if key_set is None else [key_set.find(text) is not None for text in sys.argv[1:]])
 print([(dataset.name, dict(dataset.params)) for dataset in config.datasets])
 print(parts.HANDOVER_VARIABLE in os.environ, len(os.listdir("/proc/self/fd")))
 """
@@ -98,7 +104,7 @@ def test_the_engine_knows_neither_keys_nor_sources(config: RuntimeConfig, descri
 
     said = take(descriptors[0])
 
-    assert said[:2] == ["{'several_keys': True} [False, False, False]", "[('d', {})]"]
+    assert said[:2] == ["{'several_keys': True} nobody", "[('d', {})]"]
     digest = access.build(config).key_set.handover()["keys"][0][0]  # type: ignore[union-attr]
     assert digest.encode() not in os.pread(descriptors[0], 100_000, 0)
 
@@ -106,7 +112,7 @@ def test_the_engine_knows_neither_keys_nor_sources(config: RuntimeConfig, descri
 def test_refresh_knows_the_sources_and_no_key(config: RuntimeConfig, descriptors: list[int]) -> None:
     descriptors.append(parts.hand_over("refresh", *without_keys(config)))
 
-    assert take(descriptors[0])[:2] == ["{'several_keys': True} [False, False, False]", "[('d', {'token': 'canary'})]"]
+    assert take(descriptors[0])[:2] == ["{'several_keys': True} nobody", "[('d', {'token': 'canary'})]"]
 
 
 def test_off_stays_off_for_web_alone(tmp_path: Path, descriptors: list[int]) -> None:
@@ -115,7 +121,7 @@ def test_off_stays_off_for_web_alone(tmp_path: Path, descriptors: list[int]) -> 
     descriptors.extend([parts.hand_over("web", config, who), parts.hand_over("engine", config, who)])
 
     assert take(descriptors[0])[0] == "{'several_keys': False} None"
-    assert take(descriptors[1])[0] == "{'several_keys': False} [False, False, False]"
+    assert take(descriptors[1])[0] == "{'several_keys': False} nobody"
 
 
 def test_nothing_of_the_handover_stays_open(config: RuntimeConfig, descriptors: list[int]) -> None:
@@ -141,7 +147,9 @@ def test_a_part_of_a_supervisor_that_has_ended_ends(config: RuntimeConfig, descr
 
 
 def test_without_a_handover_there_is_none() -> None:
-    program = "from runtime_site import parts; parts.receive(); print(parts.received())"
+    program = (
+        "from runtime_site import parts; from runtimeconf import handover; parts.receive(); print(handover.received())"
+    )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

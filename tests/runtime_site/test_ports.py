@@ -9,12 +9,14 @@ import time
 
 import pytest
 
-from runtime_site.ports import wait_until_bindable
+from runtime_site.ports import bind_problem, wait_until_bindable
 from runtimeconf.model import Address
+
+BIND = "runtime.http.bind"
 
 
 def test_a_free_port_is_bindable_at_once() -> None:
-    wait_until_bindable(Address("127.0.0.1", 0), time.monotonic())
+    wait_until_bindable(Address("127.0.0.1", 0), BIND, time.monotonic())
 
 
 def test_the_holder_is_named() -> None:
@@ -22,8 +24,9 @@ def test_the_holder_is_named() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
 
-        with pytest.raises(OSError, match=rf"process {os.getpid()} has the port"):
-            wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic())
+        remedy = r"Stop that server, or change runtime\.http\.bind\."
+        with pytest.raises(OSError, match=rf"process {os.getpid()} has the port\. {remedy}$"):
+            wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), BIND, time.monotonic())
 
 
 def test_a_holder_that_does_not_listen_is_not_known() -> None:
@@ -31,7 +34,7 @@ def test_a_holder_that_does_not_listen_is_not_known() -> None:
         holder.bind(("127.0.0.1", 0))
 
         with pytest.raises(OSError, match="another process has the port"):
-            wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic())
+            wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), BIND, time.monotonic())
 
 
 def test_a_predecessor_that_ends_is_waited_for() -> None:
@@ -40,10 +43,20 @@ def test_a_predecessor_that_ends_is_waited_for() -> None:
     holder.listen()
     threading.Timer(0.2, holder.close).start()
 
-    wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), time.monotonic() + 60)
+    wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), BIND, time.monotonic() + 60)
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 0), Address("::2", 0)])
 def test_an_address_of_another_machine_is_named(address: Address) -> None:
     with pytest.raises(OSError, match="Cannot listen on"):
-        wait_until_bindable(address, time.monotonic())
+        wait_until_bindable(address, BIND, time.monotonic())
+
+
+def test_a_port_in_use_is_no_problem_of_the_address_and_a_foreign_address_is_one() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+
+        assert bind_problem(Address("127.0.0.1", holder.getsockname()[1])) is None
+    foreign = Address("192.0.2.1", 8090)  # of RFC 5737: no machine has it
+    assert bind_problem(foreign) == "Cannot listen on 192.0.2.1:8090: Cannot assign requested address."

@@ -28,7 +28,7 @@ def test_x01_the_key_is_gone_from_the_command_line_before_the_first_request(
     seen: list[bytes] = []
 
     def look(request: Request) -> Reply:
-        assert started.wait(20)
+        assert started.wait(60)
         seen.append(Path(f"/proc/{process.pid}/cmdline").read_bytes())
         return refuse_other_keys(Reply(body=b"[]"))(request)
 

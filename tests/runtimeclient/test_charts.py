@@ -221,6 +221,8 @@ def test_an_answer_that_is_cut_leaves_no_chart(remote: Remote, tmp_path: Path) -
         (("--x", "a"), "--x and --y need --chart or --chart-file."),
         (("--chart", "bar", "--format", "csv"), "A chart has no --format"),
         (("--chart-file", "a.svg", "--output", "b"), "A chart goes to --chart-file or to --output, not to both."),
+        (("--chart", "bar", "--output", "a.svg"), "No format has the ending .svg of a.svg"),
+        (("--chart", "bar", "--output", "a.csv"), "A chart goes to --output as text, to a name with the ending .txt"),
         (("--chart-file", "a.gif"), "The name of a chart file ends in .svg, .png, .html."),
     ],
 )

@@ -65,7 +65,10 @@ def offered(names: Names, text: str, after: str = "") -> list[str]:
         pytest.param("SELECT row_num", "", ["row_number("], id="a function"),
         pytest.param("SELECT 'ord", "", [], id="nothing in a text"),
         pytest.param("SELECT /* ord", "", [], id="nothing in a comment"),
-        pytest.param(".ti", "", [".timing"], id="a command"),
+        pytest.param(".tim", "", [".timing", ".timer"], id="a command"),
+        pytest.param("\\ti", "", ["\\timing"], id="a command of psql"),
+        pytest.param("\\timing o", "", ["on", "off"], id="what a command of psql takes"),
+        pytest.param(".mode c", "", ["csv"], id="what a command of the DuckDB shell takes"),
         pytest.param(".timing o", "", ["on", "off"], id="what it takes"),
         pytest.param(".format c", "", ["csv"], id="a format"),
         pytest.param(".schema or", "", ["orders", "order_lines"], id="a table for a command"),
@@ -105,3 +108,21 @@ def test_names_are_asked_for_once_in_a_while(remote: Remote) -> None:
             names.wait()
 
     assert len(remote.statements) == 2
+
+
+def test_names_that_a_busy_runtime_did_not_tell_are_asked_for_again(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtimeclient.names._RETRY_S", 0.0)
+    answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
+    remote.on_sql(lambda _: next(answers))
+    with RuntimeClient(remote.url, API_KEY) as client:
+        names = Names(client)
+        names.refresh()
+        names.wait()
+
+        assert offered(names, "FROM ord") == []
+        names.wait()
+        assert offered(names, "FROM ord") == ["orders", "order_lines"]
+
+    assert remote.statements == [COLUMNS_SQL] * 2

@@ -9,6 +9,7 @@ import pytest
 
 from runtimeclient import COMMANDS, errors
 from runtimeclient.command import INTERRUPTED_STATUS
+from runtimeclient.dot_commands import DOT_COMMANDS
 from runtimeclient.formats import FORMATS, LIST_FORMATS
 from runtimeclient.main import command_parser, load_command
 from runtimeclient.profiles import FIELDS
@@ -74,6 +75,15 @@ def test_every_format_is_documented() -> None:
     assert LIST_FORMATS == ("table", "json", "csv")
     assert f"first {SAMPLE_ROWS:,} rows" in PAGE
     assert f"Default {TERMINAL_ROWS:,} on a terminal" in PAGE
+
+
+def test_every_command_of_the_prompt_is_documented_with_all_its_names() -> None:
+    table = sections()["sql"].partition("### At a terminal")[2]
+
+    rows = re.findall(r"^\| (`[.].+?) \|(?=[^|]*\|$)", table, re.MULTILINE)
+    documented = [re.findall(r"`([^ `]+)[^`]*`", row) for row in rows]
+
+    assert documented == [[f".{name}", *command.aliases] for name, command in DOT_COMMANDS.items()]
 
 
 def test_every_error_is_in_the_tree_of_its_module() -> None:

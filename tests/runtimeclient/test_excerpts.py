@@ -39,6 +39,17 @@ LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
             *(1, LONG.index("::") + 1),
             id="a line that was cut",
         ),
+        pytest.param("Bad (line 1, column 3)", Statement("SELECT", 4, column=11), "Bad", *(4, 13), id="further right"),
+        pytest.param(
+            "Bad (line 2, column 3)", Statement("SELECT\n x y", 4, column=11), "Bad", *(5, 3), id="the line after that"
+        ),
+        pytest.param(
+            "No\n\nLINE 1: SELECT x\n               ^",
+            Statement("/* */ SELECT x", column=11),
+            "No",
+            *(1, 24),
+            id="a caret further right",
+        ),
         pytest.param("Bad (line 1, column 99)", Statement("SELECT"), "Bad", *(1, 7), id="beyond the end"),
     ],
 )
@@ -74,6 +85,10 @@ def test_a_place_is_drawn_below_the_line() -> None:
     assert Place(12, 18, "SELECT id FORM '日本' orders").drawing() == (
         "12 | SELECT id FORM '日本' orders\n                       ^"
     )
+
+
+def test_a_place_in_the_second_statement_of_a_line_is_drawn_in_that_statement() -> None:
+    assert Place(1, 18, "SELECT nope", text_column=11).drawing() == "1 | SELECT nope\n           ^"
 
 
 def test_x12_a_drawing_is_escaped_and_the_caret_still_fits() -> None:

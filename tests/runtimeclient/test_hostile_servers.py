@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from urllib.parse import quote
 
+import httpcore
 import pytest
 
+from runtimeclient import waits
 from runtimeclient.answers import ARROW
+from runtimeclient.client import RuntimeClient, Timeouts
+from runtimeclient.errors import AnswerCutError, ConnectionFailedError
+from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
-from tests.runtimeclient.remote import API_KEY, VND, Remote
+from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
 
 _MEGABYTE = b"x" * (1 << 20)
 _CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -26,8 +33,13 @@ def chunk(body: bytes) -> bytes:
 
 
 @contextmanager
-def speaking(head: bytes, again: bytes = b"") -> Iterator[str]:
-    """Answer /health as a runtime does, and anything else by *head*, then *again* until the client has gone."""
+def speaking(head: bytes, again: bytes = b"", pause_s: float = 0) -> Iterator[str]:
+    """
+    Answer /health as a runtime does, and anything else by *head*, then *again* until the client has gone.
+
+    *pause_s* goes by before each *again*.
+    """
+    is_over = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 
@@ -43,7 +55,7 @@ def speaking(head: bytes, again: bytes = b"") -> Iterator[str]:
                         )
                         continue
                     connection.sendall(head)
-                    while again:
+                    while again and not is_over.wait(pause_s):
                         connection.sendall(again)
                     return
             except OSError:
@@ -62,6 +74,7 @@ def speaking(head: bytes, again: bytes = b"") -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
+        is_over.set()
         # Closing alone does not wake who waits in accept().
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -172,3 +185,192 @@ def test_the_key_does_not_follow_a_redirect(remote: Remote, tmp_path: Path, loca
     assert done.stderr.count("\n") == 1
     assert "answers with a redirect (307 Temporary Redirect), which is not followed" in done.stderr
     assert remote.requests == []
+
+
+IMPATIENT = Timeouts(connect_s=0.3, silence_s=0.3)
+_NO_ANSWER = r"accepts the connection, but did not answer within 0\.3 s"
+# Long enough for the server to be given a processor for the first half of its answer.
+PATIENT = Timeouts(connect_s=60, silence_s=2.0)
+_CUT = r"nothing came for 2 s, or less than 100 bytes a second"
+
+
+@pytest.mark.parametrize("call", [RuntimeClient.status, lambda client: client.sql("SELECT 1")], ids=["status", "sql"])
+@pytest.mark.parametrize(
+    ("head", "again", "pause_s"),
+    [
+        pytest.param(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0, id="endless 100 Continue"),
+        pytest.param(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.1, id="hints now and then"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nX-A: ", b"a", 0.1, id="a header that drips"),
+        pytest.param(
+            answer("application/problem+json", status="400 Bad Request"), chunk(b" "), 0.1, id="an error that drips"
+        ),
+    ],
+)
+def test_no_answer_is_waited_for_for_ever(
+    call: Callable[[RuntimeClient], object], head: bytes, again: bytes, pause_s: float
+) -> None:
+    with (
+        speaking(head, again, pause_s) as url,
+        RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client,
+        pytest.raises(ConnectionFailedError, match=_NO_ANSWER),
+    ):
+        call(client)
+
+
+def test_a_list_that_drips_is_not_waited_for_for_ever() -> None:
+    with (
+        speaking(answer("application/json") + chunk(b"["), chunk(b" "), 0.1) as url,
+        RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client,
+        pytest.raises(ConnectionFailedError, match=_NO_ANSWER),
+    ):
+        client.datasets()
+
+
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        pytest.param(chunk(b"["), chunk(b" "), id="rows"),
+        pytest.param(b"1;", b"a", id="what stands around rows"),
+    ],
+)
+def test_rows_that_drip_are_cut(begin: bytes, again: bytes) -> None:
+    with (
+        speaking(answer("application/json") + begin, again, 0.1) as url,
+        RuntimeClient(url, API_KEY, timeouts=PATIENT) as client,
+        client.sql("SELECT 1") as rows,
+        pytest.raises(AnswerCutError, match=_CUT),
+    ):
+        list(rows.rows())
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Line(httpcore.NetworkStream):
+    """A connection of somebody else's, over which so many bytes come after so many seconds."""
+
+    def __init__(self, clock: Clock, *comes: tuple[float, int]) -> None:
+        self._clock = clock
+        self._comes = iter(comes)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        after_s, size = next(self._comes)
+        assert timeout is not None
+        self._clock.now += min(after_s, timeout)
+        if after_s >= timeout:
+            raise httpcore.ReadTimeout
+        return b"x" * size
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("comes", "taken_s", "is_cut"),
+    [
+        pytest.param([(9.0, 1000)] * 500, 0, False, id="slow, and enough"),
+        pytest.param([(0.0, 10)] * 500, 3600, False, id="fast, for one who takes his time"),
+        pytest.param([(9.0, 999), (0.5, 1)] * 500, 0, False, id="just enough"),
+        pytest.param([(10.0, 1000)], 0, True, id="silence"),
+        pytest.param([(1.0, 99)] * 11, 0, True, id="a little too little"),
+        pytest.param([(1.0, 100)] * 10 + [(1.0, 1)] * 11, 0, True, id="too little in the end"),
+    ],
+)
+def test_rows_may_take_as_long_as_enough_of_them_come(
+    monkeypatch: pytest.MonkeyPatch, comes: list[tuple[float, int]], taken_s: float, is_cut: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("runtimeclient.waits.time", clock)
+    stream = waits._Stream(Line(clock, *comes))
+    stream.write(b"")
+    stream.allow_streaming()
+
+    with pytest.raises(httpcore.ReadTimeout) if is_cut else nullcontext():
+        for _ in comes:
+            stream.read(4096, 10)
+            clock.now += taken_s
+
+
+def test_each_request_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("runtimeclient.waits.time", clock)
+    stream = waits._Stream(Line(clock, *[(6.0, 1)] * 4))
+
+    for _ in range(3):
+        stream.write(b"")
+        stream.read(4096, 10)
+        clock.now += 100
+    stream.write(b"")
+    stream.read(4096, 10)
+    clock.now += 4
+
+    with pytest.raises(httpcore.ReadTimeout):
+        stream.read(4096, 10)
+
+
+# A server that echoes the key
+
+KEY = 'a"/b c'
+_ECHO = f"It was {KEY}, or {json.dumps(KEY)}, or {quote(KEY, safe='')}."
+_MASKED = 'It was <secret>, or "<secret>", or <secret>.'
+_REFRESHED = {"id": "7", "dataset": "d", "status": "failed", "error": _ECHO}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "reply", "shown"),
+    [
+        (SQL, "/v1/sql", problem(400, "sql_error", _ECHO), f"{_MASKED} [sql_error]"),
+        (SQL, "/v1/sql", problem(500, KEY, "No.", KEY), "No. [<secret>, request <secret>]"),
+        (SQL, "/v1/sql", Reply(403, _ECHO.encode(), "text/plain"), f"{_MASKED} [http_403]"),
+        (("status",), "/v1/status", problem(403, "forbidden", _ECHO), f"{_MASKED} [forbidden]"),
+        (("cancel", "7"), "/v1/sql/7/cancel", problem(404, "not_found", _ECHO), f"{_MASKED} [not_found]"),
+        (("refresh", "d"), "/v1/datasets/d/acceleration/refresh", problem(409, "no", _ECHO), f"{_MASKED} [no]"),
+        (
+            (*SQL, "--chart", "bar", "--x", "absent"),
+            "/v1/sql",
+            with_schema(json.dumps([{KEY: 1}]), KEY),
+            "The answer has no column absent: it has <secret>.",
+        ),
+    ],
+)
+def test_a_key_that_an_error_echoes_is_not_shown(
+    remote: Remote, arguments: tuple[str, ...], path: str, reply: Reply, shown: str
+) -> None:
+    remote.on("GET" if path == "/v1/status" else "POST", path, reply)
+
+    done = call(*arguments, "--api-key", KEY, "--http-endpoint", remote.url)
+
+    assert done.err == f"Error: {shown}\n"
+    assert done.out == ""
+
+
+def test_a_key_that_lists_and_refreshes_echo_is_not_shown(remote: Remote) -> None:
+    remote.on_refreshes("d", _REFRESHED)
+    remote.on("POST", "/v1/sql/7/cancel", Reply(body=json.dumps({"message": _ECHO}).encode()))
+    dataset = {"from": "f", "name": "d", "acceleration_enabled": True, "status": "Error", "error": _ECHO}
+    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
+    common = ("--api-key", KEY, "--http-endpoint", remote.url)
+
+    assert call("cancel", "7", *common).out == f"{_MASKED}\n"
+    assert _MASKED in call("datasets", *common).out
+    assert _MASKED in call("refresh", "d", "--wait", *common).err
+
+
+def test_a_key_in_a_reason_phrase_or_a_redirect_is_not_shown() -> None:
+    for status in ("404", "307"):
+        head = f"HTTP/1.1 {status} {API_KEY}\r\nLocation: /{API_KEY}\r\nContent-Length: 0\r\n\r\n".encode()
+        with (
+            speaking(head) as url,
+            RuntimeClient(url, API_KEY) as client,
+            pytest.raises(ConnectionFailedError, match=rf"{status} <secret>") as error,
+        ):
+            client.status()
+
+        assert API_KEY not in str(error.value)

@@ -314,6 +314,37 @@ def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
     assert "Not a directory" in done.err
 
 
+@pytest.mark.parametrize("name", ["config.toml", "keys/default"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str, is_there: bool) -> None:
+    place, target = tmp_path / "querykeep" / name, tmp_path / "target"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(target)
+    if is_there:
+        target.write_text("# mine\n")
+
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
+
+    assert done.status == 1
+    assert done.err == f"Error: {place} is not written: it is a link, which is not followed.\n"
+    assert place.is_symlink()
+    assert target.exists() is is_there
+    assert not is_there or target.read_text() == "# mine\n"
+    # Nothing half done: no key without its profile.
+    assert [path for path in (tmp_path / "querykeep").rglob("*") if path.is_file()] == ([place] if is_there else [])
+
+
+def test_login_writes_into_no_directory_of_somebody_else(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
+
+    assert done.status == 1
+    assert done.err.endswith("is not written: its directory belongs to somebody else.\n")
+
+
 def test_profiles_that_cannot_be_replaced_are_left_as_they_were(
     runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

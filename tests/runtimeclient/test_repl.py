@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 import threading
 from contextlib import nullcontext
@@ -8,44 +9,56 @@ from pathlib import Path
 
 import pytest
 
+from runtimeclient.answers import JSON
 from runtimeclient.asking import Asker
 from runtimeclient.client import RuntimeClient
 from runtimeclient.console import Console, Streams
-from runtimeclient.dot_commands import DOT_COMMANDS, read_typed
+from runtimeclient.dot_commands import DOT_COMMANDS, NAMES, read_typed
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
+from runtimeclient.formats import FORMATS
 from runtimeclient.names import COLUMNS_SQL, Names
 from runtimeclient.repl import Repl
+from runtimeclient.style import DOT_COMMANDS as HINTS
 from runtimeclient.style import Style
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, refuse_other_keys, with_schema
 from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 
 ONE = with_schema('[{"a":1}]', "a")
+ENDINGS = [ending for format_ in FORMATS.values() for ending in format_.suffixes]
 ONE_TABLE = " a\n---\n 1\n(1 row)\n"
 
 
 class Conversation:
     """What a user types, text by text, and what comes back. An exception is typed by pressing its key."""
 
-    def __init__(self, *texts: str | type[BaseException], format_: str = "table") -> None:
+    def __init__(self, *texts: str | type[BaseException], style: Style | None = None, editor: str = "") -> None:
         self.out = io.StringIO()
         self.err = io.StringIO()
         self.typed = ""
+        #: What stood at each prompt, and what went into the history beside what was typed.
+        self.offered: list[str] = []
+        self.kept: list[str] = []
         self._texts = iter(texts)
-        self._style = Style(format=format_)
+        self._style = style or Style()
+        self._environ = {"EDITOR": editor, "PATH": os.environ["PATH"], "RUNTIME_API_KEY": API_KEY}
 
     @property
     def told(self) -> list[str]:
         return self.err.getvalue().splitlines()
 
     def talk(self, client: RuntimeClient) -> None:
-        console = Console(Streams(None, self.out, self.err), {})
+        console = Console(Streams(None, self.out, self.err), self._environ)
         Repl(Asker(client, console, self._style), self, Names(client)).run()
 
-    def read(self) -> str:
-        text = next(self._texts, EOFError)
-        if isinstance(text, str):
-            return text
-        raise text
+    def read(self, text: str = "") -> str:
+        self.offered.append(text)
+        typed = next(self._texts, EOFError)
+        if isinstance(typed, str):
+            return typed
+        raise typed
+
+    def keep(self, text: str) -> None:
+        self.kept.append(text)
 
     def run(self, remote: Remote) -> str:
         with RuntimeClient(remote.url, API_KEY) as client:
@@ -91,15 +104,147 @@ def test_leaves_when_told_so(runtime: Remote, word: str) -> None:
     assert statements(runtime) == []
 
 
-def test_help_names_every_command(runtime: Remote) -> None:
-    shown = Conversation(".help", "", "-- nothing").run(runtime)
+@pytest.mark.parametrize("word", [".help", "help", "help;", "?", r"\?"])
+def test_help_names_every_command(runtime: Remote, word: str) -> None:
+    shown = Conversation(word, "", "-- nothing").run(runtime)
 
     assert all(f"  .{name} " in shown for name in DOT_COMMANDS)
+    assert statements(runtime) == []
+
+
+@pytest.mark.parametrize(
+    "text", [".foo", r"\foo", ".\x1bfoo", r"SELECT 1 \foo", "SELECT 1\n\\foo", "SELECT 1\\", "/* a */ \\foo"]
+)
+def test_what_is_no_command_is_never_sent_and_what_there_is_is_said(runtime: Remote, text: str) -> None:
+    talk = Conversation(text)
+
+    assert (talk.run(runtime), statements(runtime)) == ("", [])
+    assert talk.told[1].startswith("Error: There is no command ")
+    assert all(name in talk.told[1] for name in NAMES)
+
+
+def test_a_command_may_stand_behind_a_statement_on_its_line(runtime: Remote) -> None:
+    talk = Conversation(r"SELECT 1; \x", "SELECT 2; .timer on", r"SELECT '\x', $$\x$$, E'\'\x' -- \x", ";")
+
+    talk.run(runtime)
+
+    assert statements(runtime) == ["SELECT 1", "SELECT 2"]
+    assert talk.told[1:3] == ["Records: on.", "Timing: on."]
+
+
+@pytest.mark.parametrize(
+    ("modes", "shown"),
+    [
+        ((".mode jsonlines",), '{"a":1}\n'),
+        ((".mode markdown", ".mode duckbox"), ONE_TABLE),
+        ((".mode line",), f"-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"),
+        ((".mode line", ".mode table"), ONE_TABLE),
+        ((r"\x", ".mode line", ".mode markdown"), "| a |\n| ---: |\n| 1 |\n"),
+    ],
+)
+def test_the_modes_of_the_duckdb_shell_are_known(runtime: Remote, modes: tuple[str, ...], shown: str) -> None:
+    runtime.on_sql(lambda request: Reply(body=b'[{"a":1}]') if request.headers["Accept"] == JSON else ONE)
+
+    assert Conversation(*modes, "SELECT 1;").run(runtime) == shown
+
+
+@pytest.mark.parametrize(("switch", "is_on"), [(r"\timing", True), (".timer on", True), (".timer off", False)])
+def test_the_time_is_told_as_psql_and_the_duckdb_shell_do(runtime: Remote, switch: str, is_on: bool) -> None:
+    talk = Conversation(switch, "SELECT 1;")
+
+    talk.run(runtime)
+
+    assert any(line.startswith("Time: ") for line in talk.told) is is_on
+
+
+def test_the_note_below_a_cut_table_names_a_command_that_works(runtime: Remote) -> None:
+    runtime.on_sql(with_schema('[{"a":1},{"a":2}]', "a"))
+    talk = Conversation("SELECT 1;", ".maxrows 0", "SELECT 1;", style=Style(max_rows=1, hints=HINTS))
+
+    first, second = talk.run(runtime).split("(the first 1 row; there are more: .maxrows 0 shows all)\n")
+
+    assert first.endswith(" 1\n")
+    assert second.endswith(" 1\n 2\n(2 rows)\n")
+    assert talk.told[1:] == ["Rows of a table: all."]
+
+
+@pytest.mark.parametrize(
+    "typed", [("SELECT 1;", r"\watch 0.01"), (r"SELECT 1 \watch 0.01",), ("SELECT 1; .watch .01",)]
+)
+def test_a_statement_is_repeated_until_ctrl_c(
+    runtime: Remote, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
+) -> None:
+    pauses = iter([None, None, KeyboardInterrupt])
+
+    def pause(seconds: float) -> None:
+        assert seconds == 0.01
+        if end := next(pauses):
+            raise end
+
+    monkeypatch.setattr("runtimeclient.repl.time.sleep", pause)
+    talk = Conversation(*typed, "SELECT 2;")
+
+    assert talk.run(runtime) == ONE_TABLE * (len(statements(runtime)))
+    assert statements(runtime)[-4:] == ["SELECT 1"] * 3 + ["SELECT 2"]
+    assert talk.told[-1].endswith("every 0.01 s; Ctrl-C ends it.")
+
+
+def test_a_statement_that_fails_is_not_repeated(runtime: Remote) -> None:
+    talk = Conversation(r"SELECT absent \watch")
+
+    talk.run(runtime)
+
+    assert statements(runtime) == ["SELECT absent"]
+    assert talk.told[2:] == ["Error: No. [sql_error]"]
+
+
+def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
+    talk = Conversation("SELECT 1;", r"\e", "SELECT 8;", editor="sed -i s/1/2/")
+
+    assert talk.run(runtime) == ONE_TABLE * 3
+    assert statements(runtime) == ["SELECT 1", "SELECT 2", "SELECT 8"]
+    assert talk.kept == ["SELECT 2;"]
+
+
+@pytest.mark.parametrize(
+    ("editor", "offered", "told"),
+    [
+        pytest.param("sed -i s/;//", "SELECT 1", [], id="without its semicolon it waits at the prompt"),
+        pytest.param("true", "", ["Nothing was changed."], id="unchanged"),
+        pytest.param("sh -c 'echo \"SELECT 2;\" > $0; false'", "", ["Nothing was changed."], id="given up"),
+        pytest.param(
+            "/nonexistent",
+            "",
+            ["Error: The editor /nonexistent cannot be used: name another one in EDITOR."],
+            id="none",
+        ),
+        pytest.param(
+            "sh -c 'stat -c \"-- %a $RUNTIME_API_KEY\" $0 > $0'", "", ["-- 600"], id="its file and environment"
+        ),
+    ],
+)
+def test_what_an_editor_leaves(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
+    talk = Conversation("SELECT 1;", r"\e", editor=editor)
+
+    talk.run(runtime)
+
+    assert talk.offered[2] == offered
+    assert talk.told[1:] == told
+    assert statements(runtime) == ["SELECT 1"]
+
+
+def test_no_file_stays_behind_an_editor(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    Conversation(".edit", editor="false").run(runtime)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("text", "statement"),
     [
+        (r"\l", "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"),
         (".tables", "SHOW TABLES"),
         (r"\dt", "SHOW TABLES"),
         ('.schema my "table', 'DESCRIBE "my ""table"'),
@@ -114,12 +259,20 @@ def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (".\x1bfoo", r"There is no .\x1bfoo: see .help."),
+        (".maxrows -1", "Say how many rows of a table to show, 0 for all."),
+        (".watch 0", "The time between two runs is a number of seconds above 0."),
+        (".watch 1e999", "The time between two runs is a number of seconds above 0."),
+        (".watch", "There is no statement yet that could be repeated."),
+        (
+            ".output x.xlsx",
+            f"No format has the ending .xlsx of x.xlsx: the endings are {', '.join(ENDINGS)}.",
+        ),
+        (r"SELECT 1 \x", r"End the statement before \x with a semicolon."),
         (".tables x", ".tables takes nothing."),
         (".format xml", "The formats are table, json, csv, ndjson, markdown, arrow, parquet."),
         (".timing maybe", "The timing is on or off."),
         (".expanded maybe", "Rows are shown as records with on, off or auto."),
-        (".chart", "There is no statement yet whose answer could be drawn."),
+        (".chart", "There is no statement yet that could be drawn."),
         (".chart 'a", "A quote is not closed."),
         (".read", "Name the file to read."),
         (".read /nonexistent", "The file /nonexistent cannot be read: No such file or directory."),
@@ -128,7 +281,7 @@ def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, s
     ],
 )
 def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str) -> None:
-    talk = Conversation(text, "SELECT 1;", format_="csv")
+    talk = Conversation(text, "SELECT 1;", style=Style(format="csv"))
     runtime.on_sql(Reply(body=b"a\n1\n", content_type="text/csv"))
 
     talk.run(runtime)
@@ -229,6 +382,9 @@ def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Rem
         ("/* ;", False),
         ("-- ;", True),
         ("SELECT 1 -- a\x0c; b\u2028;", False),
+        (r"SELECT 1 \x", True),
+        (r"SELECT '\x", False),
+        ("SELECT 1; .tables", True),
     ],
 )
 def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
@@ -249,14 +405,14 @@ def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote,
     def long(request: Request) -> Reply:
         if request.body == b"SELECT 1":
             is_running.set()
-            is_cancelled.wait(20)
+            is_cancelled.wait(60)
         return ONE
 
     runtime.on_sql(long)
     with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
         terminal.prompts()
         terminal.send(f"SELECT 1;{ENTER}")
-        assert is_running.wait(20)
+        assert is_running.wait(60)
         terminal.send(CTRL_C)
         terminal.shows("Cancelled.")
         terminal.prompts()

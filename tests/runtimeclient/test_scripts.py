@@ -67,6 +67,53 @@ def test_no_file_is_left_by_a_script_with_errors(runtime: Remote, script: str, t
     assert [path.name for path in tmp_path.iterdir()] == ["report.sql"]
 
 
+@pytest.mark.parametrize("name", ["x.xlsx", "x.csv.gz", "X.TSV", "x.01", "x.svg"])
+@pytest.mark.parametrize("arguments", [("SELECT 1",), ("-f", "-"), ("-c", "SELECT 1")])
+def test_an_ending_that_means_no_format_is_a_usage_error(
+    runtime: Remote, tmp_path: Path, name: str, arguments: tuple[str, ...]
+) -> None:
+    done = call("sql", *arguments, "-o", str(tmp_path / name), "--http-endpoint", runtime.url)
+
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"Error: No format has the ending {name[name.rindex('.') :]} of {name}")
+    assert ".txt, .json, .csv, .ndjson, .jsonl, .md, .arrow, .feather, .parquet" in done.err
+    assert ("--chart-file" in done.err) is (name == "x.svg")
+    assert (runtime.requests, list(tmp_path.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [
+        (("-o", "x.CSV"), "a\n1\n"),
+        (("-o", "x.txt"), ONE_TABLE),
+        (("-o", "x"), ONE_TABLE),
+        (("-o", ".x"), ONE_TABLE),
+        (("-o", ".csv"), "a\n1\n"),
+        (("-o", "x.xlsx", "--format", "csv"), "a\n1\n"),
+        (("-o", "x.csv", "--format", "table"), ONE_TABLE),
+    ],
+)
+def test_the_format_of_a_file_is_that_of_its_ending_unless_one_is_named(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], content: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    done = call("sql", "SELECT 1", *arguments, "--http-endpoint", runtime.url)
+
+    assert (done.status, done.err) == (0, "")
+    assert (tmp_path / arguments[1]).read_text() == content
+
+
+def test_statements_come_from_the_command_line(runtime: Remote) -> None:
+    done = call(
+        "sql", "-c", "SELECT 1; SELECT 2;", "-c", "SELECT\n FORM", "-c", "SELECT 4", "--http-endpoint", runtime.url
+    )
+
+    assert runtime.statements == ["SELECT 1", "SELECT 2", "SELECT\n FORM"]
+    assert (done.status, done.out) == (1, f"{ONE_TABLE}\n{ONE_TABLE}")
+    assert done.err == 'Error: line 2, column 3: Syntax error at or near "x". [sql_syntax_error]\n'
+
+
 def test_a_file_keeps_its_mode_and_its_links(runtime: Remote, tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link.csv"
     target.write_text("old")

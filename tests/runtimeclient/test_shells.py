@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient import COMMANDS
+from runtimeclient.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 
@@ -54,6 +55,8 @@ def test_the_manual_describes_every_command_and_option() -> None:
     assert all(f'.SH "QUERYKEEP {name.upper()}"' in page for name in COMMANDS)
     assert r"\fB\-\-max\-rows\fR" in page
     assert "QUERYKEEP_PROFILE" in page
+    assert all(rf".B \&.{name}" in page for name in DOT_COMMANDS)
+    assert r"\etiming" in page
     # A line that begins with a dot is a request of roff: each is one that the page means.
     requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
     assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".I", ".nf", ".fi"}

@@ -126,3 +126,24 @@ def test_is_linear_in_the_number_of_lines(line: str) -> None:
 
     assert sum(len(statement.text) for statement in splitter.finish()) <= 200_000 * len(line)
     assert time.process_time() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("select 1; selec 2", 1, 11),
+        ("select 1;selec 2; select 3", 1, 10),
+        ("select 1;;\t; selec 2", 1, 14),
+        ("select 'é🦆'; selec 2", 1, 14),
+        ("select 1;\n  selec 2", 2, 3),
+        ("select 1;\r\n  selec 2", 2, 3),
+        ("select\n 1; selec 2", 2, 5),
+        ("select ';\n;'; selec 2", 2, 5),
+        ("select 1; /* ; */ selec 2", 1, 11),
+        ("select 1; -- ;\n selec 2", 1, 11),
+    ],
+)
+def test_a_statement_knows_where_it_begins(text: str, line: int, column: int) -> None:
+    _, statement, *_ = split_statements(text)
+
+    assert (statement.line, statement.column) == (line, column)

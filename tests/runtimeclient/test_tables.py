@@ -9,7 +9,7 @@ import pytest
 
 from runtimeclient.errors import OutputError
 from runtimeclient.json_stream import JsonValue, Number
-from runtimeclient.style import Style
+from runtimeclient.style import DOT_COMMANDS, Style
 from runtimeclient.tables import SAMPLE_ROWS, cell, markdown, table
 
 PLAIN = Style()
@@ -165,6 +165,50 @@ def test_expanded_is_for_what_does_not_fit_unless_the_user_says_so(style: Style,
     shown = lines_of(("a", "b"), [["x", "yz"]], style)
 
     assert shown[0].startswith("-[ row 1 ]") is is_expanded
+
+
+WIDE = tuple(f"c{number}" for number in range(6))
+WIDE_ROWS: list[list[JsonValue]] = [[Number(str(number)) for number in range(6)], [None, *"vwxyz"]]
+
+
+def test_a_table_that_is_too_wide_leaves_out_columns_in_its_middle() -> None:
+    assert lines_of(WIDE, WIDE_ROWS, Style(columns=26, elides=True)) == [
+        "   c0 | c1 | … | c4 | c5",
+        "------+----+---+----+----",
+        "    0 | 1  | … | 4  | 5",
+        " NULL | v  | … | y  | z",
+        "(2 rows; 6 columns (4 shown): --expanded on shows all)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        pytest.param(31, [*WIDE], id="all"),
+        pytest.param(30, ["c0", "c1", "c2", "…", "c4", "c5"], id="all but one"),
+        pytest.param(29, ["c0", "c1", "…", "c4", "c5"], id="one less"),
+        pytest.param(15, ["c0", "…", "c5"], id="the edges"),
+        pytest.param(14, [], id="records"),
+    ],
+)
+def test_as_few_columns_are_left_out_as_fit(columns: int, shown: list[str]) -> None:
+    lines = lines_of(WIDE, WIDE_ROWS, Style(columns=columns, elides=True))
+
+    assert [name.strip() for name in lines[0].split("|") if "row" not in name] == shown
+    assert all(len(line) <= columns for line in lines[:-1])
+
+
+@pytest.mark.parametrize("style", [Style(columns=20, elides=True, expanded="off"), Style(elides=True)])
+def test_no_column_is_left_out_of_what_is_to_be_whole(style: Style) -> None:
+    assert lines_of(WIDE, WIDE_ROWS, style)[0].count("|") == 5
+
+
+def test_columns_that_are_left_out_are_told_even_when_quiet() -> None:
+    style = Style(columns=26, elides=True, is_quiet=True, max_rows=1, hints=DOT_COMMANDS)
+
+    assert lines_of(WIDE, WIDE_ROWS, style)[-1] == (
+        "(the first 1 row; there are more: .maxrows 0 shows all; 6 columns (4 shown): .expanded on shows all)"
+    )
 
 
 def test_a_cap_is_told_and_what_fits_is_not_capped() -> None:

@@ -18,8 +18,13 @@ from queryengine.broker import BROKER_SOCKET
 from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY
 from queryengine.places import ENGINE_SOCKET
 from queryengine.scratch import SCRATCH_DIRECTORY
-from runtimeconf.errors import StateDirError
-from runtimeconf.statedir import prepare_state_dir
+from runtimeconf.errors import ConfigError, StateDirError
+from runtimeconf.loader import load
+from runtimeconf.statedir import judge_state_dir, prepare_state_dir
+
+#: Both refuse the same, and one of them changes nothing.
+JUDGES = pytest.mark.parametrize("judge", [prepare_state_dir, judge_state_dir])
+Judge = Callable[[Path], None]
 
 
 def mode(path: Path) -> int:
@@ -68,31 +73,34 @@ def test_a_link_to_a_directory_is_followed(tmp_path: Path) -> None:
     assert mode(tmp_path / "real") == 0o700
 
 
-def test_a_shared_directory_is_left_alone(tmp_path: Path) -> None:
+@JUDGES
+def test_a_shared_directory_is_left_alone(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
 
     with pytest.raises(StateDirError, match="is shared with other users: name one of its own") as caught:
-        prepare_state_dir(tmp_path / "tmp")
+        judge(tmp_path / "tmp")
 
     assert mode(tmp_path / "tmp") == 0o1777
     assert caught.value.code == "state_directory_error"
 
 
-def test_a_file_is_no_state_directory(tmp_path: Path) -> None:
+@JUDGES
+def test_a_file_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StateDirError, match="is not a directory"):
-        prepare_state_dir(tmp_path / "file")
+        judge(tmp_path / "file")
     with pytest.raises(StateDirError, match="cannot be used: not a directory"):
-        prepare_state_dir(tmp_path / "file" / "state")
+        judge(tmp_path / "file" / "state")
 
 
-def test_a_dangling_link_is_no_state_directory(tmp_path: Path) -> None:
+@JUDGES
+def test_a_dangling_link_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "state").symlink_to(tmp_path / "nowhere" / "at all")
 
     with pytest.raises(StateDirError, match="cannot be used: "):
-        prepare_state_dir(tmp_path / "state")
+        judge(tmp_path / "state")
 
 
 def test_a_directory_that_the_system_does_not_let_us_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +109,33 @@ def test_a_directory_that_the_system_does_not_let_us_write(monkeypatch: pytest.M
         prepare_state_dir(Path("/proc/querykeep-state"))
 
 
-def test_the_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@JUDGES
+def test_the_directory_of_somebody_else(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
 
     with pytest.raises(StateDirError, match="belongs to another user"):
-        prepare_state_dir(tmp_path)
+        judge(tmp_path)
+
+
+def test_judging_makes_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+
+    for path in (tmp_path / "there", tmp_path / "a" / "b"):
+        judge_state_dir(path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert mode(tmp_path / "there") == 0o755
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b", "?"])
+def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    (directory / "runtime.yaml").write_text("{}\n")
+
+    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path may have neither \? nor \\ in it"):
+        load(directory / "runtime.yaml", {})
 
 
 MAKE: dict[str, Callable[[Path], object]] = {

@@ -89,7 +89,9 @@ def auth_off(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
 
 @contextmanager
 def running_on(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
-    """Make *config* the one of this process, with the key set it asks for."""
+    """Make *config* the one of this process, with the key set it asks for; nothing else is started."""
+    queryengine.state.set_engine(None)
+    datasets.state.set_datasets(None)
     runtimeconf.state.set_config(config)
     authkeys.state.set_access(build(config))
     try:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rest_framework.permissions import AllowAny
 
 from runtime_site import logs
 from runtime_site.refusals import REFUSALS
@@ -14,6 +15,7 @@ from sqlapi.error_table import INTERNAL_CODE, STATUSES
 from sqlapi.negotiation import OFFERS
 from sqlapi.problems import COMMON_HEADERS
 from sqlapi.routes import ROUTES
+from sqlapi.urls import VIEWS
 from tests.sqlapi.harness import WRONG, sql
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -29,7 +31,10 @@ def test_every_route_with_its_methods() -> None:
         if len(row) == 4 and (match := re.match(r"\[`(/.*?)`\]", row[0]))
     }
 
-    assert documented == {route.template: (route.methods, "no" if route.is_open else "yes") for route in ROUTES}
+    assert documented == {
+        route.template: (route.methods, "no" if AllowAny in VIEWS[route.name].permission_classes else "yes")
+        for route in ROUTES
+    }
 
 
 def test_every_error_code_with_its_status() -> None:

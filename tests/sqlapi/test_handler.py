@@ -6,8 +6,9 @@ import gc
 
 import pytest
 from django.http import HttpRequest
-from django.test import RequestFactory
-from django.urls import get_resolver
+from django.test import RequestFactory, override_settings
+from django.urls import get_resolver, include
+from django.urls import path as django_path
 
 from sqlapi.handler import ApiHandler
 from sqlapi.routes import ROUTES
@@ -33,6 +34,15 @@ def test_every_path_leads_where_the_patterns_lead(path: str) -> None:
         expected.url_name,
     )
     assert request.resolver_match is found
+
+
+def test_a_project_may_have_the_routes_elsewhere() -> None:
+    request = RequestFactory().get("/data/v1/sql")
+
+    with override_settings(ROOT_URLCONF=(django_path("data/", include("sqlapi.urls")),)):
+        found = ApiHandler().resolve_request(request)
+
+    assert found.url_name == "sql"
 
 
 def test_requests_of_one_path_share_nothing() -> None:

@@ -68,11 +68,6 @@ def test_malformed_is_refused_always(text: str, auth_on: bool) -> None:
         assert str(raised.value) == str(InvalidHostError())
 
 
-def test_a38_missing_host_is_refused() -> None:
-    with pytest.raises(InvalidHostError):
-        check_host(None, None, auth_on=True)
-
-
 @pytest.mark.parametrize(
     ("host", "allowed", "auth_on", "is_taken"),
     [

@@ -47,6 +47,13 @@ def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
     assert read("SELECT 'é'".encode(), content_type) == SqlRequest("SELECT 'é'")
 
 
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
+@pytest.mark.parametrize("body", [b'{"sql": "SELECT 1"}', b' \n{"query": "SELECT 1"}', b'\xef\xbb\xbf{"sql"'])
+def test_json_under_another_type_is_told_which_to_send(content_type: str, body: bytes) -> None:
+    with pytest.raises(BodyError, match=r"looks like JSON: send it with Content-Type: application/json"):
+        read(body, content_type)
+
+
 def test_a_body_without_a_content_type_is_sql_text() -> None:
     environ: dict[str, Any] = {"wsgi.input": io.BytesIO(b"FROM t"), "CONTENT_LENGTH": "6"}
 

@@ -284,7 +284,7 @@ class Unloaded:
     def datasets(self) -> tuple[DatasetState, ...]:
         return ()
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None) -> RefreshRun:
+    def request_refresh(self, name: str, refresh_sql: str | None = None, **_: Any) -> RefreshRun:
         raise QueryTimeoutError(1)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
@@ -300,7 +300,7 @@ def test_what_nobody_foresaw_is_500_and_says_nothing() -> None:
     assert b"secret" not in answer.body
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets"])
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", REFRESH])
 @pytest.mark.parametrize(
     "query", ["format=xml", "format=", "format=JSON", "format=csv&format=json", "&".join(["a=1"] * 200), "format=%ff"]
 )
@@ -418,7 +418,17 @@ def test_a_refresh_with_a_statement_of_its_own() -> None:
     assert finished(answer.json()["refresh"]["id"])["rows"] == 10
 
 
-@pytest.mark.parametrize("body", [b"", b"  \n", b"{}", b'{"refresh_sql":null}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"  \n",
+        b"{}",
+        b'{"refresh_sql":null}',
+        b'{"refresh_sql": null, "refresh_mode": null, "refresh_jitter_max": null}',
+        b'{"refresh_mode": "full", "refresh_jitter_max": "0s"}',
+    ],
+)
 def test_bodies_of_a_refresh(body: bytes) -> None:
     for content_type in ("application/json", "application/x-www-form-urlencoded", ""):
         assert call("POST", REFRESH, WITH_KEY, ("Content-Type", content_type), body=body).status == 201
@@ -431,8 +441,8 @@ def test_bodies_of_a_refresh(body: bytes) -> None:
         (b"[]", 400, "invalid_json"),
         (b"null", 400, "invalid_json"),
         (b'{"refresh_sql":1}', 400, "invalid_json"),
-        (b'{"refresh_mode":"full"}', 400, "invalid_json"),
         (b'{"refresh_sql":"SELECT 1","x":1}', 400, "invalid_json"),
+        (b'{"refresh_mode":"append"}', 400, "time_column_missing"),
         (b"\xff", 400, "invalid_body"),
         (b'{"refresh_sql":"SELEC 1"}', 400, "sql_syntax_error"),
         (b'{"refresh_sql":"DROP TABLE orders"}', 403, "statement_not_allowed"),

@@ -103,3 +103,21 @@ def cpu_s(pid: int) -> float:
 def busy_engine_workers(pid: int) -> list[int]:
     """Return the engine workers that run a statement now. One that starts uses the CPU as well, and is not meant."""
     return [worker for worker in engine_workers(pid) if state_of(worker).phase == "busy"]
+
+
+def in_memory(pid: int, *texts: str) -> set[str]:
+    """Return which of *texts* the memory of a process holds."""
+    found: set[str] = set()
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, rights = line.split()[:2]
+            if "w" not in rights:
+                continue
+            begin, end = (int(number, 16) for number in span.split("-"))
+            memory.seek(begin)
+            try:
+                held = memory.read(end - begin)
+            except OSError:
+                continue
+            found |= {text for text in texts if text.encode() in held}
+    return found

@@ -30,7 +30,8 @@ def test_a_session(environ: dict[str, str], tmp_path: Path) -> None:
         terminal.send(f"{K1}' AS key{ENTER}FROM ord")
         # The names come in the background: until they are there, the key does nothing.
         wait_for(lambda: "FROM orders" in terminal.soon(TAB), "the name to be completed")
-        terminal.send(f"{ENTER}WHERE id < 10;")
+        # Another Tab may be on its way, and opens a menu: Enter would choose from that, and a space closes it.
+        terminal.send(f" {ENTER}WHERE id < 10;")
         terminal.until(lambda lines: [line[:5] for line in lines if line][-2:] == ["  -> "] * 2, "three lines")
         terminal.send(ENTER)
         assert any(line.startswith(f" 10 | {K1}") for line in terminal.shows("(1 row)"))
@@ -76,11 +77,16 @@ def test_large_answers_sizes_and_pastes(environ: dict[str, str]) -> None:
     with Terminal("sql", "--no-history", environ=environ) as terminal:
         terminal.prompts()
         terminal.send(paste(wide) + ENTER)
+        assert any(line.startswith(" c0 | c1 ") for line in terminal.shows("shown): .expanded on shows all)"))
+        terminal.prompts()
+        terminal.send(f".mode line{ENTER}{wide}{ENTER}")
         assert "c299 | 299" in terminal.shows("(1 row)")
+        terminal.prompts()
+        terminal.send(f".mode table{ENTER}")
 
         terminal.prompts()
         terminal.send(f"SELECT i FROM range(1000000) t(i);{ENTER}")
-        assert " 999" in terminal.shows("(the first 1000 rows; there are more: --max-rows 0 shows all)")
+        assert " 999" in terminal.shows("(the first 1000 rows; there are more: .maxrows 0 shows all)")
 
         for columns, begin in ((60, "-[ row 1 ]"), (120, f" {'a' * 50} | ")):
             terminal.resize(columns, 20)

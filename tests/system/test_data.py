@@ -193,9 +193,16 @@ def test_r12_concurrent_requests_coalesce(one: Server) -> None:
 def test_r15_refresh_refusals(mutable: Server) -> None:
     assert post(mutable, "/v1/datasets/nope/acceleration/refresh").status_code == 404
     assert post(mutable, REFRESH, key=None).status_code == 401
-    assert post(mutable, REFRESH, json={"refresh_sql": None}).status_code == 201
+    nulls = {"refresh_sql": None, "refresh_mode": None, "refresh_jitter_max": None}  # as upstream's clients send them
+    for accepted in (nulls, {"refresh_mode": "full", "refresh_jitter_max": "1ms"}):
+        asked = post(mutable, REFRESH, json=accepted)
+        assert asked.status_code == 201
+        assert wait_finished(mutable, asked.json()["refresh"]["id"])["status"] == "succeeded"
     for body, status in (
         (b'{"refresh_sql": 1}', 400),
+        (b'{"refresh_mode": "append"}', 400),
+        (b'{"refresh_jitter_max": 1}', 400),
+        (b'{"refresh_sql": "SHOW ALL TABLES"}', 403),
         (b'{"unknown": 1}', 400),
         (b"{", 400),
         (b'{"refresh_sql": "SELEC"}', 400),

@@ -106,6 +106,12 @@ def test_every_page_is_in_the_index() -> None:
     assert sorted(page for page in pages - {"README.md"} if f"({page})" not in index) == []
 
 
+def test_no_page_is_in_a_list_twice() -> None:
+    for index in DOCUMENTS:
+        listed = re.findall(r"^\* \[[^\]]*\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
+        assert sorted({page for page in listed if listed.count(page) > 1}) == [], index
+
+
 def test_pages_named_in_the_code_exist() -> None:
     named = {
         (document_id(file), page)
@@ -139,7 +145,7 @@ def test_every_command_is_documented() -> None:
 def test_only_commands_that_exist_are_named() -> None:
     named = {(document_id(document), name) for document, name, _ in command_lines()}
 
-    assert sorted((document, name) for document, name in named if name not in get_commands()) == []
+    assert sorted((document, name) for document, name in named if name not in {*get_commands(), "help"}) == []
 
 
 def test_only_options_that_exist_are_named() -> None:

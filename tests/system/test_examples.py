@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -27,6 +29,18 @@ EXAMPLES = REPOSITORY / "examples"
 DATA = EXAMPLES / "data"
 
 ROWS = {"airlines": 16, "airports": 1458, "flights": 336_776, "planes": 3322, "weather": 26_115}
+#: Commands of the documents that show rows, and what they show; `...` stands for more of it.
+README = (REPOSITORY / "README.md").read_text()
+CURL_SAMPLES = [
+    *re.findall(r"^```console\n\$ (curl [^\n]*)\n(.*?)\n```$", README, re.DOTALL | re.MULTILINE),
+    *re.findall(r"^```sh\n(curl [^`]*)\n```\n\n```json\n(.*?)\n```$", README, re.DOTALL | re.MULTILINE),
+]
+CLIENT_SAMPLES = re.findall(
+    r'^\$ (\.venv/bin/python manage\.py sql "[^\n]*)\n( .*?)```$',
+    (REPOSITORY / "docs" / "client.md").read_text(),
+    re.DOTALL | re.MULTILINE,
+)
+
 BUSIEST = [{"carrier": "UA", "n": 58665}, {"carrier": "B6", "n": 54635}, {"carrier": "EV", "n": 54173}]
 
 
@@ -190,30 +204,68 @@ def test_runtime_yaml_has_no_faults_and_no_warnings(config: RuntimeConfig) -> No
     assert str(config.http.bind) == "127.0.0.1:8090"
 
 
-def test_line_to_paste_gives_the_busiest_airlines(example: tuple[Server, str]) -> None:
-    server, line = example
+def curl(server: Server, line: str) -> httpx.Response:
+    """Send what *line*, a call of curl, sends at the root of the clone; `$KEY` is the key."""
     # The shell expands the line as it would for curl; the words then go out with the client of the tests.
     show_words = """curl() { for word; do printf '%s\\0' "$word"; done; }; """
-    root = server.directory.parent
-    expanded = subprocess.run(["sh", "-c", show_words + line], cwd=root, check=True, capture_output=True, text=True)
+    expanded = subprocess.run(
+        ["sh", "-c", show_words + line],
+        cwd=server.directory.parent,
+        env={**os.environ, "KEY": key_of(server)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     option_h, header, option_d, body, url, end = expanded.stdout.split("\0")
     assert (option_h, option_d, end) == ("-H", "-d", "")
     name, _, value = header.partition(": ")
-
-    answer = httpx.post(
-        url,
+    return httpx.post(
+        url.replace("8090", str(server.port)),
         content=body,
         headers={name: value, "Content-Type": "application/x-www-form-urlencoded"},
         timeout=60,
         trust_env=False,
     )
 
+
+def key_of(server: Server) -> str:
+    return (server.directory / "secrets" / "api_key").read_text().strip()
+
+
+def test_line_to_paste_gives_the_busiest_airlines(example: tuple[Server, str]) -> None:
+    server, line = example
+
+    answer = curl(server, line)
+
     assert answer.status_code == 200, answer.text
     assert answer.json() == BUSIEST
 
 
-def key_of(server: Server) -> str:
-    return (server.directory / "secrets" / "api_key").read_text().strip()
+@pytest.mark.parametrize(("line", "shown"), CURL_SAMPLES)
+def test_curl_in_the_readme_gives_the_rows_it_shows(example: tuple[Server, str], line: str, shown: str) -> None:
+    answer = curl(example[0], line)
+
+    assert answer.status_code == 200, answer.text
+    assert answer.text == shown or (shown.endswith("...") and answer.text.startswith(shown.removesuffix("...")))
+    assert "ORDER BY" in line
+
+
+@pytest.mark.parametrize(("line", "shown"), CLIENT_SAMPLES)
+def test_the_client_prints_the_rows_that_its_page_shows(example: tuple[Server, str], line: str, shown: str) -> None:
+    server = example[0]
+    words = shlex.split(line.replace(".venv/bin/python", sys.executable))
+    environ = {"RUNTIME_API_KEY": key_of(server), "RUNTIME_HTTP_ENDPOINT": f"http://127.0.0.1:{server.port}"}
+
+    printed = subprocess.run(
+        words, cwd=REPOSITORY, env={**os.environ, **environ}, check=True, capture_output=True, text=True
+    )
+
+    assert printed.stdout == shown
+    assert "ORDER BY" in line
+
+
+def test_samples_that_show_rows_are_found() -> None:
+    assert (len(CURL_SAMPLES), len(CLIENT_SAMPLES)) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -248,10 +300,9 @@ def test_views_and_values(example: tuple[Server, str], statement: str, rows: Any
 
 
 def test_readme_steps_for_a_file_of_your_own(tmp_path: Path) -> None:
-    readme = (REPOSITORY / "README.md").read_text()
-    (configuration,) = re.findall(r"^ *```yaml\n(.*?)^ *```", readme, re.DOTALL | re.MULTILINE)
-    (make_key,) = re.findall(r"^ *(\(umask .*)$", readme, re.MULTILINE)
-    (read_key,) = re.findall(r"\$\((sed .*)\)\"", readme)
+    (configuration,) = re.findall(r"^ *```yaml\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
+    (make_key,) = re.findall(r"^ *(\(umask .*)$", README, re.MULTILINE)
+    (read_key,) = re.findall(r"\$\((sed .*)\)\"", README)
     directory = tmp_path / "mine"
     directory.mkdir()
     (directory / "runtime.yaml").write_text(textwrap.dedent(configuration))

@@ -338,7 +338,8 @@ def test_a_port_in_use_stops_the_start(tmp_path: Path, holder: int) -> None:
     code, output = server.refuses_to_start()
 
     assert code == 1
-    assert f"Cannot listen on 127.0.0.1:{holder}: process {os.getpid()} has the port." in output
+    said = f"Cannot listen on 127.0.0.1:{holder}: process {os.getpid()} has the port."
+    assert f"{said} Stop that server, or change runtime.flight.bind." in output
 
 
 def test_the_part_alone_names_the_holder_of_its_port(tmp_path: Path, holder: int) -> None:

@@ -34,12 +34,13 @@ from tests.system.harness import (
     free_port,
     wait_for,
 )
-from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive, is_stopped
+from tests.system.processes import busy_engine_workers, engine_workers, family, in_memory, is_alive, is_stopped
 
 #: More rows than all buffers hold on the way to a client that reads none of them.
 MANY_ROWS = "SELECT range AS i FROM range(3000000)"
 
 KEYED = {"X-API-Key": K1}
+K3 = "k3-Pw6mY2sK8vJ4nB0xT7qL5cR9dH3fZ1gA"
 
 
 def part_of(server: Server, name: PartName) -> int:
@@ -68,47 +69,36 @@ def is_right(server: Server) -> bool:
 
 @pytest.fixture(scope="module")
 def supervised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One runtime whose parts may be killed: each test leaves it serving. Its environment holds a key."""
-    directory = tmp_path_factory.mktemp("supervised")
-    port = free_port()
-    keys = [K1, "${ env:second_key }"]
-    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
-    with Server(directory, port=port, config=config, environ={"SECOND_KEY": K2}) as server:
+    """One runtime whose parts may be killed: each test leaves it serving."""
+    with Server(tmp_path_factory.mktemp("supervised")) as server:
         yield server
 
 
-def test_p15_no_key_is_in_any_environment_or_in_the_memory_of_a_part(supervised: Server) -> None:
-    assert supervised.rows("SELECT 1 AS a", K2) == [{"a": 1}]
-    members = [pid for pid in family(supervised.process.pid) if pid != supervised.process.pid]
-    assert len(members) >= len(PARTS) + 2
-
-    for pid in members:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-        assert K2.encode() not in environ
-        assert b"RUNTIME_CONFIG" not in environ
-    with subprocess.Popen([PYTHON, "-c", "input()", K1, K2], stdin=subprocess.PIPE) as knowing:
-        assert in_memory(knowing.pid, K1, K2) == {K1, K2}, "the search works"
+def test_p15_no_key_is_in_any_environment_or_memory(tmp_path: Path) -> None:
+    """Keys of the YAML, of the environment and of a `.env`; the supervisor is looked at like its parts."""
+    keys = [K1, "${ env:second_key }", "${ env:third_key }"]
+    (tmp_path / ".env").write_text(f"THIRD_KEY={K3}\n")
+    port = free_port()
+    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
+    with subprocess.Popen([PYTHON, "-c", "input()", K1, K2, K3], stdin=subprocess.PIPE) as knowing:
+        assert in_memory(knowing.pid, K1, K2, K3) == {K1, K2, K3}, "the search works"
         knowing.communicate(b"\n")
-    for pid in (part_of(supervised, "engine"), part_of(supervised, "refresh"), *engine_workers(supervised.process.pid)):
-        assert in_memory(pid, K1, K2) == set(), family(pid)
 
+    with Server(tmp_path, port=port, config=config, environ={"SECOND_KEY": K2}) as server:
+        members = family(server.process.pid)
+        assert len(members) >= 1 + len(PARTS) + 2
+        for pid, name in members.items():
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            assert K2.encode() not in environ
+            assert b"RUNTIME_CONFIG" not in environ
+            assert in_memory(pid, K1, K2, K3) == set(), name
 
-def in_memory(pid: int, *texts: str) -> set[str]:
-    """Return which of *texts* the memory of a process holds."""
-    found: set[str] = set()
-    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            span, rights = line.split()[:2]
-            if "w" not in rights:
-                continue
-            begin, end = (int(number, 16) for number in span.split("-"))
-            memory.seek(begin)
-            try:
-                held = memory.read(end - begin)
-            except OSError:
-                continue
-            found |= {text for text in texts if text.encode() in held}
-    return found
+        for key in (K1, K2, K3):
+            assert server.rows("SELECT 1 AS a", key) == [{"a": 1}]
+        # What a caller sends passes through web, and stays in its memory until something else is written there.
+        web = family(part_of(server, "web"))
+        for pid, name in members.items():
+            assert pid in web or in_memory(pid, K1, K2, K3) == set(), name
 
 
 def test_a_process_holds_only_the_libraries_that_it_uses(supervised: Server) -> None:
@@ -351,8 +341,7 @@ def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Sig
 def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.write()
-    spawn: Any = pexpect.spawn  # pexpect has no types
-    shell = spawn(
+    shell: Any = pexpect.spawn(  # type: ignore[no-untyped-call]
         "bash --norc --noprofile", timeout=PATIENCE_S, encoding="utf-8", cwd=REPOSITORY,
         env={**os.environ, "RUNTIME_CONFIG": str(server.file), "PS1": "prompt> "},
     )  # fmt: skip

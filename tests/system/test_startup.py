@@ -31,7 +31,7 @@ from tests.system.harness import (
     free_port,
     wait_for,
 )
-from tests.system.processes import busy_engine_workers
+from tests.system.processes import busy_engine_workers, family, is_alive
 
 
 def yaml_text(port: int, auth: str, more: str = "") -> str:
@@ -168,7 +168,9 @@ def test_c32_the_yaml_is_read_at_startup_only_and_sigterm_ends_with_zero(tmp_pat
         document["runtime"]["auth"]["api-key"]["keys"] = [K2]
         server.file.write_text(yaml.safe_dump(document))
         if mode == "gunicorn":
+            workers = set(family(server.process.pid)) - {server.process.pid}
             server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: not any(map(is_alive, workers)), "the end of the old workers")
             wait_for(lambda: _answers(server), "new workers")
 
         assert server.sql("SELECT 1", K1).status_code == 200
@@ -299,6 +301,19 @@ def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> 
     assert "tls" in output
 
 
+def test_runserver_names_who_has_its_port(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        server = Server(tmp_path, mode="runserver", port=holder.getsockname()[1])
+        server.write()
+        server.launch()
+        code = server.process.wait(60)
+
+    assert code == 1
+    assert f"process {os.getpid()} has the port. Stop that server, or change runtime.http.bind." in server.output()
+
+
 @pytest.fixture(scope="module")
 def with_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A runtime with all options of `serve`, and another YAML in its environment that would stop it."""
@@ -378,13 +393,16 @@ def test_signals_that_mean_nothing_here_change_nothing(signalled: Server, name: 
     assert signalled.sql("SELECT 1", K1).status_code == 200
 
 
-def test_manage_check_judges_the_sql_of_the_yaml(tmp_path: Path) -> None:
-    (tmp_path / "runtime.yaml").write_text("views:\n  - {name: v, sql: 'DELETE FROM x'}\n")
+@pytest.mark.parametrize("named_by", ["environment", "option"])
+def test_manage_check_judges_the_sql_of_the_yaml(tmp_path: Path, named_by: str) -> None:
+    file = tmp_path / "runtime.yaml"
+    file.write_text("views:\n  - {name: v, sql: 'DELETE FROM x'}\n")
+    option = ["--config", str(file)] if named_by == "option" else []
 
     done = subprocess.run(
-        [PYTHON, "manage.py", "check"],
+        [PYTHON, "manage.py", "check", *option],
         cwd=REPOSITORY,
-        env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "runtime.yaml")},
+        env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "absent.yaml") if option else str(file)},
         capture_output=True,
         text=True,
         timeout=60,

@@ -39,10 +39,10 @@ class Command(PartBase):
         if not config.flight.enabled:
             raise OSError("runtime.flight is not enabled.")
         deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
-        wait_until_bindable(config.flight.bind, deadline)
+        wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
         engine = EngineClient(config)
-        server = FlightServer(config, engine, authkeys.state.get_access())
+        server = FlightServer(config, engine, authkeys.state.ensure_built())
         # Others see by it that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):

@@ -106,7 +106,8 @@ class Command(PartBase):
 
 def _give_way() -> None:
     """Let others have the processors first. What is to be done at once, the start, is done."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS  # the system takes what is beyond its range for 19
     # The system knows niceness by thread; what these start inherits it.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)

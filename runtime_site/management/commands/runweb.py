@@ -33,7 +33,7 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers; it ends the process."""
-        wait_until_bindable(config.http.bind, time.monotonic() + parts.PREDECESSOR_WAIT_S)
+        wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + parts.PREDECESSOR_WAIT_S)
         try:
             arbiter = gunicorn_web.WebArbiter(_Web(config, extra))
             # What each worker needs of it, and what has neither threads nor sockets, is loaded once.

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
+from authkeys.access import Access
 from datasets.errors import StateDirectoryError
 from datasets.lock import SUPERVISOR_LOCK_NAME, StateLock
 from queryengine.process_limits import give_memory_back
@@ -19,6 +20,7 @@ from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
 from runtime_site.ports import wait_until_bindable
 from runtime_site.supervisor import PartCommand, Supervisor
+from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -45,16 +47,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or was told twice to stop."""
-        began = time.monotonic()
-        use_config(options["config"])
+        handed = handover.received()
         try:
-            config = startup.checked_config(startup.statement_faults_aside)
+            if handed is None:
+                _begin_anew(options["config"])
+            config, extra = handed
             deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
-            wait_until_bindable(config.http.bind, deadline)
+            wait_until_bindable(config.http.bind, "runtime.http.bind", deadline)
             if config.flight.enabled:
-                wait_until_bindable(config.flight.bind, deadline)
-            started = _Parts(config)
+                wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
+            started = _Parts(config, authkeys.state.ensure_built())
         except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(1)
@@ -62,7 +65,7 @@ class Command(BaseCommand):
 
         def say_ready() -> None:
             more = [options["ready_message"]] if options["ready_message"] else []
-            self._say(f"Ready     after {time.monotonic() - began:.1f} s", *more)
+            self._say(f"Ready     after {time.monotonic() - extra['began']:.1f} s", *more)
 
         supervisor = Supervisor(
             started.commands,
@@ -103,6 +106,19 @@ class Command(BaseCommand):
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
+def _begin_anew(file: Path | None) -> NoReturn:
+    """
+    Check the configuration, and become the supervisor: it needs neither the keys nor an engine, and so holds neither.
+
+    Raises:
+        StartError: Something is wrong with the configuration.
+    """
+    began = time.monotonic()
+    use_config(file)
+    config = startup.checked_config()
+    parts.execute("serve", config, authkeys.state.get_access(), began=began)
+
+
 def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
     """
     Wait until no other runtime uses the state directory, and return the lock by which others see that this one does.
@@ -125,14 +141,15 @@ def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
 
 class _Parts:
     """
-    The parts of *config*, ready to be started, and what they tell.
+    The parts of *config* for those *who* may call, ready to be started, and what they tell.
 
     Raises:
         OSError: The system has no room for their handovers.
     """
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    def __init__(self, config: RuntimeConfig, who: Access) -> None:
         self._config = config
+        self._who = who
         self._verified = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready_workers = 0
@@ -157,11 +174,11 @@ class _Parts:
         return self._ready_workers >= parts.web_workers()
 
     def _command(self, name: parts.PartName, **events: int) -> PartCommand:
-        handover = parts.hand_over(name, self._config, authkeys.state.get_access(), supervisor=os.getpid(), **events)
+        descriptor = parts.hand_over(name, self._config, self._who, supervisor=os.getpid(), **events)
         return PartCommand(
             name=name,
             arguments=parts.command(name),
-            environ=parts.environment(name, self._config, os.environ, handover),
-            descriptors=(handover, *events.values()),
+            environ=parts.environment(name, self._config, os.environ, descriptor),
+            descriptors=(descriptor, *events.values()),
             fatal=parts.CANNOT_START,
         )

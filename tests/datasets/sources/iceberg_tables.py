@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -140,7 +141,11 @@ class _Writer(ManifestWriterV2):
 
 
 def commit(
-    table: Table, *files: DataFile, content: ManifestContent = ManifestContent.DATA, named: str | None = None
+    table: Table,
+    *files: DataFile,
+    content: ManifestContent = ManifestContent.DATA,
+    named: str | None = None,
+    codec: AvroCompressionCodec = "deflate",
 ) -> Path:
     """
     Add *files* to the newest version of a table by hand, in a manifest that the list calls *named*.
@@ -154,7 +159,7 @@ def commit(
     number = newest.last_sequence_number + 1
     path = f"{table.location()}/metadata/manifest-{number}.avro"
     listed = f"{table.location()}/metadata/list-{number}.avro"
-    with _Writer(content, newest.spec(), newest.schema(), table.io.new_output(path), number, "deflate") as writer:
+    with _Writer(content, newest.spec(), newest.schema(), table.io.new_output(path), number, codec) as writer:
         for file in files:
             entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file)
             writer.add_entry(entry)

@@ -283,60 +283,7 @@ def test_a_file_without_the_ids_that_the_table_goes_by_is_refused(tmp_path: Path
     assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
 
 
-def test_deleted_rows_are_left_out(tmp_path: Path) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")], features=["deletionVectors"])
-    many = pa.table({"n": list(range(40_000))})
-    gone = [0, 7, 20_000]
-    first = made.add("a b.parquet", many, deletionVector=made.deletion_vector(gone, "pre-fix"))
-    made.commit(first, made.add("b.parquet", pa.table({"n": [-1]})))
-
-    found = load(tmp_path, delta(tmp_path), "SELECT count(*), sum(n) FROM d")
-
-    assert found == [(39_998, sum(range(40_000)) - 20_007 - 1)]
-
-
-def test_a_deletion_vector_that_was_replaced_and_cleaned_up_is_not_missed(tmp_path: Path) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")], features=["deletionVectors"])
-    first = made.add("a.parquet", pa.table({"n": [1, 2, 3]}), deletionVector=made.deletion_vector([0]))
-    made.commit(first)
-    for old in (tmp_path / "t").glob("*.bin"):
-        old.unlink()
-    gone = {"path": "a.parquet", "dataChange": True, "deletionVector": first["add"]["deletionVector"]}
-    stats = first["add"]["stats"]
-    made.commit({"remove": gone}, made.add("a.parquet", stats=stats, deletionVector=made.deletion_vector([0, 1])))
-
-    assert load(tmp_path, delta(tmp_path)) == [(3,)]
-
-    for vector in (tmp_path / "t").glob("*.bin"):
-        vector.unlink()
-    assert "damaged" in refusal(tmp_path, delta(tmp_path))
-
-
 # --- what is not read rather than read wrongly ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("features", "said"),
-    [
-        (["fancyFeature"], "'t' needs what this reader does not support: fancyFeature."),
-        (["variantType"], "'t' needs what this reader does not support: variantType."),
-        (["catalogManaged"], "'t' needs what this reader does not support: catalog-managed."),
-    ],
-)
-def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, features: list[str], said: str) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")], features=features)
-    made.commit(made.add("a.parquet", pa.table({"n": [1]})))
-
-    assert refusal(tmp_path, delta(tmp_path)) == said
-
-
-def test_what_the_protocol_of_the_table_does_not_allow_is_refused(tmp_path: Path) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")])
-    made.commit(made.add("a.parquet", pa.table({"n": [1, 2]}), deletionVector=made.deletion_vector([0])))
-    HandMade(tmp_path / "u", [mapped("n", "long", 1)], delta_columnMapping_mode="name")
-
-    assert "deletes rows in a way" in refusal(tmp_path, delta(tmp_path))
-    assert "maps its columns in a way" in refusal(tmp_path, delta(tmp_path, "u"))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -15,11 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datasets.deadline import Deadline
 from datasets.errors import SnapshotError, SourceError
 from datasets.sources.files import _Found, _inode
 from datasets.sources.formats import Identity
 from datasets.sources.registry import source_of
-from tests.datasets.support import builder, deadline, declare, new_load, rows
+from tests.datasets.support import builder, deadline, declare, new_load, open_below, rows
 
 ONE_ROW = "a,b\n1,x\n"
 
@@ -312,12 +316,11 @@ def test_more_files_than_may_be_open_are_refused_with_the_way_out(tmp_path: Path
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv")
     put(tmp_path, "data/b.csv", "")
-    before = list(Path("/proc/self/fd").iterdir())
 
     refusal(tmp_path, "data")
     load(tmp_path, "data/a.csv")
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+    assert open_below(tmp_path) == []
 
 
 def test_a_deadline_that_passed_opens_nothing(tmp_path: Path) -> None:
@@ -348,6 +351,59 @@ def test_r09_a_file_renamed_over_or_deleted_while_it_is_read_is_read_to_its_end(
 
         scan.confirm()
     assert read == [(1, "x")]
+
+
+class ChangedMeanwhile(Deadline):
+    """Changes something after the files were bound and before their rows are read."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        super().__init__(60.0, threading.Event())
+        self._change = change
+        self._guards = 0
+
+    @contextmanager
+    def guard(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        self._guards += 1
+        if self._guards == 2:
+            self._change()
+        with super().guard(connection):
+            yield
+
+
+@pytest.mark.parametrize("refresh_sql", [None, "SELECT * FROM d WHERE a = 1"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.json", "a.parquet"])
+@pytest.mark.parametrize("change", ["renamed over", "deleted"])
+def test_r09_a_load_reads_the_file_that_it_began_with(
+    tmp_path: Path, name: str, change: str, refresh_sql: str | None
+) -> None:
+    for file, value in ((name, 1), (f"new-{name}", 2)):
+        duckdb.sql(f"COPY (SELECT {value} AS a, 'x' AS b) TO '{tmp_path / file}'")
+    new, path = tmp_path / f"new-{name}", tmp_path / name
+    meanwhile = ChangedMeanwhile(path.unlink if change == "deleted" else lambda: new.replace(path))
+
+    snapshot = builder(tmp_path).build(declare(tmp_path, name), refresh_sql, meanwhile)
+
+    assert rows(tmp_path, snapshot) == [(1, "x")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.parquet"])
+def test_r09_a_file_moved_elsewhere_while_it_is_read_is_said_to_be(tmp_path: Path, name: str) -> None:
+    duckdb.sql(f"COPY (SELECT 1 AS a, 'x' AS b) TO '{tmp_path / name}'")
+    meanwhile = ChangedMeanwhile(lambda: (tmp_path / name).rename(tmp_path / "elsewhere"))
+
+    said = f"^'{re.escape(name)}': it was moved while it was read; the next refresh reads it again\\.$"
+    with pytest.raises(SourceError, match=said):
+        builder(tmp_path).build(declare(tmp_path, name), None, meanwhile)
+
+
+@pytest.mark.parametrize("text", ["data", "data/*.csv"])
+def test_r09_a_set_of_files_of_which_one_is_renamed_over_is_said_to_have_changed(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "data/a.csv")
+    path = put(tmp_path, "data/b.csv")
+    meanwhile = ChangedMeanwhile(lambda: put(tmp_path, "new").replace(path))
+
+    with pytest.raises(SourceError, match=r"^The files of .* changed while they were read; the next refresh reads"):
+        builder(tmp_path).build(declare(tmp_path, text), None, meanwhile)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from datasets.errors import SourceError
 from datasets.sources.formats import _first_record
 from datasets.sources.registry import source_of
 from queryengine.catalog import Column
-from tests.datasets.sources.test_files import load, put, refusal
+from tests.datasets.sources.test_files import load, put, put_parquet, refusal
 from tests.datasets.support import builder, deadline, declare, new_load, rows
 
 
@@ -339,6 +339,25 @@ def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_
         sentence = str(scan.explain(connection, duckdb.Error(message)))
 
     assert sentence == f"'{name}': the engine cannot read it as CSV."
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param('IO Error: Cannot open file "{}": Gone', "Cannot open the file: Gone", id="file"),
+        pytest.param("IO Error: Failed to read the file '{}'.", "Failed to read the file", id="the file"),
+        pytest.param('Invalid Input Error: "{}" ends early', "the file ends early", id="path"),
+    ],
+)
+def test_a_message_about_a_parquet_file_stays_a_sentence_without_its_path(
+    tmp_path: Path, message: str, said: str
+) -> None:
+    put_parquet(tmp_path, "t.parquet", n=[1])
+
+    with duckdb.connect() as connection, source_of(declare(tmp_path, "t.parquet")).open(new_load(tmp_path)) as scan:
+        sentence = str(scan.explain(connection, duckdb.Error(message.format(*scan.paths))))
+
+    assert sentence == f"'t.parquet': the engine cannot read it as Parquet: {said}."
 
 
 def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from datasets.service import DatasetService
 from datasets.sources.registry import source_of
 from tests.datasets.sources.declaring import built, configured, declared, has_changed, loaded, refused, version_of
 from tests.datasets.sources.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
-from tests.datasets.support import builder, deadline, files_below, new_load, rows, wait_for
+from tests.datasets.support import builder, connections_to, deadline, files_below, new_load, open_below, rows, wait_for
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
@@ -38,7 +38,7 @@ def running() -> Iterator[WebServer]:
 @pytest.fixture
 def web(running: WebServer) -> WebServer:
     running.files, running.requests, running.targets = {"/a.csv": File(CSV)}, [], []
-    running.connections = 0
+    running.clients = []
     return running
 
 
@@ -97,13 +97,12 @@ def test_names_are_escaped_as_urls_are(web: WebServer, tmp_path: Path, written: 
 
 
 def test_all_is_asked_over_one_connection_and_nothing_is_left(web: WebServer, tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
     assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
 
     assert web.targets == ["/a.csv", "/a.csv"]
-    assert web.connections == 1
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(set(web.clients)) == 1
+    assert connections_to(web.port) == 0
+    assert open_below(tmp_path) == []
     assert [name for name in files_below(tmp_path) if "refresh_tmp" in name] == []
 
 
@@ -272,7 +271,7 @@ def test_a_disk_that_is_full_is_said(web: WebServer, tmp_path: Path, monkeypatch
     dataset = declared(tmp_path, f"{web.url}/a.csv", {})
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-        with pytest.raises(SnapshotError, match="cannot be written: File too large"):
+        with pytest.raises(SnapshotError, match="cannot be written to the state directory: File too large"):
             built(tmp_path, dataset)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -3,10 +3,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import sqlite3
 import uuid
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +21,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
-from datasets.errors import SnapshotError, SourceError
+from datasets.errors import SourceError
 from datasets.loader import LoaderProcess
 from datasets.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
@@ -416,52 +414,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 
     assert refusal(tmp_path, iceberg(tmp_path, "t")) == "'t' is not a directory."
     assert refusal(tmp_path, iceberg(tmp_path, "u")) == "'u' is not an Iceberg table: it has no metadata files."
-
-
-# --- catalogs ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_the_catalog_does_not_have_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-
-    assert refusal(tmp_path, catalogued(tmp_path, "ns.absent")) == "The catalog has no table 'ns.absent'."
-    other = catalogued(tmp_path, iceberg_catalog_name="other")
-    assert refusal(tmp_path, other) == "The catalog has no table 'ns.t'."
-    SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = NULL")
-    assert refusal(tmp_path, catalogued(tmp_path)) == "The catalog has no metadata file for the table."
-
-
-@pytest.mark.parametrize("location", ["../u", "TMP/u", "file://TMP/u", "TMP/wh/../u", "s3://lake/t", "TMP/wh2/t"])
-def test_a_table_outside_of_the_warehouse_is_refused(tmp_path: Path, location: str) -> None:
-    made = write(tmp_path, n=[1])
-    for name in ("u", "wh2/t"):
-        shutil.copytree(place(made), tmp_path / name)
-    file = f"{location.replace('TMP', str(tmp_path))}/metadata/{Path(made.metadata_location).name}"
-    SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = ?", file)
-
-    assert "The catalog says that 'ns.t' lies outside of 'wh'" in refusal(tmp_path, catalogued(tmp_path))
-
-
-def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-    file = tmp_path / "catalog.db"
-    dataset = catalogued(tmp_path)
-    said = "The file of iceberg_catalog is locked, damaged, or no SQL catalog of Iceberg."
-    file.write_bytes(b"x" * 5000)
-    assert refusal(tmp_path, dataset) == said
-
-    file.unlink()
-    with closing(sqlite3.connect(file)) as connection, connection:
-        columns = "i || '' AS catalog_name, i || '' AS table_namespace, i || '' AS table_name, i AS metadata_location"
-        endless = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {columns} FROM n"
-        connection.execute(f"CREATE VIEW iceberg_tables AS {endless}")
-    with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.2 s"):
-        builder(tmp_path).build(dataset, None, deadline(0.2))
-
-    file.unlink()
-    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog cannot be read: No such file or directory."
-    make_fifo(file)
-    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog is not a regular file."
 
 
 # --- in the process that loads ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tests.datasets.sources import declaring
 from tests.datasets.sources.declaring import built, configured, declared
 from tests.datasets.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasets.sources.web_server import File, WebServer, serving
-from tests.datasets.support import builder, deadline, files_below, new_load, rows, wait_for
+from tests.datasets.support import builder, connections_to, deadline, files_below, new_load, open_below, rows, wait_for
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
@@ -471,17 +471,17 @@ def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
 
 def test_fifty_servers_that_never_answer_leave_nothing(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
-        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        dataset = declared(tmp_path, "s3://bucket/a.csv", {"s3_endpoint": endpoint, "s3_key": "a", "s3_secret": "b"})
-        descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208
+        port = listener.getsockname()[1]
+        params = {"s3_endpoint": f"http://127.0.0.1:{port}", "s3_key": "a", "s3_secret": "b"}
+        dataset = declared(tmp_path, "s3://bucket/a.csv", params)
 
         for _ in range(50):
             with pytest.raises(SnapshotError, match="refresh_timeout"):
                 built(tmp_path, dataset, deadline(0.02))
 
-        assert len(os.listdir("/proc/self/fd")) <= descriptors  # noqa: PTH208
-        assert threading.active_count() <= threads
-        assert files_below(tmp_path) == []
+        assert connections_to(port) == 0
+        assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
+        assert (files_below(tmp_path), open_below(tmp_path)) == ([], [])
 
 
 # --- in its place -----------------------------------------------------------------------------------------------------

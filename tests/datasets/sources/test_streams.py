@@ -8,8 +8,11 @@ import pyarrow as pa
 import pytest
 
 from datasets.errors import SnapshotError, SourceError
+from datasets.loading import LoadingEngine
 from datasets.sources.streams import StreamScan
-from tests.datasets.support import new_load
+from tests.datasets.sources.delta_tables import HandMade, field
+from tests.datasets.sources.lakes import table
+from tests.datasets.support import MIB, builder, deadline, new_load, rows
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -37,11 +40,11 @@ def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
     scan = scan_of(tmp_path, batches(1, 2, 3))
 
     with duckdb.connect() as connection:
-        rows = connection.execute(f"SELECT a FROM {scan.bind(connection)}").fetchall()
+        found = connection.execute(f"SELECT a FROM {scan.bind(connection)}").fetchall()
 
     scan.accept(duckdb.connect(), ["a"])
     scan.confirm()
-    assert rows == [(1,), (2,), (3,)]
+    assert found == [(1,), (2,), (3,)]
     assert (scan.version, scan.paths, scan.is_read_once) == ("v1", (), True)
 
 
@@ -79,3 +82,27 @@ def test_columns_alike_but_for_case_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match="the columns 'a' and 'A'"):
         StreamScan(reader, new_load(tmp_path), explained).bind(duckdb.connect())
+
+
+@pytest.mark.parametrize(("columns", "left"), [(1, "255.0 MiB"), (100, "156.0 MiB"), (300, "128.0 MiB")])
+def test_what_a_library_holds_comes_out_of_the_memory_of_the_engine(tmp_path: Path, columns: int, left: str) -> None:
+    HandMade(tmp_path / "t", [field(f"c{index}", "long") for index in range(columns)])
+    dataset = table(tmp_path, "delta:t")
+
+    snapshot = builder(tmp_path, 256).build(dataset, "SELECT current_setting('memory_limit')", deadline())
+
+    assert rows(tmp_path, snapshot) == [(left,)]
+
+
+def test_a_commit_that_lacks_memory_is_not_blamed_on_the_source(tmp_path: Path) -> None:
+    engine = LoadingEngine(tmp_path / "state", 256 * MIB)
+    said = (
+        "TransactionContext Error: Failed to commit: could not allocate block of size 256.0 KiB (192.0 MiB/192.0 MiB)"
+    )
+
+    with (
+        duckdb.connect() as connection,
+        pytest.raises(SnapshotError, match="more memory than query"),
+        engine._explained(connection),
+    ):
+        raise duckdb.TransactionException(said)

@@ -42,7 +42,7 @@ class WebServer(ThreadingHTTPServer):
     """
     `files` by path and query, and `otherwise` for all others.
 
-    `requests` are the headers that came, `targets` what was asked for.
+    `requests` are the headers that came, `targets` what was asked for, and `clients` the addresses that asked.
     """
 
     daemon_threads = True
@@ -53,7 +53,7 @@ class WebServer(ThreadingHTTPServer):
         self.otherwise = File(b"nothing here", status=404)
         self.requests: list[Mapping[str, str]] = []
         self.targets: list[str] = []
-        self.connections = 0
+        self.clients: list[tuple[str, int]] = []
 
     @property
     def port(self) -> int:
@@ -62,10 +62,6 @@ class WebServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        self.connections += 1
-        return super().get_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients leave as they like."""
@@ -81,6 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.requests.append(dict(self.headers.items()))
         self.server.targets.append(self.path)
+        self.server.clients.append(self.client_address)
         file = self.server.files.get(self.path, self.server.otherwise)
         if file.take_over is not None:
             self.close_connection = True

@@ -1,0 +1,110 @@
+"""The threads that calls run in: as many as calls need at once, and few again afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds without work after which a thread ends.
+IDLE_S = 10.0
+
+
+class CallThreads(Executor):
+    """
+    An executor whose threads end when they have nothing to do.
+
+    Work goes to the thread that was idle for the shortest time, so that a few calls a second keep only a few alive.
+
+    Args:
+        most: Threads at once; more work waits.
+        idle_s: Seconds without work after which a thread ends.
+    """
+
+    def __init__(self, most: int, idle_s: float = IDLE_S) -> None:
+        self._most = most
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._count = 0
+        self._idle: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._waiting: deque[tuple[Future[Any], Callable[[], None]]] = deque()
+        self._is_closed = False
+
+    @property
+    def count(self) -> int:
+        """Threads that are there now."""
+        return self._count
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a function in a thread. Raises RuntimeError after `shutdown`."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 (the future has it)
+                future.set_exception(error)
+
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("The threads have been shut down.")
+            if self._idle:
+                self._idle.pop().put(work)
+            elif self._count < self._most:
+                inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+                inbox.put(work)
+                threading.Thread(target=self._run, args=(inbox,), name="flight-call").start()
+                self._count += 1
+            else:
+                self._waiting.append((future, work))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work and let idle threads end. It never waits: a call ends when the server ends it."""
+        with self._lock:
+            self._is_closed = True
+            for inbox in self._idle:
+                inbox.put(None)
+            self._idle.clear()
+            if cancel_futures:
+                for future, _ in self._waiting:
+                    future.cancel()
+                self._waiting.clear()
+
+    def _run(self, inbox: SimpleQueue[Callable[[], None] | None]) -> None:
+        work = inbox.get()
+        while work is not None:
+            work()
+            del work  # An idle thread holds nothing of the last call.
+            work = self._next(inbox)
+
+    def _next(self, inbox: SimpleQueue[Callable[[], None] | None]) -> Callable[[], None] | None:
+        """Give what is to be done next; None ends the thread, which does not count any more then."""
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()[1]
+            if self._is_closed:
+                self._count -= 1
+                return None
+            self._idle.append(inbox)
+        try:
+            work = inbox.get(timeout=self._idle_s)
+        except Empty:
+            with self._lock:
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
+                    self._count -= 1
+                    return None
+            work = inbox.get()  # It came just now.
+        if work is None:
+            with self._lock:
+                self._count -= 1
+        return work

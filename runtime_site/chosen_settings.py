@@ -1,0 +1,29 @@
+"""Whether the settings module that the environment names is one of this runtime."""
+
+from __future__ import annotations
+
+import os
+
+from django.conf import settings
+
+VARIABLE = "DJANGO_SETTINGS_MODULE"
+OURS = "runtime_site.settings"
+
+#: What a project of somebody's own needs in INSTALLED_APPS.
+APPS = ("runtime_site", "rest_framework", "runtimeconf", "authkeys", "sqlapi", "runtimeclient")
+
+
+def settings_fault() -> str | None:
+    """Return a sentence about settings that belong to another project; None when they are ours, or have our apps."""
+    name = os.environ.setdefault(VARIABLE, OURS)
+    if name == OURS:
+        return None
+    remedy = f"Unset {VARIABLE}, or name settings that begin with `from {OURS} import *`."
+    try:
+        installed = {app.partition(".apps.")[0] for app in settings.INSTALLED_APPS}
+    except Exception as error:  # noqa: BLE001 (whatever somebody's module does when it is imported)
+        return f"{VARIABLE} names {name}, which cannot be loaded ({type(error).__name__}: {error}). {remedy}"
+    missing = ", ".join(app for app in APPS if app not in installed)
+    if missing:
+        return f"{VARIABLE} names {name}, whose INSTALLED_APPS lacks {missing}. {remedy}"
+    return None

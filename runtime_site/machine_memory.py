@@ -1,0 +1,30 @@
+"""How much memory the runtime may use on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def memory_bytes() -> int:
+    """Return the memory of the machine, or the smallest limit of a control group (a container, a unit) around us."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in _limit_files():
+        with suppress(OSError, ValueError):  # It is not there, or says `max`.
+            limits.append(int(file.read_text()))
+    return min(limits)
+
+
+def _limit_files() -> Iterator[Path]:
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root, name = (_GROUPS / "memory", "memory.limit_in_bytes") if controllers else (_GROUPS, "memory.max")
+            group = root / path.lstrip("/")
+            yield from (directory / name for directory in (group, *group.parents) if directory.is_relative_to(root))

@@ -1,0 +1,29 @@
+"""`manage.py check`: Django's checks, and what a runtime would find wrong with its YAML and its machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core import checks
+from django.core.management.base import CommandParser
+from django.core.management.commands import check
+
+from runtime_site.management.config_option import add_config_option, use_config
+from runtime_site.system_checks import check_runtime
+
+
+class Command(check.Command):
+    """Check without starting anything, or leaving anything behind."""
+
+    help = "Checks the YAML, the SQL in it, the files of its datasets and the machine. Nothing is started."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        super().add_arguments(parser)
+        add_config_option(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check what every command checks, and what takes a look at the machine and the data."""
+        use_config(options["config"])
+        checks.register(check_runtime)
+        super().handle(*args, **options)

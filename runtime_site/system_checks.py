@@ -1,0 +1,51 @@
+"""What `manage.py check` finds beyond the faults of the YAML: what would end a start, and what would not work then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core import checks
+
+import runtimeconf.state
+from authkeys import salt
+from authkeys.errors import SaltError
+from datasets.rehearsal import rehearse
+from runtime_site import startup
+from runtime_site.ports import bind_problem
+from runtimeconf.errors import ConfigError, StateDirError
+from runtimeconf.model import RuntimeConfig
+from runtimeconf.statedir import judge_state_dir
+
+DATA_ERROR_ID = "runtime_site.E002"
+START_ERROR_ID = "runtime_site.E003"
+SOURCE_WARNING_ID = "runtime_site.W001"
+MACHINE_WARNING_ID = "runtime_site.W002"
+
+
+def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
+    """Return what is wrong with state directory, addresses, machine, sources and views; nothing is changed."""
+    try:
+        config = runtimeconf.state.get_config()
+    except ConfigError:
+        return []  # runtimeconf's own check says why.
+    messages: list[checks.CheckMessage] = [checks.Error(text, id=START_ERROR_ID) for text in _start_problems(config)]
+    messages += [checks.Warning(text, id=MACHINE_WARNING_ID) for text in startup.machine_warnings(config)]
+    if not startup.statement_faults(config):  # Otherwise another check has said so.
+        found = rehearse(config)
+        messages += [checks.Error(str(fault), id=DATA_ERROR_ID) for fault in found.errors]
+        messages += [checks.Warning(str(fault), id=SOURCE_WARNING_ID) for fault in found.warnings]
+    return messages
+
+
+def _start_problems(config: RuntimeConfig) -> Iterator[str]:
+    """Yield a sentence for each thing that would end a start, but for a port in use: a runtime may have it."""
+    try:
+        judge_state_dir(config.state_dir)
+        if config.auth.enabled:
+            salt.load(config.state_dir)
+    except (StateDirError, SaltError) as error:
+        yield str(error)
+    for address, is_used in ((config.http.bind, True), (config.flight.bind, config.flight.enabled)):
+        if is_used and (problem := bind_problem(address)) is not None:
+            yield problem

@@ -1,0 +1,52 @@
+"""What the body of `POST /v1/datasets/{name}/acceleration/refresh` asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from runtimeconf.model import RefreshMode
+from runtimeconf.shapes import Duration, UnfitError
+from sqlapi.body import Environ, read_body
+from sqlapi.errors import InvalidJsonError
+from sqlapi.json_text import decode_utf8, parse_object
+
+_FIELDS = frozenset({"refresh_sql", "refresh_mode", "refresh_jitter_max"})
+_JITTER = Duration("0s", "365d")
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRequest:
+    """What one refresh does otherwise than the YAML says; None: as it says. The jitter is in seconds."""
+
+    refresh_sql: str | None = None
+    refresh_mode: RefreshMode | None = None
+    refresh_jitter_max_s: float = 0.0
+
+
+def read_refresh_request(environ: Environ, max_bytes: int) -> RefreshRequest:
+    """
+    Read the request, whatever its Content-Type; without a body it asks for nothing special, nor does a null.
+
+    Raises:
+        BodyError: The body cannot be read, is too large, not UTF-8, or not the JSON that is taken.
+    """
+    text = decode_utf8(read_body(environ, max_bytes))
+    if not text.strip():
+        return RefreshRequest()
+    value = parse_object(text, _FIELDS)
+    sql, mode, jitter_max = (value.get(name) for name in ("refresh_sql", "refresh_mode", "refresh_jitter_max"))
+    if sql is not None and not isinstance(sql, str):
+        raise InvalidJsonError('"refresh_sql" must be a string or null.')
+    if mode is not None and mode not in get_args(RefreshMode):
+        raise InvalidJsonError('"refresh_mode" must be "full", "append" or null.')
+    return RefreshRequest(sql, mode, 0.0 if jitter_max is None else _seconds(jitter_max))
+
+
+def _seconds(value: object) -> float:
+    try:
+        if isinstance(value, str):
+            return _JITTER.parse(value)
+    except UnfitError:
+        pass
+    raise InvalidJsonError(f'"refresh_jitter_max" must be {_JITTER.expected}, or null.')

@@ -1,0 +1,136 @@
+"""The threads of calls: as many as are needed, and none that hold anything afterwards."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import pytest
+
+from flightapi.call_threads import CallThreads
+from flightapi.protocol.messages import METHODS
+from queryengine.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.flightapi.endpoint import bearer, serving
+from tests.queryengine.publishing import wait_until
+from tests.system.harness import K1
+
+MOST = 8
+LONG_S = 60.0
+
+
+@pytest.fixture
+def threads() -> Iterator[CallThreads]:
+    made = CallThreads(MOST, idle_s=0.05)
+    yield made
+    made.shutdown(cancel_futures=True)
+    wait_until(lambda: made.count == 0)
+
+
+def test_threads_are_made_up_to_the_most_and_end_when_idle(threads: CallThreads) -> None:
+    gate = threading.Event()
+    running = threading.Semaphore(0)
+
+    def work(number: int) -> int:
+        running.release()
+        gate.wait()
+        return number
+
+    futures = [threads.submit(work, number) for number in range(3 * MOST)]
+    for _ in range(MOST):
+        assert running.acquire(timeout=LONG_S)
+    assert threads.count == MOST
+    gate.set()
+
+    assert [future.result(LONG_S) for future in futures] == list(range(3 * MOST))
+    wait_until(lambda: threads.count == 0)
+    assert threads.submit(work, 7).result(LONG_S) == 7
+
+
+def test_work_goes_to_the_thread_that_was_idle_last() -> None:
+    threads = CallThreads(MOST, idle_s=LONG_S)
+    barrier = threading.Barrier(MOST)
+    for future in [threads.submit(barrier.wait) for _ in range(MOST)]:
+        future.result(LONG_S)
+    wait_until(lambda: len(threads._idle) == MOST)
+
+    used = set()
+    for _ in range(3 * MOST):
+        used.add(threads.submit(threading.get_ident).result(LONG_S))
+        wait_until(lambda: len(threads._idle) == MOST)
+
+    assert len(used) == 1
+    threads.shutdown()
+    wait_until(lambda: threads.count == 0)
+
+
+def test_an_error_is_in_the_future_and_the_thread_goes_on(threads: CallThreads) -> None:
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(lambda: 1 // 0).result(LONG_S)
+
+    assert threads.submit(lambda: 1).result(LONG_S) == 1
+
+
+def test_an_idle_thread_holds_nothing_of_the_last_call() -> None:
+    class Call:
+        def run(self) -> None:
+            pass
+
+    threads = CallThreads(1, idle_s=LONG_S)
+    for _ in range(2):
+        call = Call()
+        gone = weakref.ref(call)
+        threads.submit(call.run).result(LONG_S)
+        wait_until(lambda: len(threads._idle) == 1)
+
+        del call
+        gc.collect()
+
+        assert gone() is None
+    threads.shutdown()
+
+
+def test_after_the_end_nothing_is_taken_and_what_waits_is_cancelled() -> None:
+    threads = CallThreads(1, idle_s=LONG_S)
+    gate = threading.Event()
+    running, waiting = threads.submit(gate.wait), threads.submit(gate.wait)
+
+    threads.shutdown(cancel_futures=True)
+    gate.set()
+
+    assert running.result(LONG_S) is True
+    with pytest.raises(CancelledError):
+        waiting.result(LONG_S)
+    with pytest.raises(RuntimeError):
+        threads.submit(gate.wait)
+    wait_until(lambda: threads.count == 0)
+
+
+def test_a_server_lets_its_threads_go(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[CallThreads] = []
+
+    def make(most: int) -> CallThreads:
+        made.append(CallThreads(most, idle_s=0.05))
+        return made[-1]
+
+    monkeypatch.setattr("flightapi.server.CallThreads", make)
+    silence = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    with serving(config, engine) as endpoint:
+        calls = [endpoint.begin(METHODS["DoPut"].path, nothing(), bearer(K1)) for _ in range(40)]
+        try:
+            wait_until(lambda: made[0].count >= 40)
+        finally:
+            silence.set()
+            for call in calls:
+                call.cancel()
+        wait_until(lambda: made[0].count <= 1)

@@ -1,0 +1,80 @@
+"""Statements and values that are nested deep end no worker, whatever stack the runtime was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from queryengine import macros
+from queryengine.client import EngineClient
+from queryengine.errors import StatementError
+from tests.queryengine.asking import rows
+from tests.queryengine.conftest import config_of
+from tests.queryengine.engine_tier import running
+from tests.queryengine.publishing import Publisher
+
+LEVELS = 200_000
+LISTS = f"repeat('[', {LEVELS}) || repeat(']', {LEVELS})"
+OBJECTS = f"repeat('{{\"a\":', {LEVELS}) || '1' || repeat('}}', {LEVELS})"
+
+
+@pytest.fixture(scope="module", params=["", "-s 256", "-S -s 256"], ids=["usual", "small", "small at first"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineClient]:
+    with ExitStack() as held:
+        publisher = Publisher(tmp_path_factory.mktemp("nesting") / "state")
+        publisher.publish(flights="SELECT 1 AS id")
+        yield held.enter_context(running(config_of(publisher.state_dir, workers=1), stack=request.param))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("SELECT " + "(" * 199 + "1" + ")" * 199 + " AS n", id="brackets"),
+        pytest.param("SELECT " + "(SELECT " * 95 + "1" + ")" * 95 + " AS n", id="subqueries"),
+        pytest.param("SELECT " + "abs(" * 190 + "1" + ")" * 190 + " AS n", id="functions"),
+        pytest.param("SELECT 1" + "+1" * 900 + " AS n", id="operators"),
+        pytest.param("SELECT " + "CASE WHEN true THEN " * 190 + "1" + " END" * 190 + " AS n", id="CASE"),
+        pytest.param("FROM " + "(FROM " * 95 + "range(1)" + ")" * 95, id="tables"),
+        pytest.param("SELECT json_contains(repeat('[', 9000) || repeat(']', 9000), '1') AS n", id="a search"),
+        pytest.param("SELECT to_variant((repeat('[', 999) || repeat(']', 999))::JSON) IS NULL AS n", id="a VARIANT"),
+    ],
+)
+def test_what_is_admitted_runs(engine: EngineClient, sql: str) -> None:
+    assert len(rows(engine, sql)) == 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(f"SELECT ({LISTS})::JSON::VARIANT", id="cast"),
+        pytest.param(f"SELECT TRY_CAST(({OBJECTS})::JSON AS STRUCT(a VARIANT[]))", id="cast inside a type"),
+        pytest.param(f"SELECT to_variant(({LISTS})::JSON)", id="to_variant"),
+        pytest.param(f"SELECT to_variant([{{'a': ({OBJECTS})::JSON}}])", id="to_variant of a list"),
+        pytest.param(f"SELECT variant_group_array(({LISTS})::JSON)", id="variant_group_array"),
+        pytest.param(f"SELECT json_contains({LISTS}, '1')", id="json_contains"),
+        pytest.param(f"SELECT json_contains('1', {OBJECTS})", id="json_contains, the other way"),
+        pytest.param(f"SELECT from_json('[]', {LISTS})", id="from_json"),
+        pytest.param(f"SELECT json_transform('[]', '{'[' * 20_000}\"INTEGER\"{']' * 20_000}')", id="json_transform"),
+        pytest.param(f"SELECT json_transform_strict('{{}}', {OBJECTS})", id="json_transform_strict"),
+    ],
+)
+def test_a_value_that_is_too_deep_is_refused(engine: EngineClient, sql: str) -> None:
+    with pytest.raises(StatementError, match=r"to_variant\(x\)|arrays and objects|structure"):
+        rows(engine, sql)
+
+
+def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
+    assert rows(
+        engine,
+        "SELECT json_contains('[1, 2]', '1') AS a, json_contains(NULL, '1') AS b, to_variant('[1]'::JSON) AS c,"
+        " to_variant(NULL) AS d, to_variant({'a': DATE '2024-01-31'}) AS e, from_json('[1]', '[\"INTEGER\"]') AS f,"
+        " variant_typeof(to_variant(1)) AS g, variant_group_array('[1]'::JSON) AS h",
+    ) == [{"a": True, "b": None, "c": [1], "d": None, "e": {"a": "2024-01-31"}, "f": [1], "g": "INT32", "h": [[1]]}]
+
+
+def test_every_function_of_ours_is_named() -> None:
+
+    for name in macros.NAMES | macros.NAMES_OF_DUCKDB:
+        assert any(f".{name}(" in definition for definition in macros.definitions())

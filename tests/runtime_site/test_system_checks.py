@@ -1,0 +1,105 @@
+"""What `manage.py check` finds that the YAML alone does not show, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+
+import authkeys.state
+import runtimeconf.state
+from authkeys.salt import SALT_NAME
+
+KEY = "key-4Qw8Zr2Vb6Nm1Xc5Lp9Kj3Hg7Fd0Sa"
+KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}\n"
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command sets the variable and reads a YAML; both end with the test."""
+    monkeypatch.setenv("RUNTIME_CONFIG", "")
+    authkeys.state.set_access(None)
+    yield
+    runtimeconf.state.set_config(None)
+
+
+def checked(directory: Path, text: str, fail_level: str = "ERROR") -> list[str]:
+    """Return what `check` says of a YAML of this *text*, a line a message."""
+    file = directory / "runtime.yaml"
+    file.write_text(text)
+    file.chmod(0o600)
+    said = io.StringIO()
+    try:
+        call_command("check", config=file, fail_level=fail_level, stderr=said)
+    except SystemCheckError as error:
+        said.write(str(error))
+    return [line.removeprefix("?: ") for line in said.getvalue().splitlines() if line.startswith("?: ")]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "found"),
+    [
+        pytest.param(KEYS, "", id="nothing"),
+        pytest.param("  state_dir: file/state\n", "(runtime_site.E003) The state directory", id="state directory"),
+        pytest.param(
+            "  http: {bind: '192.0.2.1:80', allowed_hosts: [a]}\n" + KEYS,
+            "(runtime_site.E003) Cannot listen on 192.0.2.1:80: ",
+            id="address of HTTP",
+        ),
+        pytest.param(
+            "  flight: {bind: '192.0.2.1:80'}\n" + KEYS,
+            "(runtime_site.E003) Cannot listen on 192.0.2.1:80: ",
+            id="address of Flight SQL",
+        ),
+        pytest.param("  flight: {enabled: false, bind: '192.0.2.1:80'}\n" + KEYS, "", id="address that is not used"),
+        pytest.param(
+            "  query: {workers: 64, memory_limit: 16TiB}\n",
+            "(runtime_site.W002) runtime.query: workers (64) times memory_limit is 1,073,741,824 MiB, and there are ",
+            id="memory",
+        ),
+        pytest.param("  query: {workers: 1, memory_limit: 16MiB}\n", "", id="enough memory"),
+    ],
+)
+def test_what_would_end_a_start_or_a_statement(tmp_path: Path, runtime: str, found: str) -> None:
+    (tmp_path / "file").touch()
+    if "query" not in runtime:
+        runtime += "  query: {workers: 1, memory_limit: 16MiB}\n"
+
+    messages = checked(tmp_path, f"runtime:\n{runtime}", "WARNING")
+
+    assert len(messages) == (1 if found else 0), messages
+    assert all(message.startswith(found) for message in messages)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runtime.yaml"]
+
+
+def test_a_damaged_salt(tmp_path: Path) -> None:
+    (tmp_path / ".runtime").mkdir(mode=0o700)
+    (tmp_path / ".runtime" / SALT_NAME).write_bytes(b"short")
+
+    (message,) = checked(tmp_path, f"runtime:\n{KEYS}")
+
+    assert message.startswith(f"(runtime_site.E003) The file {SALT_NAME} in the state directory is damaged")
+
+
+def test_a_view_on_an_unknown_column_and_a_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id,name\n1,a\n")
+
+    error, warning = checked(
+        tmp_path,
+        "runtime:\n  query: {workers: 1}\n"
+        "datasets:\n  - {from: 'file:orders.csv', name: orders}\n  - {from: 'file:absent.csv', name: absent}\n"
+        "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n",
+    )
+
+    assert error.startswith(f'(runtime_site.E002) {tmp_path}/runtime.yaml:7: views[0].sql: Referenced column "nmae"')
+    assert warning.startswith(f"(runtime_site.W001) {tmp_path}/runtime.yaml:5: datasets[1].from: 'absent.csv' does not")
+
+
+def test_sql_that_is_refused_is_told_once(tmp_path: Path) -> None:
+    (message,) = checked(tmp_path, "runtime:\n  query: {workers: 1}\nviews:\n  - {name: v, sql: DROP TABLE x}\n")
+
+    assert message.startswith("(runtime_site.E001)")

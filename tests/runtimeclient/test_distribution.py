@@ -1,0 +1,138 @@
+"""What hints tell people to install: what this project needs, never a package that is somebody else's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from runtimeclient import keyrings
+from runtimeclient.distribution import PROJECT, install_command, requirements_of, version
+from runtimeclient.endpoint import parse_endpoint
+from runtimeclient.errors import UsageError
+from runtimeclient.profiles import Profile
+from tests.runtimeclient.calling import call
+from tests.runtimeclient.conftest import ROOT, clean_environment
+from tests.runtimeclient.remote import Remote
+
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+_TOLD = re.compile(r'pipx? install ((?:(?!" )[^`\n])+)')
+_NAME = re.compile(r"['\"]?([A-Za-z0-9][A-Za-z0-9._-]*)")
+_SHOW = (
+    "from runtimeclient.distribution import install_command, version;"
+    "import runtimeclient; print(runtimeclient.__file__, version(), install_command('arrow'), sep='\\n')"
+)
+
+
+def show(*path: Path) -> list[str]:
+    """What a program says that finds packages in *path* first: where the client is, its version, and a hint."""
+    program = f"import sys; sys.path[:1] = {list(map(str, path))}; {_SHOW}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def put_distribution(directory: Path) -> None:
+    metadata = directory / f"{PROJECT}-9.9.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(
+        f"Metadata-Version: 2.4\nName: {PROJECT}\nVersion: 9.9\nRequires-Dist: httpx~=0.28\n"
+        'Provides-Extra: arrow\nRequires-Dist: theirs~=1.0; extra == "arrow"\n'
+        "Requires-Dist: other>=2; python_version < '4' and extra == 'arrow'\nRequires-Dist: x; extra == 'charts'\n"
+    )
+
+
+def test_a_clone_hints_what_it_declares() -> None:
+    assert version() == DECLARED["version"]
+    assert {extra: requirements_of(extra) for extra in DECLARED["optional-dependencies"]} == DECLARED[
+        "optional-dependencies"
+    ]
+    assert install_command("charts") == "python -m pip install 'altair~=6.3' 'vl-convert-python~=1.9'"
+
+
+def test_an_installed_client_hints_what_its_own_distribution_says(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "runtimeclient", tmp_path / "runtimeclient", ignore=shutil.ignore_patterns("__pycache__"))
+    put_distribution(tmp_path)
+
+    assert show(tmp_path) == [
+        str(tmp_path / "runtimeclient" / "__init__.py"),
+        "9.9",
+        "python -m pip " + "install 'theirs~=1.0' 'other>=2'",
+    ]
+
+
+def test_a_distribution_of_the_same_name_is_not_asked(tmp_path: Path) -> None:
+    put_distribution(tmp_path)
+
+    assert show(tmp_path, ROOT)[1:] == [DECLARED["version"], install_command("arrow")]
+
+
+@pytest.fixture
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("_in_tmp_path")
+@pytest.mark.parametrize(
+    ("library", "option", "extra"),
+    [("pyarrow", "--output=a.parquet", "arrow"), ("altair", "--chart-file=a.svg", "charts")],
+)
+def test_who_lacks_a_library_is_told_what_to_install(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch, library: str, option: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    for module in ("runtimeclient.arrow_files", "runtimeclient.chart_files"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    done = call("sql", "SELECT 1", option, "--http-endpoint", remote.url)
+
+    assert done.status == 2
+    assert done.err.endswith(f": {install_command(extra)}\n")
+    assert remote.statements == []
+
+
+def test_who_lacks_the_keyring_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    profile = Profile(name="a", endpoint=parse_endpoint("http://a"), api_key_keyring=True)
+
+    with pytest.raises(UsageError) as error:
+        keyrings.read_key(profile)
+
+    assert str(error.value).endswith(f": {install_command('keyring')}")
+
+
+def told_packages() -> Iterator[tuple[str, str]]:
+    """Every package that a file of the project tells people to install, and the file."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for file in filter(None, listed.split("\0")):
+        try:
+            text = (ROOT / file).read_text()
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+        for told in _TOLD.findall(text):
+            words = iter(told.split())
+            for word in words:
+                if word in {"-r", "-c"}:
+                    next(words)
+                elif "{" not in word and not word.strip("'\"").startswith(("-", ".")):
+                    name = _NAME.match(word)
+                    yield name[1] if name else word, file
+
+
+def test_nothing_tells_people_to_install_a_package_of_somebody_else() -> None:
+    files = (ROOT / "requirements").glob("*.in")
+    required = chain(*(file.read_text().splitlines() for file in files), *DECLARED["optional-dependencies"].values())
+    ours = {name[1].lower() for line in required if (name := _NAME.match(line))}
+
+    told = list(told_packages())
+
+    assert {name for name, _ in told} >= {"pyarrow", "adbc-driver-flightsql"}
+    assert [(name, file) for name, file in told if name.lower() not in ours] == []

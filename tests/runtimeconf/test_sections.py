@@ -1,0 +1,94 @@
+"""What holds for every block of the configuration: whether it is on, where a field belongs, what has no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runtimeconf.model import AccelerationConfig, FlightConfig
+from runtimeconf.schema import ROOT
+from runtimeconf.shapes import Section
+from tests.runtimeconf.test_documents import ROWS
+from tests.runtimeconf.texts import Fault, Faults, Load
+
+SECTIONS: dict[str, Section[Any]] = {path: shape for path, shape in ROOT.walk("") if isinstance(shape, Section)}
+SWITCHED = {path: field for path, section in SECTIONS.items() for field in section.fields if field.name == "enabled"}
+#: Blocks that are on when they do not say so.
+ON_BY_DEFAULT: dict[str, FlightConfig | AccelerationConfig] = {
+    "runtime.flight": FlightConfig(),
+    "datasets[].acceleration": AccelerationConfig(),
+}
+
+DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
+
+
+@pytest.mark.parametrize("path", SWITCHED)
+def test_a_block_says_whether_it_is_on_unless_its_documented_default_is(path: str) -> None:
+    if SWITCHED[path].is_required:
+        assert "| required |" in ROWS[f"{path}.enabled"]
+    else:
+        assert ON_BY_DEFAULT[path].enabled
+        assert "| `true` |" in ROWS[f"{path}.enabled"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            "runtime:\n  tls: {certificate_file: a.crt, key_file: a.key}\n",
+            "2: runtime.tls: lacks the field enabled: true or false",
+            id="files alone",
+        ),
+        pytest.param("runtime:\n  tls: {}\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="empty"),
+        pytest.param("runtime:\n  tls:\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="null"),
+    ],
+)
+def test_tls_is_never_off_without_a_word(fault: Fault, text: str, message: str) -> None:
+    assert fault(text) == message
+
+
+@pytest.mark.parametrize("path", [path for path in SECTIONS if path.startswith("runtime.") and path.count(".") == 1])
+def test_a_block_without_anything_in_it_is_a_fault(fault: Fault, path: str) -> None:
+    assert fault(f"runtime:\n  {path.removeprefix('runtime.')}:\n") == (
+        f"2: {path}: is empty: fill it in, or leave it out"
+    )
+
+
+def test_indexes_without_anything_in_them_are_a_fault(fault: Fault) -> None:
+    assert fault(f"{DATASET}    acceleration: {{indexes: }}\n") == (
+        "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of names of columns to enabled or unique, "
+        "or be left out"
+    )
+
+
+def test_a_field_of_the_top_level_elsewhere_is_told_where_it_belongs(faults: Faults) -> None:
+    text = f"{DATASET}    runtime: {{}}\n    params: {{secrets: a}}\nruntime:\n  runtime: {{}}\n  datasets: []\n"
+
+    found = {(fault.yaml_path, fault.message) for fault in faults(text)}
+
+    message = "unknown field; it belongs at the top level of the file"
+    assert found == {
+        ("datasets[0].runtime", message),
+        ("datasets[0].params.secrets", message),
+        ("runtime.runtime", message),
+        ("runtime.datasets", message),
+    }
+
+
+@pytest.mark.parametrize("name", sorted({path.rpartition(".")[2].removesuffix("[]") for path, _ in ROOT.walk("")}))
+def test_no_hint_names_the_very_field_that_is_refused(faults: Faults, name: str) -> None:
+    texts = (f"{name}: x\n", f"runtime:\n  {name}: x\n", f"{DATASET}    {name}: x\n", f"views: [{{{name}: x}}]\n")
+
+    said = [fault for text in texts for fault in faults(f"{text}no_such_part: x\n")]
+
+    assert [fault for fault in said if f"did you mean {name}?" in fault.message] == []
+
+
+def test_a_jitter_that_is_not_on_is_taken_with_a_warning(load_text: Load) -> None:
+    config = load_text(f"{DATASET}    acceleration: {{refresh_jitter_max: 5s}}\n")
+
+    where = f"{config.file}:4: datasets[0].acceleration.refresh_jitter_max"
+    assert [line for line in config.warnings if "jitter" in line] == [
+        f"{where}: has no effect without refresh_jitter_enabled: true"
+    ]

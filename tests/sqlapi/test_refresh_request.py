@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from sqlapi.errors import InvalidJsonError
+from sqlapi.refresh_request import RefreshRequest, read_refresh_request
+
+
+def read(body: str) -> RefreshRequest:
+    data = body.encode()
+    return read_refresh_request({"wsgi.input": io.BytesIO(data), "CONTENT_LENGTH": str(len(data))}, 1000)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("", RefreshRequest()),
+        (" \n", RefreshRequest()),
+        ("{}", RefreshRequest()),
+        ('{"refresh_sql": null, "refresh_mode": null, "refresh_jitter_max": null}', RefreshRequest()),
+        ('{"refresh_sql": "FROM a"}', RefreshRequest("FROM a")),
+        ('{"refresh_mode": "append"}', RefreshRequest(None, "append")),
+        ('{"refresh_mode": "full", "refresh_jitter_max": "1.5m"}', RefreshRequest(None, "full", 90.0)),
+        ('{"refresh_jitter_max": "0s"}', RefreshRequest()),
+    ],
+)
+def test_what_a_body_asks_for(body: str, expected: RefreshRequest) -> None:
+    assert read(body) == expected
+
+
+@pytest.mark.parametrize("field", ["refresh_sql", "refresh_mode", "refresh_jitter_max"])
+@pytest.mark.parametrize("value", [1, True, [], {}])
+def test_a_wrong_type_names_the_field(field: str, value: object) -> None:
+    with pytest.raises(InvalidJsonError, match=f'^"{field}" must be .* null'):
+        read(json.dumps({field: value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("refresh_mode", "changes"),
+        ("refresh_mode", "Full"),
+        ("refresh_mode", ""),
+        ("refresh_jitter_max", ""),
+        ("refresh_jitter_max", "10"),
+        ("refresh_jitter_max", "-1s"),
+        ("refresh_jitter_max", "1 week"),
+        ("refresh_jitter_max", "366d"),
+    ],
+)
+def test_a_bad_value_names_the_field(field: str, value: str) -> None:
+    with pytest.raises(InvalidJsonError, match=f'^"{field}" must be .* null'):
+        read(json.dumps({field: value}))
+
+
+def test_an_unknown_field_is_told_those_there_are() -> None:
+    with pytest.raises(InvalidJsonError, match='"refresh_sql", "refresh_mode" and "refresh_jitter_max"'):
+        read('{"refresh_data_window": "1d"}')

@@ -1,0 +1,165 @@
+"""A user's own tests and own settings, as docs/django.md shows them, in folders outside this repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import PYTHON, REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "django.md").read_text()
+
+#: What a project may do without noticing: REST framework's own defaults let everybody in.
+DEFAULTS_OF_OTHERS = """
+INSTALLED_APPS += ["django.contrib.auth", "django.contrib.contenttypes"]
+REST_FRAMEWORK = {}
+"""
+
+OWN_VIEWS = """
+from rest_framework.test import APIClient
+
+
+def test_what_is_whose():
+    client = APIClient()
+    assert client.get("/hello").content == b"hello"
+    assert client.get("/nowhere").status_code == 401
+    assert client.get("/nowhere", HTTP_X_API_KEY="a-key-that-only-tests-know").status_code == 404
+    assert client.get("/health").content == b"ok\\n"
+    assert client.post("/health").status_code == 405
+"""
+
+
+def shown_files() -> dict[str, str]:
+    """Return each file of the page by its name: a block that follows `The file `NAME``."""
+    found = re.findall(
+        r"[Tt]he file\s+`([^`]+)`[^`]*?(?:`[^`]+`[^`]*?)?:\n\n```\w+\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE
+    )
+    return dict(found)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with the files of the page, its data, and no state directory."""
+    for name, text in {**shown_files(), "mine/orders.csv": "id\n1\n2\n3\n", "shop/__init__.py": ""}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "mine" / "runtime.yaml").chmod(0o600)
+    return tmp_path
+
+
+def run(project: Path, *arguments: str, settings: str = "runtime_site.settings") -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
+    more = {
+        "RUNTIME_CONFIG": str(project / "mine" / "runtime.yaml"),
+        "DJANGO_SETTINGS_MODULE": settings,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(project)]),
+    }
+    return subprocess.run(
+        [PYTHON, *arguments],
+        cwd=project,
+        env=environ | more,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_page_shows_the_files_that_it_speaks_of() -> None:
+    assert set(shown_files()) == {"mine/runtime.yaml", "mine/tests/test_orders.py", "shop/settings.py", "shop/urls.py"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="outside the clone"),
+        pytest.param(("-c", str(REPOSITORY / "pyproject.toml")), id="with the options of the clone"),
+    ],
+)
+def test_the_shown_test_runs(project: Path, options: tuple[str, ...]) -> None:
+    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", *options, "mine/tests")
+
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout.splitlines()[-1]
+
+
+def test_one_key_and_nothing_else_is_enough(project: Path) -> None:
+    yaml, test = project / "mine" / "runtime.yaml", project / "mine" / "tests" / "test_orders.py"
+    yaml.write_text(yaml.read_text().partition("datasets:")[0])
+    test.write_text(test.read_text().replace("SELECT count(*) AS n FROM orders", "SELECT 3 AS n"))
+
+    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", "mine/tests")
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_yaml_that_cannot_be_used_lets_nobody_in(project: Path) -> None:
+    yaml = project / "mine" / "runtime.yaml"
+    yaml.write_text(yaml.read_text().replace("enabled: true", "enabled: ture"))
+
+    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", "mine/tests")
+
+    assert done.returncode == 1
+    assert {"assert 500 == 200", "assert 500 == 401"} <= set(re.findall(r"assert \d+ == \d+", done.stdout)), done.stdout
+    assert "runtime.auth.api-key.enabled: must be true or false" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "more", [pytest.param("", id="as shown"), pytest.param(DEFAULTS_OF_OTHERS, id="open defaults")]
+)
+def test_the_shown_settings_work(project: Path, more: str) -> None:
+    with (project / "shop" / "settings.py").open("a") as settings:
+        settings.write(more)
+    (project / "mine" / "tests" / "test_views.py").write_text(OWN_VIEWS)
+
+    checked = run(project, str(REPOSITORY / "manage.py"), "check", "--fail-level", "WARNING", settings="shop.settings")
+    tested = run(project, "-m", "pytest", "-p", "no:cacheprovider", "mine/tests", settings="shop.settings")
+
+    assert checked.returncode == 0, checked.stderr
+    assert tested.returncode == 0, tested.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param((str(REPOSITORY / "manage.py"), "serve"), id="serve"),
+        pytest.param((str(REPOSITORY / "manage.py"), "runserver", "--noreload"), id="runserver"),
+        pytest.param(
+            ("-m", "gunicorn", "-c", str(REPOSITORY / "gunicorn.conf.py"), "runtime_site.wsgi"), id="gunicorn"
+        ),
+        pytest.param(("-c", "import runtime_site.wsgi"), id="another WSGI server"),
+        pytest.param((str(REPOSITORY / "manage.py"), "runrefresh"), id="a part"),
+        pytest.param((str(REPOSITORY / "manage.py"), "check"), id="check"),
+        pytest.param((str(REPOSITORY / "manage.py"), "status"), id="a client command"),
+        pytest.param((str(REPOSITORY / "manage.py"),), id="no command"),
+    ],
+)
+def test_settings_that_cannot_be_loaded_end_every_command_in_a_sentence(
+    project: Path, command: tuple[str, ...]
+) -> None:
+    assert sentence(project, *command, settings="absent.settings") == (
+        "DJANGO_SETTINGS_MODULE names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named "
+        "'absent'). Unset DJANGO_SETTINGS_MODULE, or name settings that begin with "
+        "`from runtime_site.settings import *`."
+    )
+
+
+def test_settings_of_another_project_end_a_start_in_a_sentence(project: Path) -> None:
+    (project / "other_settings.py").write_text("INSTALLED_APPS = ['django.contrib.auth']\n")
+
+    said = sentence(project, str(REPOSITORY / "manage.py"), "serve", settings="other_settings")
+
+    assert said.startswith("DJANGO_SETTINGS_MODULE names other_settings, whose INSTALLED_APPS lacks runtime_site, ")
+
+
+def sentence(project: Path, *command: str, settings: str) -> str:
+    """Return the one line that a command ends with, by exit code 1."""
+    done = run(project, *command, settings=settings)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
