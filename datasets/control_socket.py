@@ -32,6 +32,7 @@ from datasets.history import run_of
 from queryengine.client import ERRORS
 from queryengine.errors import EngineBusyError, QueryError
 from runtimeconf.model import RefreshMode
+from runtimeconf.state_socket import StateSocket
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,12 @@ SOCKET_NAME = "control.sock"
 #: The longest request (a refresh_sql, escaped, makes nearly all of it) and the longest reply, in bytes.
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
+
+#: Connections that wait to be taken.
+_BACKLOG = 128
+
+#: Seconds between two looks whether the socket is still there.
+_LOOK_S = 1.0
 
 #: Seconds that either side waits for the other. A caller of the HTTP API waits behind it.
 _TIMEOUT_S = 5.0
@@ -208,15 +215,11 @@ class ControlServer:
         self._control = control
         self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._judged = threading.BoundedSemaphore(_MAX_JUDGED)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._is_closed = threading.Event()
+        self._is_missed = False
         try:
-            # Whoever has the lock of the directory owns the name; what is there is a dead predecessor's.
-            self._path.unlink(missing_ok=True)
-            self._listener.bind(str(self._path))
-            self._path.chmod(0o600)
-            self._listener.listen(128)
+            self._socket = StateSocket(self._path, _BACKLOG)
         except OSError as exc:
-            self._listener.close()
             raise StateDirectoryError(
                 f"The control socket cannot be made in the state directory: {exc.strerror or exc}."
             ) from exc
@@ -225,21 +228,46 @@ class ControlServer:
 
     def close(self) -> None:
         """Take no more requests; those under way are answered."""
+        self._is_closed.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+            self._socket.listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
-        self._listener.close()
-        with suppress(OSError):
-            self._path.unlink()
+        self._socket.close()
 
     def _accept(self) -> None:
         while True:
             self._places.acquire()
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
+            connection = self._next_connection()
+            if connection is None:
                 return
             threading.Thread(target=self._serve, args=(connection,), name="control-request", daemon=True).start()
+
+    def _next_connection(self) -> socket.socket | None:
+        """Wait for a client, and see meanwhile that the socket is where clients look for it; None when closed."""
+        while not self._is_closed.is_set():
+            self._socket.listener.settimeout(_LOOK_S)
+            try:
+                return self._socket.listener.accept()[0]
+            except TimeoutError:
+                self._make_again_if_gone()
+            except OSError:  # closed, or no descriptor is left for now
+                self._is_closed.wait(_LOOK_S)
+        return None
+
+    def _make_again_if_gone(self) -> None:
+        if self._socket.is_there:
+            return
+        try:
+            again = StateSocket(self._path, _BACKLOG)
+        except OSError as exc:
+            if not self._is_missed:
+                logger.error("The control socket is gone and cannot be made again: %s", exc.strerror or exc)  # noqa: TRY400
+            self._is_missed = True
+            return
+        logger.warning("The control socket was gone from the state directory: it is made again")
+        self._is_missed = False
+        self._socket.listener.close()
+        self._socket = again
 
     def _serve(self, connection: socket.socket) -> None:
         try:

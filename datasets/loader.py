@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +28,7 @@ from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot
 from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf import handover
 from runtimeconf.model import DatasetConfig, RefreshMode
+from runtimeconf.statedir import remove_ours
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,8 @@ class LoaderProcess:
     def _clean_up(self, file: str) -> None:
         """Delete what a load left that could not do so itself."""
         remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / file)
-        shutil.rmtree(scratch_directory(self._builder.state_dir, file), ignore_errors=True)
+        scratch = scratch_directory(self._builder.state_dir, file)
+        remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
 
 
 class _Child:

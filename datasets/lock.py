@@ -7,9 +7,11 @@ import fcntl
 import os
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from datasets.errors import StateDirectoryError
+from runtimeconf.statedir import file_id
 
 LOCK_NAME = "lock"
 #: Of the supervisor, and of the engine's arbiter: there is one of each, too.
@@ -51,6 +53,19 @@ class StateLock:
             time.sleep(_POLL_S)
         return True
 
+    def keep(self) -> bool:
+        """
+        Take the lock again if its file is gone or another has its name, as after a clean-up.
+
+        Returns:
+            Whether this object has it: not when another process was quicker, or there is no directory any more.
+        """
+        if self._descriptor is None or not self._is_named(self._descriptor):
+            self.release()
+            with suppress(StateDirectoryError):
+                return self._try()
+        return self.held
+
     def release(self) -> None:
         """Give the lock back, if it is held."""
         if self._descriptor is not None:
@@ -82,25 +97,29 @@ class StateLock:
 
     def _try(self) -> bool:
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Of a file that has been deleted meanwhile, the lock is worth nothing.
-            if os.fstat(descriptor).st_ino != self._path.stat().st_ino:
+            if not self._is_named(descriptor):
                 os.close(descriptor)
                 return False
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         except OSError as exc:
             os.close(descriptor)
-            if exc.errno in {errno.EWOULDBLOCK, errno.ENOENT}:
+            if exc.errno == errno.EWOULDBLOCK:
                 return False
             raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
         self._descriptor = descriptor
         _held.add(self)
         return True
+
+    def _is_named(self, descriptor: int) -> bool:
+        found = os.fstat(descriptor)
+        return (found.st_dev, found.st_ino) == file_id(self._path)
 
 
 _held: weakref.WeakSet[StateLock] = weakref.WeakSet()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -12,7 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from datasets.errors import SnapshotError, StateDirectoryError, not_written
-from datasets.snapshots import TEMPORARY_DIRECTORY, Verifier, fingerprint, new_file_name, remove
+from datasets.snapshots import (
+    SCRATCH_DIRECTORIES,
+    SNAPSHOT_FILES,
+    TEMPORARY_DIRECTORY,
+    Verifier,
+    fingerprint,
+    new_file_name,
+    remove,
+)
 from queryengine.catalog import (
     MANIFEST_NAME,
     SNAPSHOT_DIRECTORY,
@@ -27,9 +35,11 @@ from queryengine.catalog import (
     write_manifest,
 )
 from runtimeconf.model import DatasetConfig
+from runtimeconf.statedir import remove_ours
 
 logger = logging.getLogger(__name__)
 
+_UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
 #: The inode of a file, its size, and when it was last changed.
 _Look = tuple[int, int, int]
 
@@ -227,12 +237,9 @@ class Publication:
     def _sweep(self) -> None:
         """Delete what nothing refers to: builds that were cut off, and logs that would be replayed into a snapshot."""
         published = {snapshot.file for snapshot in self._manifest.snapshots}
-        leftovers = [path for path in (self._state_dir / SNAPSHOT_DIRECTORY).iterdir() if path.name not in published]
-        leftovers += self._state_dir.glob(f"{MANIFEST_NAME}.*.tmp")
-        leftovers.append(self._state_dir / TEMPORARY_DIRECTORY)
-        for path in leftovers:
-            with suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        remove_ours(self._state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
+        remove_ours(self._state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)
+        remove_ours(self._state_dir, _UNFINISHED_MANIFESTS)
 
 
 def _is_good(snapshot: Snapshot, dataset: DatasetConfig | None, verifier: Verifier) -> bool:

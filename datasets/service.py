@@ -20,16 +20,17 @@ from datasets.lock import StateLock
 from datasets.refresher import Refresher
 from datasets.snapshots import Builder
 from queryengine.gate import Gate
+from runtimeconf.errors import StateDirError
 from runtimeconf.model import RefreshMode, RuntimeConfig
-from runtimeconf.statedir import prepare_state_dir
+from runtimeconf.statedir import file_id, prepare_state_dir
 
 logger = logging.getLogger(__name__)
 
 #: Seconds for which a start waits for a predecessor that is just ending, or for the first answer of the holder.
 _START_WAIT_S = 5.0
 
-#: Seconds between two tries of a follower to become the holder.
-_FOLLOW_INTERVAL_S = 1.0
+#: Seconds between two looks whether this process still has its place, or may take that of the holder.
+_LOOK_S = 1.0
 
 
 def _acquire(lock: StateLock, remedy: str) -> None:
@@ -102,7 +103,9 @@ class DatasetService:
         self._stopping = threading.Event()
         self._refresher: Refresher | None = None
         self._server: ControlServer | None = None
-        self._follower: threading.Thread | None = None
+        self._directory: tuple[int, int] | None = None
+        self._said = ""
+        self._watcher = threading.Thread(target=self._watch, name="datasets-watcher", daemon=True)
         self._loaded = Loaded(config.state_dir, lambda: self._control().is_loaded())
 
     def start(self) -> None:
@@ -117,20 +120,18 @@ class DatasetService:
         if self._exclusive:
             _acquire(self._lock, "stop that runtime first, or set another state_dir.")
             self._hold()
-            return
-        end = time.monotonic() + _START_WAIT_S
-        while not self._take_over() and not self._holder_answers() and time.monotonic() < end:
-            time.sleep(0.05)
-        if self._refresher is None:
-            self._follower = threading.Thread(target=self._follow, name="datasets-follower", daemon=True)
-            self._follower.start()
+        else:
+            end = time.monotonic() + _START_WAIT_S
+            while not self._take_over() and not self._holder_answers() and time.monotonic() < end:
+                time.sleep(0.05)
+        self._watcher.start()
 
     def stop(self, timeout_s: float) -> None:
         """Interrupt what is being loaded, and give the state directory to the next within *timeout_s* seconds."""
         self._stopping.set()
         end = time.monotonic() + timeout_s
-        if self._follower is not None:
-            self._follower.join(timeout_s)
+        if self._watcher.ident is not None:
+            self._watcher.join(timeout_s)
         if self._server is not None:
             self._server.close()
         if self._refresher is not None and not self._refresher.stop(max(0.0, end - time.monotonic())):
@@ -170,6 +171,7 @@ class DatasetService:
         except BaseException:
             self._lock.release()
             raise
+        self._directory = file_id(self._config.state_dir)
         refresher.start()
         self._refresher = refresher
 
@@ -186,11 +188,30 @@ class DatasetService:
             return False
         return True
 
-    def _follow(self) -> None:
-        while not self._stopping.wait(_FOLLOW_INTERVAL_S):
+    def _watch(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
             try:
-                if self._take_over():
-                    logger.info("This process now refreshes the data")
-                    return
-            except DatasetError as exc:
-                logger.warning("This process cannot refresh the data: %s", exc)
+                if self._refresher is None:
+                    if file_id(self._config.state_dir) is None:
+                        prepare_state_dir(self._config.state_dir)
+                    if self._take_over():
+                        logger.info("This process now refreshes the data")
+                elif not self._keeps_its_place():
+                    logger.error("The state directory is gone, or another process has it: nothing is refreshed")
+                    self._let_go(self._refresher)
+            except (DatasetError, StateDirError) as exc:
+                if str(exc) != self._said:
+                    logger.warning("This process cannot refresh the data: %s", exc)
+                self._said = str(exc)
+
+    def _keeps_its_place(self) -> bool:
+        return file_id(self._config.state_dir) == self._directory and self._lock.keep()
+
+    def _let_go(self, refresher: Refresher) -> None:
+        """Stop refreshing; as soon as the directory is there and free, all begins anew."""
+        if self._server is not None:
+            self._server.close()
+        self._refresher, self._server = None, None
+        while not refresher.stop(_LOOK_S) and not self._stopping.is_set():
+            logger.warning("A load does not end")
+        self._lock.release()

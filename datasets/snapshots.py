@@ -33,9 +33,14 @@ from datasets.wallclock import utc_now
 from queryengine.catalog import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+from runtimeconf.statedir import remove_ours
 
-#: Below the state directory: a directory for each load, where it spills. It is deleted at each start.
+#: Below the state directory: a directory for each load, where it spills. It is emptied at each start.
 TEMPORARY_DIRECTORY = "refresh_tmp"
+
+#: Names of `new_file_name`, with what the engine puts beside such a file, and of `scratch_directory`.
+SNAPSHOT_FILES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb.*")
+SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
 logger = logging.getLogger(__name__)
 
@@ -374,9 +379,7 @@ def scratch_directory(state_dir: Path, file: str) -> Path:
 
 def remove(path: Path) -> None:
     """Delete a snapshot's file and what the engine may have left beside it; what is not there is no matter."""
-    for leftover in path.parent.glob(f"{path.name}*"):
-        with contextlib.suppress(OSError):
-            leftover.unlink()
+    remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
 
 
 def _version_prefix(refresh_sql: str | None) -> str:

@@ -33,7 +33,6 @@ import itertools
 import logging
 import os
 import selectors
-import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
@@ -46,6 +45,7 @@ from queryengine.broker_records import Client, Place, Question, Statement, numbe
 from queryengine.errors import EngineBusyError
 from queryengine.frames import FrameError, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
+from runtimeconf.state_socket import StateSocket
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,6 @@ class Broker:
         self.draining = False
         self.told_s = TOLD_S
         self._kill = kill
-        self._path = path
         self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
         self._turns = Turns(
             workers=limits.workers,
@@ -118,8 +117,15 @@ class Broker:
         self._status = (0, 0, False)
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
-        self._listener = _listen(path)
+        self._socket = StateSocket(path, _BACKLOG)
+        self._listener = self._socket.listener
+        self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its socket is still where clients look for it."""
+        return self._socket.is_there
 
     @property
     def is_idle(self) -> bool:
@@ -196,8 +202,8 @@ class Broker:
 
     def close(self) -> None:
         """Close every connection and remove the socket."""
+        self._socket.close()
         self.close_inherited()
-        self._path.unlink(missing_ok=True)
 
     def close_inherited(self) -> None:
         """Close what a forked process has of this, with no effect on the one that goes on."""
@@ -521,19 +527,3 @@ class Broker:
         while self._queued and (statement := next(iter(self._queued))).waits_until <= now:
             self._refuse(statement, EngineBusyError())
             self._forget(statement)
-
-
-def _listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o177)  # the socket is for this user alone from its first moment
-    try:
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(umask)
-    listener.setblocking(False)
-    return listener

@@ -155,7 +155,7 @@ def write_manifest(state_dir: Path, manifest: Manifest) -> bool:
     target = manifest_path(state_dir)
     temporary = target.with_name(f"{MANIFEST_NAME}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(text)
             file.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import uuid
 from contextlib import suppress
@@ -16,6 +17,9 @@ from pathlib import Path
 
 #: Below the state directory.
 SCRATCH_DIRECTORY = "tmp"
+
+#: Names that engines give their directories there.
+_OURS = re.compile("[0-9a-f]{32}")
 
 
 class ScratchDirectory:
@@ -26,18 +30,20 @@ class ScratchDirectory:
         Make it, and remove those that nobody holds any more.
 
         Raises:
-            OSError: The state directory cannot be written.
+            OSError: The state directory cannot be written, or `tmp` in it is no directory.
         """
         parent = state_dir / SCRATCH_DIRECTORY
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Another process that starts now must not find the directory between its making and its locking.
         guard = _lock(parent, wait=True)
         try:
-            for leftover in parent.iterdir():
-                _remove_unheld(leftover)
-            self.path = parent / uuid.uuid4().hex
-            self.path.mkdir(mode=0o700)
-            self._lock: int | None = _lock(self.path)
+            for name in [entry.name for entry in os.scandir(guard)]:
+                if _OURS.fullmatch(name):
+                    _remove_unheld(name, guard)
+            name = uuid.uuid4().hex
+            os.mkdir(name, 0o700, dir_fd=guard)
+            self.path = parent / name
+            self._lock: int | None = _lock(name, guard)
         finally:
             os.close(guard)
 
@@ -55,8 +61,9 @@ class ScratchDirectory:
             self._lock = None
 
 
-def _lock(directory: Path, *, wait: bool = False) -> int:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _lock(directory: Path | str, parent: int | None = None, *, wait: bool = False) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(directory, flags, dir_fd=parent)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -65,8 +72,9 @@ def _lock(directory: Path, *, wait: bool = False) -> int:
     return descriptor
 
 
-def _remove_unheld(directory: Path) -> None:
-    with suppress(OSError):  # held, or not one of ours: it stays
-        descriptor = _lock(directory)
-        shutil.rmtree(directory, ignore_errors=True)
+def _remove_unheld(name: str, parent: int) -> None:
+    with suppress(OSError):  # held, or no directory: it stays
+        descriptor = _lock(name, parent)
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            shutil.rmtree(name, dir_fd=parent, ignore_errors=True)
         os.close(descriptor)

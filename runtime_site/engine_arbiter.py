@@ -33,6 +33,7 @@ from runtime_site import gunicorn_engine
 from runtime_site.parts import PREDECESSOR_WAIT_S, share_what_is_loaded
 from runtime_site.pulse import Pulse
 from runtimeconf.model import RuntimeConfig
+from runtimeconf.statedir import file_id
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class EngineArbiter(Arbiter):
         self._drain_until: float | None = None
         self._ended_at: float | None = None
         self._looked_for_ended_at = 0.0
+        self._names: dict[Path, tuple[int, int] | None] = {}  # of the listening sockets, and what they lead to
         super().__init__(app)
         self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers, time.monotonic())
 
@@ -123,6 +125,7 @@ class EngineArbiter(Arbiter):
             kill=self._kill_runner,
         )
         self._broker = broker
+        self._names = {path: file_id(path) for path in (Path(listener.getsockname()) for listener in self.LISTENERS)}
         # A signal's handler only queues it: the byte that Python writes here is what ends the broker's wait.
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes):
@@ -210,22 +213,27 @@ class EngineArbiter(Arbiter):
         self._broker.report(alive=alive, killed=self._killed)
         if now - self._looked_for_ended_at >= 1.0:
             self._looked_for_ended_at = now
-            self._see_that_sockets_are_there()
+            self._see_that_sockets_are_there(self._broker)
             self._broker.look(running, any_idle=any_idle)
         if self._drain_until is not None:
             self._drain(self._broker, self._drain_until)
 
-    def _see_that_sockets_are_there(self) -> None:
+    def _see_that_sockets_are_there(self, broker: Broker) -> None:
         """
         End this process when nobody can reach it any more: whoever started it starts another.
 
         Raises:
-            HaltServer: A socket's file is gone, as after a clean-up of temporary files.
+            HaltServer: A socket's name leads to it no more, as after a clean-up of temporary files, or another process
+                has its lock.
         """
-        paths = [*(listener.getsockname() for listener in self.LISTENERS), self._config.state_dir / BROKER_SOCKET]
-        if self._drain_until is None and not all(Path(path).exists() for path in paths):
+        if self._drain_until is None and not (
+            broker.is_reachable and all(map(self._is_there, self._names)) and self._lock.keep()
+        ):
             logger.error("the engine's sockets are gone from the state directory: it ends")
             raise HaltServer("the sockets are gone", SOCKETS_GONE)
+
+    def _is_there(self, path: Path) -> bool:
+        return file_id(path) == self._names[path]
 
     def _look_at(self, pid: int, worker: Any, now: float) -> tuple[WorkerState, Pulse]:
         pulse = self._pulses.setdefault(pid, Pulse(now))
@@ -297,11 +305,12 @@ class EngineArbiter(Arbiter):
 
     def stop(self, graceful: bool = True) -> None:
         """End the workers, which are idle or are not to finish, and close both sockets."""
+        are_there = [path for path in self._names if self._is_there(path)]
         for listener in self.LISTENERS:
-            path = listener.getsockname()
             listener.close()
+        for path in are_there:
             with contextlib.suppress(OSError):
-                Path(path).unlink()
+                path.unlink()
         self.LISTENERS = []
         if graceful:
             self.kill_workers(signal.SIGTERM)

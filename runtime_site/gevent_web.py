@@ -22,7 +22,6 @@ import gevent.socket
 from gevent.pool import Pool
 from gunicorn.http import wsgi as http_wsgi
 from gunicorn.http.errors import NoMoreData, ParseException
-from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
@@ -30,6 +29,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from runtime_site.connection_counts import ConnectionCounts
 from runtime_site.descriptors import raise_soft_limit
 from runtime_site.gevent_connections import ClientConnection
+from runtime_site.http_requests import WebRequest
 from runtime_site.refusals import refuse
 from runtime_site.visible_cuts import VisibleCuts
 from runtimeconf.parent_death import die_with_parent
@@ -62,17 +62,10 @@ _WARNING_INTERVAL_S = 10.0
 _COUNTS = ConnectionCounts()
 
 
-class _Request(Request):
-    """A request whose sender is nobody's proxy, whatever it says of itself: `gunicorn_web` trusts none."""
-
-    def _peer_is_trusted_proxy(self) -> bool:
-        return False
-
-
 class _Parser(RequestParser):
     """The requests of one connection. `turn` is the turn of the event loop in which the last of them began."""
 
-    mesg_class = _Request
+    mesg_class = WebRequest
     turn = -1
 
     def __next__(self) -> Any:

@@ -13,6 +13,7 @@ from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+from runtimeconf.statedir import prepare_state_dir
 
 
 class PartBase(BaseCommand):
@@ -31,6 +32,7 @@ class PartBase(BaseCommand):
         try:
             if handed is None:
                 self._execute(options["config"], self.handed(options))
+            prepare_state_dir(handed[0].state_dir)  # It may be gone, or changed, since the runtime started.
             self.serve(*handed)
         except startup.StartError as error:
             self.stderr.write(str(error))

@@ -187,3 +187,43 @@ def test_a_look_sees_the_lock_of_another_process(tmp_path: Path) -> None:
     holder.stdout.close()
 
     assert not StateLock(tmp_path).is_taken()
+
+
+def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path) -> None:
+    lock, other = StateLock(tmp_path), StateLock(tmp_path)
+    assert lock.acquire()
+    assert lock.keep()
+
+    (tmp_path / LOCK_NAME).unlink()
+    assert lock.keep()
+    assert not other.acquire()
+
+    (tmp_path / LOCK_NAME).unlink()
+    assert other.acquire()
+    assert not lock.keep()
+    assert not lock.held
+    other.release()
+    assert lock.keep()
+    lock.release()
+
+
+def test_a_lock_without_a_directory_is_lost_until_there_is_one(tmp_path: Path) -> None:
+    lock = StateLock(tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    assert lock.acquire()
+    (tmp_path / "state").rename(tmp_path / "moved")
+
+    assert not lock.keep()
+    (tmp_path / "state").mkdir()
+    assert lock.keep()
+    lock.release()
+
+
+def test_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / LOCK_NAME).symlink_to(tmp_path / "mine")
+
+    with pytest.raises(StateDirectoryError):
+        StateLock(tmp_path).acquire()
+
+    assert (tmp_path / "mine").read_text() == "mine"

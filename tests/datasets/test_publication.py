@@ -116,20 +116,49 @@ def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
         "snapshots/d-0000000000000000.duckdb",
         "snapshots/d-0000000000000000.duckdb.wal",
         f"snapshots/{snapshot.file}.wal",
-        "snapshots/directory/file",
+        "snapshots/d-0000000000000001.duckdb.tmp/file",
         "manifest.json.4711.tmp",
         "refresh_tmp/d-0123456789abcdef/duckdb_temp_storage-0.tmp",
     ):
         put(state_dir, name, b"left")
-    (state_dir / "snapshots/link").symlink_to(tmp_path / "a.csv")
+    (state_dir / "snapshots/d-0000000000000002.duckdb").symlink_to(tmp_path / "a.csv")
+    (state_dir / "refresh_tmp/d-0000000000000003").symlink_to(tmp_path)
+    (state_dir / "refresh_tmp/d-0123456789abcdef/link").symlink_to(tmp_path)
 
     publication = Publication(state_dir, [dataset])
 
     assert publication.snapshot("d") == snapshot
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{snapshot.file}"]
-    assert not (state_dir / "refresh_tmp").exists()
+    assert list((state_dir / "refresh_tmp").iterdir()) == []
     assert (tmp_path / "a.csv").exists()
     assert rows(tmp_path, snapshot) == [(1, "x")]
+
+
+def test_what_has_no_name_of_ours_is_not_swept(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    state_dir = tmp_path / "state"
+    others = ["snapshots/note", "snapshots/mine.duckdb", "snapshots/a/b", "refresh_tmp/note", "manifest.json.old.tmp"]
+    for name in others:
+        put(state_dir, name, b"mine")
+
+    Publication(state_dir, [dataset])
+
+    assert files_below(tmp_path) == sorted(["manifest.json", f"snapshots/{snapshot.file}", *others])
+
+
+@pytest.mark.parametrize("name", ["snapshots", "refresh_tmp"])
+def test_nothing_is_deleted_through_a_link(tmp_path: Path, name: str) -> None:
+    state_dir, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    state_dir.mkdir(mode=0o700)
+    put(elsewhere, "d-0000000000000000.duckdb", b"mine")
+    put(elsewhere, "d-0123456789abcdef/file", b"mine")
+    (state_dir / name).symlink_to(elsewhere)
+
+    Publication(state_dir, [])
+
+    assert (elsewhere / "d-0000000000000000.duckdb").exists()
+    assert (elsewhere / "d-0123456789abcdef/file").exists()
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "deleted", "foreign"])

@@ -47,13 +47,26 @@ def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     scratch.close()
 
 
-def test_a_stray_file_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
+def test_what_has_no_name_of_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tmp" / "directory").mkdir(parents=True)
     (tmp_path / "tmp" / "note").write_text("x")
+    (tmp_path / "tmp" / ("0" * 32)).symlink_to(tmp_path / "tmp" / "directory")
 
     ScratchDirectory(tmp_path).close()
 
-    assert (tmp_path / "tmp" / "note").exists()
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"directory", "note", "0" * 32}
+
+
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+    left = tmp_path / "elsewhere" / ("0" * 32)
+    left.mkdir(parents=True)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "tmp").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(NotADirectoryError):
+        ScratchDirectory(tmp_path / "state")
+
+    assert left.exists()
 
 
 def test_a_state_directory_that_is_a_file_is_an_error(tmp_path: Path) -> None:

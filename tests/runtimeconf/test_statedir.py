@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from datasets.control_socket import SOCKET_NAME
+from datasets.history import HISTORY_NAME
+from datasets.lock import ENGINE_LOCK_NAME, FLIGHT_LOCK_NAME, LOCK_NAME, SUPERVISOR_LOCK_NAME
+from datasets.snapshots import TEMPORARY_DIRECTORY
+from queryengine.broker import BROKER_SOCKET
+from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY
+from queryengine.places import ENGINE_SOCKET
+from queryengine.scratch import SCRATCH_DIRECTORY
 from runtimeconf.errors import ConfigError, StateDirError
 from runtimeconf.loader import load
 from runtimeconf.statedir import judge_state_dir, prepare_state_dir
@@ -127,3 +136,43 @@ def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: s
 
     with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path may have neither \? nor \\ in it"):
         load(directory / "runtime.yaml", {})
+
+
+MAKE: dict[str, Callable[[Path], object]] = {
+    "link": lambda path: path.symlink_to("elsewhere"),
+    "fifo": os.mkfifo,
+    "file": Path.touch,
+    "directory": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("snapshots", "directory"), ("tmp", "directory"), ("control.sock", "socket"), ("manifest.json", "file")],
+)
+def test_what_is_not_what_its_name_promises_is_refused_and_stays(
+    tmp_path: Path, name: str, right: str, kind: str
+) -> None:
+    MAKE[kind](tmp_path / name)
+
+    with (
+        nullcontext()
+        if kind == right
+        else pytest.raises(StateDirError, match=rf"{name} is (a symbolic link|no \w+.*): remove it\.")
+    ):
+        prepare_state_dir(tmp_path)
+
+    assert os.path.lexists(tmp_path / name)
+
+
+def test_every_name_of_the_rooms_is_looked_at(tmp_path: Path) -> None:
+    for name in (
+        *(SNAPSHOT_DIRECTORY, TEMPORARY_DIRECTORY, SCRATCH_DIRECTORY),
+        *(SOCKET_NAME, BROKER_SOCKET, ENGINE_SOCKET),
+        *(MANIFEST_NAME, HISTORY_NAME, LOCK_NAME, SUPERVISOR_LOCK_NAME, ENGINE_LOCK_NAME, FLIGHT_LOCK_NAME),
+    ):
+        (tmp_path / name).symlink_to(tmp_path)
+        with pytest.raises(StateDirError, match=f"{name} is a symbolic link"):
+            prepare_state_dir(tmp_path)
+        (tmp_path / name).unlink()

@@ -155,6 +155,27 @@ def test_an_engine_whose_sockets_are_swept_away_comes_back(supervised: Server) -
     wait_for(lambda: is_right(supervised), "a right answer")
 
 
+def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) -> None:
+    state_dir = supervised.directory / ".runtime"
+
+    def is_whole() -> bool:
+        listed = supervised.get("/v1/datasets", headers=KEYED)
+        ready = supervised.get("/v1/ready").status_code == 200
+        return ready and listed.status_code == 200 and listed.json()[0]["status"] == "Ready" and is_right(supervised)
+
+    wait_for(is_whole, "the runtime")
+    for name in ("control.sock", "flight.lock"):
+        (state_dir / name).unlink()
+        wait_for((state_dir / name).exists, f"another {name}")
+        wait_for(is_whole, f"the runtime with another {name}")
+
+    state_dir.rename(state_dir.with_name("moved"))
+
+    wait_for(lambda: all((state_dir / name).exists() for name in ("control.sock", "engine.sock")), "another directory")
+    wait_for(is_whole, "the runtime in another directory")
+    assert state_dir.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_part_that_dies_is_started_again_and_nothing_else_is(

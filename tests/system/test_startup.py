@@ -229,6 +229,22 @@ def test_a_second_runtime_on_the_same_state_is_refused(serve: Server, tmp_path: 
     assert serve.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]
 
 
+@pytest.mark.parametrize("mode", ["serve", "gunicorn"])
+def test_a_state_directory_with_something_else_in_it_is_named(tmp_path: Path, mode: Mode) -> None:
+    name = {"serve": "control.sock", "gunicorn": "snapshots"}[mode]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "orders-0000000000000000.duckdb").touch()
+    (tmp_path / ".runtime").mkdir(mode=0o700)
+    (tmp_path / ".runtime" / name).symlink_to(tmp_path / "mine")
+
+    code, output = Server(tmp_path, mode=mode).refuses_to_start()
+
+    assert code == 1
+    assert "Traceback" not in output
+    assert f"{name} is a symbolic link: remove it." in output
+    assert (tmp_path / "mine" / "orders-0000000000000000.duckdb").exists()
+
+
 def test_state_files_are_private(serve: Server) -> None:
     state = serve.directory / ".runtime"
 

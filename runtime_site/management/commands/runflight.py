@@ -22,7 +22,7 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at what a signal has set, should it have come to another thread.
+#: Seconds between two looks at what a signal has set, should it have come to another thread, and at the lock.
 _LOOK_S = 1.0
 #: Seconds before the end of the stop at which what still runs is cancelled, with an error that says why.
 _CANCEL_MARGIN_S = 2.0
@@ -53,7 +53,7 @@ class Command(PartBase):
         server.start()
         give_memory_back()
         while not stop.wait(_LOOK_S):
-            pass
+            serves.keep()
         serves.release()
         _end(server, engine, config.shutdown_timeout_s)
 
