@@ -32,6 +32,8 @@ class WebRequest(Request):
     """
 
     awaits_continue = False
+    body: Any
+    _expected_100_continue: bool
 
     def _peer_is_trusted_proxy(self) -> bool:
         return False

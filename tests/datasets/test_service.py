@@ -11,23 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datasets import control_socket, refresher, schedule
+from datasets import refresher, schedule
 from datasets import service as module
-from datasets.control_socket import SOCKET_NAME, ControlClient
+from datasets.control_socket import SOCKET_NAME
 from datasets.errors import (
     AccelerationDisabledError,
     DatasetsUnavailableError,
     StateDirectoryError,
     UnknownDatasetError,
 )
-from datasets.lock import LOCK_NAME, StateLock
+from datasets.lock import StateLock
 from datasets.service import DatasetService
 from queryengine.catalog import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
 from queryengine.engine import GatedStatement
@@ -332,41 +331,6 @@ def test_a_follower_that_cannot_take_over_goes_on_trying(
     (tmp_path / f"state/{SOCKET_NAME}").rmdir()
 
     wait_for(follower.is_loaded, "the try that succeeds")
-
-
-@pytest.mark.parametrize("exclusive", [True, False])
-def test_files_that_are_swept_away_come_back(
-    tmp_path: Path,
-    start: Callable[..., DatasetService],
-    monkeypatch: pytest.MonkeyPatch,
-    exclusive: bool,
-) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
-    monkeypatch.setattr(control_socket, "_LOOK_S", 0.05)
-    put(tmp_path, "a.csv")
-    state_dir = tmp_path / "state"
-    service, client = start(exclusive=exclusive), ControlClient(state_dir)
-    wait_for(service.is_loaded, "the load")
-
-    def is_whole() -> bool:
-        with suppress(DatasetsUnavailableError):
-            return client.is_loaded() and StateLock(state_dir).is_taken()
-        return False
-
-    for swept in (SOCKET_NAME, LOCK_NAME):
-        (state_dir / swept).unlink()
-        wait_for(is_whole, f"another {swept}")
-        assert not StateLock(state_dir).acquire()
-    (state_dir / SOCKET_NAME).unlink()
-    (state_dir / SOCKET_NAME).mkdir()
-    assert not is_whole()
-    (state_dir / SOCKET_NAME).rmdir()
-    wait_for(is_whole, "another socket")
-
-    shutil.rmtree(state_dir)
-
-    wait_for(is_whole, "another state directory")
-    assert served(tmp_path) == [(1, "x")]
 
 
 def test_a_follower_starts_although_the_holder_does_not_answer(

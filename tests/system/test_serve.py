@@ -168,9 +168,7 @@ def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) 
         (state_dir / name).unlink()
         wait_for((state_dir / name).exists, f"another {name}")
         wait_for(is_whole, f"the runtime with another {name}")
-
     state_dir.rename(state_dir.with_name("moved"))
-
     wait_for(lambda: all((state_dir / name).exists() for name in ("control.sock", "engine.sock")), "another directory")
     wait_for(is_whole, "the runtime in another directory")
     assert state_dir.stat().st_mode & 0o777 == 0o700
@@ -360,12 +358,10 @@ def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
             wait_for(lambda: time.monotonic() > until, "every wait of the supervisor to be over")  # noqa: B023
             shell.sendline("fg")
         wait_for(lambda: is_right(server), "a right answer")
-
         shell.sendcontrol("c")
         shell.expect("prompt> ")
         shell.sendline("echo code=$?")
-        shell.expect(r"code=\d")
-        assert shell.after == "code=0"
+        shell.expect("code=0")
     finally:
         shell.close(force=True)
 
