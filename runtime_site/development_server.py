@@ -20,7 +20,9 @@ from django.core.handlers.wsgi import LimitedStream
 from django.core.servers import basehttp
 
 from runtime_site.connections import reset, reset_on_close
+from runtimeconf.state import get_config
 from sqlapi.access_log import log_refused_request
+from sqlapi.errors import BodyTooLargeError
 from sqlapi.problems import problem
 
 logger = logging.getLogger(__name__)
@@ -65,13 +67,19 @@ class ChunkedBody(io.RawIOBase):
     """
     The decoded body of a request with `Transfer-Encoding: chunked` (RFC 9112, 7.1), read as far as asked for.
 
+    Args:
+        stream: What comes from the client.
+        max_chunk_bytes: No body that is read is longer.
+
     Raises:
         ValueError: The coding is malformed or ends early.
+        BodyTooLargeError: A chunk is longer than *max_chunk_bytes*.
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, max_chunk_bytes: int) -> None:
         super().__init__()
         self._stream = stream
+        self._max_chunk_bytes = max_chunk_bytes
         self._left_in_chunk = 0
         self._ended = False
 
@@ -105,6 +113,8 @@ class ChunkedBody(io.RawIOBase):
         if not size_text or size_text.strip(b"0123456789abcdefABCDEF"):
             raise ValueError("a chunk size is not a number")
         self._left_in_chunk = int(size_text, 16)
+        if self._left_in_chunk > self._max_chunk_bytes:
+            raise BodyTooLargeError(self._max_chunk_bytes)
         if self._left_in_chunk == 0:
             self._ended = True
             while self._line():
@@ -151,7 +161,7 @@ class _ServerHandler(basehttp.ServerHandler):
     def __init__(self, stdin: Any, stdout: Any, stderr: Any, environ: WSGIEnvironment, **kwargs: Any) -> None:
         super().__init__(stdin, stdout, stderr, environ, **kwargs)
         if environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
-            self.stdin = ChunkedBody(stdin)
+            self.stdin = ChunkedBody(stdin, get_config().http.max_body_bytes)
             environ["wsgi.input_terminated"] = True
         else:
             self.stdin = LimitedStream(stdin, int(environ.get("CONTENT_LENGTH") or 0))

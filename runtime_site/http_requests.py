@@ -8,12 +8,14 @@ anybody has looked at the request.
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import InvalidChunkSize, InvalidHeader, InvalidRequestLine
 from gunicorn.http.message import Request
+
+from runtimeconf.state import get_config
+from sqlapi.errors import BodyTooLargeError
 
 #: What a request line may begin with, before it is complete: an empty line, then a method.
 _BEGINS = re.compile(rb"(?:\r\n)?(?:\r|[!$%&'*+\-.^_`|~0-9A-Z]{0,20}|[!$%&'*+\-.^_`|~0-9A-Z]{1,20} .*)", re.DOTALL)
@@ -78,14 +80,15 @@ class _Body(Body):
 
 
 class _Chunks(ChunkedReader):
-    """Chunks of which each has a size that can be one."""
+    """Chunks of which each has a size that can be one, and that a body may have."""
 
     def parse_chunk_size(self, unreader: Any, data: bytes | None = None) -> tuple[int, bytes | None]:
         """
         Read the line before a chunk.
 
         Raises:
-            InvalidChunkSize: It cannot become one, or says more than any body holds.
+            InvalidChunkSize: It cannot become one.
+            BodyTooLargeError: No body that is read is so long.
         """
         line = bytearray(data or b"")
         while b"\r\n" not in line:
@@ -93,6 +96,7 @@ class _Chunks(ChunkedReader):
                 raise InvalidChunkSize(bytes(line))
             self.read_into(unreader, line)
         size, rest = super().parse_chunk_size(unreader, bytes(line))
-        if size > sys.maxsize:
-            raise InvalidChunkSize(bytes(line))
+        limit = get_config().http.max_body_bytes
+        if size > limit:
+            raise BodyTooLargeError(limit)
         return size, rest

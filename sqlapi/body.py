@@ -39,7 +39,7 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
 
     Raises:
         ContentEncodingError: It is compressed, or in a transfer coding other than chunked.
-        BodyTooLargeError: It is longer than *max_bytes*. With a Content-Length nothing was read.
+        BodyTooLargeError: It is longer than *max_bytes*. With a Content-Length, or a chunk that is, no more is read.
         LengthRequiredError: It is chunked, and this server does not decode that.
         BodyError: The length is malformed, or the body ends early or is badly framed.
         RequestTimeoutError: It did not come in the time that the server gives.
@@ -91,6 +91,8 @@ def _read_up_to(environ: Environ, count: int) -> bytes:
         while count > 0 and (block := environ["wsgi.input"].read(min(count, _BLOCK_BYTES))):
             blocks.append(block)
             count -= len(block)
+    except BodyTooLargeError:  # A server knows the size of a chunk before the chunk comes.
+        raise
     except TimeoutError as error:
         raise RequestTimeoutError from error
     except Exception as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from runtime_site.gevent_web import HEAD_TIMEOUT_S
 from tests.system.harness import K1, MODES, NO_ROOTS, PATIENCE_S, Mode, Server, raw_request, status_of, wait_for
 from tests.system.processes import family
 
@@ -76,6 +77,16 @@ def test_a_body_that_is_read_is_asked_for(server: Server, framing: str) -> None:
             client.sendall(body)
 
             assert answers.read().endswith(b'[{"a":42}]')
+
+
+@pytest.mark.parametrize("size", [b"100001", b"7fffffffffffffff", b"8000000000000000", b"f" * 40])
+def test_a_chunk_that_no_body_holds_is_413_before_it_comes(server: Server, size: bytes) -> None:
+    began = time.monotonic()
+
+    answer = server.raw(chunked_request(size + b"\r\nSELECT 1"))
+
+    assert status_of(answer) == 413
+    assert time.monotonic() - began < HEAD_TIMEOUT_S / 2
 
 
 @pytest.mark.parametrize("body", [b"zz\r\nSELECT 1\r\n0\r\n\r\n", b"-8\r\nSELECT 1\r\n0\r\n\r\n", b"3\r\nSELECT 1\r\n"])
