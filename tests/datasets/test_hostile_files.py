@@ -271,7 +271,12 @@ MEMORY = f"^{re.escape(TOO_LARGE)}$"
 TEXTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "line of 1 GiB": ("csv", lambda path: sparse(path, b"a\n1\n", GIB), MEMORY),
     "first line of 1 GiB": ("csv", lambda path: sparse(path, b"a", GIB), LINE),
-    "gzipped line": ("csv.gz", lambda path: gzip_bomb(path, b"a\n1\n", b"x" * 16 * MIB, 24), MEMORY),
+    # Which limit it meets first depends on the memory that is left beside the others.
+    "gzipped line": (
+        "csv.gz",
+        lambda path: gzip_bomb(path, b"a\n1\n", b"x" * 16 * MIB, 24),
+        f"{MEMORY}|longer than 2 MB",
+    ),
     "gzipped lines in quotes": ("csv.gz", lambda path: gzip_bomb(path, b'a\n1\n"', b"x\n" * 8 * MIB, 24), MEMORY),
     "quote never closed": ("csv", lambda path: path.write_bytes(b'a,b\n1,"' + b"x\n" * 2 * MIB), "line 2: a quote is"),
     "a million columns": ("csv", lambda path: path.write_text(",".join(_keys(1_000_000)) + "\n"), LINE),
