@@ -167,7 +167,14 @@ def test_settings_of_another_project_end_a_start_in_a_sentence(project: Path) ->
     assert said.startswith("DJANGO_SETTINGS_MODULE names other_settings, whose INSTALLED_APPS lacks runtime_site, ")
 
 
-def sentence(project: Path, *command: str, settings: str) -> str:
+@pytest.mark.parametrize("command", ["check", "status", "help"])
+def test_an_option_that_names_no_settings_ends_a_command_in_a_sentence(project: Path, command: str) -> None:
+    assert sentence(project, str(REPOSITORY / "manage.py"), command, "--settings=absent.settings") == (
+        "--settings names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named 'absent')."
+    )
+
+
+def sentence(project: Path, *command: str, settings: str | None = None) -> str:
     """Return the one line that a command ends with, by exit code 1."""
     done = run(project, *command, settings=settings)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
