@@ -7,6 +7,7 @@ What is read, and how, is the business of `datasets.loading`; here it becomes a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -43,6 +44,9 @@ SNAPSHOT_FILES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb.*")
 SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
 logger = logging.getLogger(__name__)
+
+#: What the system says when a process, or the machine, has too little to open or read a file.
+_WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _HASH_BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -111,11 +115,9 @@ class Verifier:
             SnapshotError: It is missing, damaged, or of an engine that this one cannot read.
         """
         try:
-            size, checksum = _measure(snapshot_path(self._state_dir, snapshot))
+            verify_file(self._state_dir, snapshot)
         except OSError as exc:
-            raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {exc.strerror}.") from exc
-        if (size, checksum) != (snapshot.size_bytes, snapshot.sha256):
-            raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged: its checksum is wrong.")
+            raise _unreadable(snapshot, exc) from exc
         self.verify_content(snapshot)
 
     def verify_content(self, snapshot: Snapshot) -> None:
@@ -154,6 +156,28 @@ class Verifier:
         self._connection.execute("SET GLOBAL enable_external_access = false")
         self._connection.execute("SET GLOBAL lock_configuration = true")
         return self._connection
+
+
+def verify_file(state_dir: Path, snapshot: Snapshot) -> None:
+    """
+    Compare a snapshot's file with what the manifest says of its bytes: size and checksum.
+
+    Raises:
+        SnapshotError: It is missing or damaged.
+        OSError: Nobody can say: this process lacks descriptors or memory.
+    """
+    try:
+        size, checksum = _measure(snapshot_path(state_dir, snapshot))
+    except OSError as exc:
+        if exc.errno in _WANTS:
+            raise
+        raise _unreadable(snapshot, exc) from exc
+    if (size, checksum) != (snapshot.size_bytes, snapshot.sha256):
+        raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged: its checksum is wrong.")
+
+
+def _unreadable(snapshot: Snapshot, error: OSError) -> SnapshotError:
+    return SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {error.strerror}.")
 
 
 def compare_columns(served: Snapshot, new: Snapshot) -> None:

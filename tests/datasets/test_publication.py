@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import resource
 import shutil
 import stat
 from collections.abc import Sequence
@@ -58,6 +59,26 @@ def test_the_other_datasets_stay_published(tmp_path: Path) -> None:
 
     assert read_manifest(tmp_path / "state").snapshots == tuple(published)
     assert Publication(tmp_path / "state", datasets).snapshot("absent") is None
+
+
+def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    path = snapshot_path(tmp_path / "state", snapshot)
+    path.chmod(0o400)  # so it has to be read again
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            publication.withdraw_damaged()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert publication.withdraw_damaged() == {}
+    assert publication.snapshot("d") == snapshot
+    assert path.exists()
 
 
 def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path) -> None:
