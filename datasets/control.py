@@ -27,8 +27,8 @@ class DatasetState:
     """
     One row of `GET /v1/datasets`. Times are ISO 8601 in UTC; `error` is a sentence without paths.
 
-    `refreshed_at` is when the data that is served was built; `checked_at` is when a refresh last succeeded, be it that
-    it found the source unchanged, and `age_s` the whole seconds since then. `bytes` is the size of the snapshot's file.
+    `refreshed_at` is when the data that is served was built; `checked_at` is when a refresh last succeeded, even if the
+    source was unchanged, and `age_s` the whole seconds since then. `bytes` is the size of the snapshot's file.
     """
 
     from_: str

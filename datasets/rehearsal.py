@@ -110,7 +110,7 @@ class _Stage:
     def _look(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
         """Return the columns that a load of *dataset* would give now; None, and a fault, when it would fail."""
         engine = LoadingEngine(self._config.state_dir, self._config.query.memory_limit_bytes)
-        scratch = self._directory / dataset.name.lower()
+        scratch = self._directory / f"{dataset.name.lower()}-columns"  # no dataset, and no directory of an engine
         scratch.mkdir()
         load = Load(
             deadline=Deadline(dataset.acceleration.refresh_timeout_s, threading.Event()),

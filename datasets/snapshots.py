@@ -378,7 +378,7 @@ def scratch_directory(state_dir: Path, file: str) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Delete a snapshot's file and what the engine may have left beside it; what is not there is no matter."""
+    """Delete a snapshot's file and what the engine may have left beside it. A missing file is not an error."""
     remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
 
 

@@ -22,8 +22,13 @@ def settings_fault() -> str | None:
     try:
         installed = {app.partition(".apps.")[0] for app in settings.INSTALLED_APPS}
     except Exception as error:  # noqa: BLE001 (whatever somebody's module does when it is imported)
-        return f"{VARIABLE} names {name}, which cannot be loaded ({type(error).__name__}: {error}). {remedy}"
+        return f"{unloadable(VARIABLE, error)} {remedy}"
     missing = ", ".join(app for app in APPS if app not in installed)
     if missing:
         return f"{VARIABLE} names {name}, whose INSTALLED_APPS lacks {missing}. {remedy}"
     return None
+
+
+def unloadable(origin: str, error: Exception) -> str:
+    """Return a sentence about chosen settings that cannot be loaded; *origin* is what names them."""
+    return f"{origin} names {os.environ[VARIABLE]}, which cannot be loaded ({type(error).__name__}: {error})."

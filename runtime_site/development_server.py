@@ -118,6 +118,29 @@ class ChunkedBody(io.RawIOBase):
         return line[:-2]
 
 
+class _AwaitedBody:
+    """The body of a client that waits for 100 Continue before it sends it: the first read asks for it."""
+
+    def __init__(self, stream: Any, out: Any) -> None:
+        self._stream = stream
+        self._out = out
+        self._is_asked_for = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Return *size* bytes, or all that are left."""
+        return cast(bytes, self._asked().read(size))
+
+    def readline(self, size: int = -1) -> bytes:
+        """Return the next line, *size* bytes of it at most."""
+        return cast(bytes, self._asked().readline(size))
+
+    def _asked(self) -> Any:
+        if not self._is_asked_for:
+            self._is_asked_for = True
+            self._out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return self._stream
+
+
 class _ServerHandler(basehttp.ServerHandler):
     """Runs the application for one request."""
 
@@ -177,8 +200,14 @@ class RequestHandler(basehttp.WSGIRequestHandler):
                 environ[variable] = ",".join(value.strip(_OWS) for value in self.headers.get_all(name, []))
         return environ
 
+    def handle_expect_100(self) -> bool:
+        """Send no 100 Continue yet: the body may be one that nobody reads."""
+        self._awaits_continue = True
+        return True
+
     def handle_one_request(self) -> None:
         """Serve one request with `_ServerHandler`."""
+        self._awaits_continue = False
         self.raw_requestline = self.rfile.readline(65537)
         if len(self.raw_requestline) > 65536:
             self.requestline = self.request_version = self.command = ""
@@ -201,7 +230,8 @@ class RequestHandler(basehttp.WSGIRequestHandler):
         if refusal is not None:
             self.send_error(refusal)
             return
-        handler = _ServerHandler(self.rfile, self.wfile, self.get_stderr(), self.get_environ())
+        body = _AwaitedBody(self.rfile, self.wfile) if self._awaits_continue else self.rfile
+        handler = _ServerHandler(body, self.wfile, self.get_stderr(), self.get_environ())
         handler.request_handler = self
         handler.run(cast(Any, self.server).get_app())
 

@@ -16,9 +16,11 @@ from typing import Any
 
 from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
+from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
 from runtime_site.descriptors import connection_limit
+from runtime_site.http_requests import WebRequest
 from runtime_site.parts import web_workers
 from runtime_site.pulse import Pulse
 from runtime_site.refusals import refuse
@@ -121,6 +123,11 @@ class WebWorker(ThreadWorker):
     """A threaded worker that answers refusals with problem bodies and cuts a failed answer visibly."""
 
     wsgi: Any
+
+    def init_process(self) -> None:
+        """Serve until the end. Each connection makes a parser of gunicorn's, which cannot be chosen."""
+        RequestParser.mesg_class = WebRequest
+        super().init_process()
 
     def load_wsgi(self) -> None:
         """Load the application and wrap it in what needs the response object and the socket."""

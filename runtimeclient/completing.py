@@ -11,17 +11,21 @@ from prompt_toolkit.document import Document
 from runtimeclient.dot_commands import DOT_COMMANDS, NAMES, Takes
 from runtimeclient.names import Names
 from runtimeclient.sql_words import FUNCTIONS, KEYWORDS, TYPES
-from runtimeclient.statements import StatementSplitter
+from runtimeclient.statements import LETTER, StatementSplitter
 
-_WORD = re.compile(r"[\w\x80-\U0010ffff]*\Z")
-_QUALIFIER = re.compile(r"(?:\"(?P<quoted>[^\"]+)\"|(?P<plain>[\w\x80-\U0010ffff]+))\.\Z")
-_NAME = r"(?:\"(?P<{0}_quoted>[^\"]+)\"|(?P<{0}>[\w\x80-\U0010ffff]+))"
+_WORD = re.compile(rf"{LETTER}*\Z")
+_QUALIFIER = re.compile(rf"(?:\"(?P<quoted>[^\"]+)\"|(?P<plain>{LETTER}+))\.\Z")
+
+
+def _name(group: str) -> str:
+    """Give the pattern of a name: *group* is what it is called without quotes, with `_quoted` behind it in quotes."""
+    return rf"(?:\"(?P<{group}_quoted>[^\"]+)\"|(?P<{group}>{LETTER}+))"
+
+
 _TABLE_NEXT = re.compile(
     r"(?:\b(?:from|join|describe|summarize|show|pivot|unpivot)\s+|\bfrom\s[^()]*,\s*)\Z", re.IGNORECASE
 )
-_TABLE = re.compile(
-    rf"\b(?:from|join|,)\s+{_NAME.format('table')}(?:\s+(?:as\s+)?{_NAME.format('alias')})?", re.IGNORECASE
-)
+_TABLE = re.compile(rf"\b(?:from|join|,)\s+{_name('table')}(?:\s+(?:as\s+)?{_name('alias')})?", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # What stands behind a table and is no alias.
 _RESERVED = frozenset(word.lower() for word in KEYWORDS)

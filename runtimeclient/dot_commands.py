@@ -65,7 +65,7 @@ DOT_COMMANDS: Mapping[str, DotCommand] = {
     ),
     "watch": DotCommand(
         "[SECONDS]",
-        "run the last statement again and again, every 2 s if nothing is said, until Ctrl-C",
+        "run the last statement every SECONDS, 2 if left out, until Ctrl-C",
         Takes.WORDS,
         aliases=("\\watch",),
         takes_statement=True,

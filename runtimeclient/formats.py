@@ -66,7 +66,7 @@ def format_of(path: Path) -> str | None:
     name = path.name.lower()
     found = next((format_ for format_, it in FORMATS.items() if it.suffixes and name.endswith(it.suffixes)), None)
     if found is None and path.suffix:
-        chart = " A chart in a file is drawn by --chart-file." if path.suffix.lower() in PICTURES else ""
+        chart = " The option --chart-file of sql draws a chart in a file." if path.suffix.lower() in PICTURES else ""
         known = ", ".join(suffix for format_ in FORMATS.values() for suffix in format_.suffixes)
         raise UsageError(f"No format has the ending {path.suffix} of {path.name}: the endings are {known}.{chart}")
     return found

@@ -26,8 +26,8 @@ class Names:
     Knows the tables and their columns as the runtime last told them; empty until it first did.
 
     `refresh` starts a thread that asks, if it is time to, and returns at once; every prompt and completion calls it. A
-    runtime that does not answer, or not as it should, leaves what is known, and is soon asked again: a completion that
-    lacks is no reason to disturb who types.
+    runtime that does not answer, or not as it should, leaves what is known, and is soon asked again: a missing
+    completion is no reason to disturb the user.
     """
 
     def __init__(self, client: RuntimeClient) -> None:

@@ -152,7 +152,7 @@ class Repl:
         elif format_ == "line":
             self._asker.style = replace(style, format="table", expanded="on")
         elif format_ in FORMATS:
-            # Who asks for a table has seen enough of records.
+            # Asking for a table ends the records that `.mode line` asked for.
             expanded = "auto" if format_ == "table" and style.expanded == "on" else style.expanded
             self._asker.style = replace(style, format=format_, expanded=expanded)
         else:

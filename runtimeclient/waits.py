@@ -83,7 +83,7 @@ class _Stream(httpcore.NetworkStream):
         return content
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write a part of a request: what was before is answered."""
+        """Write a part of a request; the time-out of its answer counts from here."""
         self._stream.write(buffer, timeout)
         self._is_streaming = False
         self._written_at = time.monotonic()

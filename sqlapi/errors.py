@@ -45,12 +45,12 @@ class RouteNotFoundError(SqlApiError):
 
 
 class QueryNotFoundError(SqlApiError):
-    """The caller has no statement of that id that waits or runs."""
+    """No running or queued statement of the caller has this id."""
 
     code = "query_not_found"
 
     def __init__(self) -> None:
-        super().__init__("You have no statement of that id that waits or runs.")
+        super().__init__("No running or queued statement has this id.")
 
 
 class MethodNotAllowedError(SqlApiError):

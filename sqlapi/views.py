@@ -94,7 +94,7 @@ class ApiView(APIView):
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
         # Nothing is parsed; with itself in there only the garbage collector could free it.
         wrapped.parser_context = {}
-        # What it has not itself it looks for in vain first.
+        # Attribute lookup falls through to Django's request; cache the two attributes used most.
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 

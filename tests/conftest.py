@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 # How long an example takes says more about the other processes of the machine than about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from django.conf import settings
 from django.core.management import ManagementUtility, get_commands
+
+from runtime_site.chosen_settings import unloadable
 
 #: What the list calls an app, in its order; the apps of somebody's own project follow by their names.
 _HEADINGS = {"runtime_site": "server", "runtimeclient": "client", "django.core": "django"}
@@ -32,6 +36,15 @@ class CommandLine(ManagementUtility):
     """Runs a management command as Django does, and lists those that can be run here, ours first."""
 
     prog_name: str
+
+    def execute(self) -> None:
+        """Run the command; settings of `--settings` that cannot be loaded end the process in a sentence."""
+        try:
+            super().execute()
+        except Exception as error:
+            if settings.configured:
+                raise
+            sys.exit(unloadable("--settings", error))
 
     def main_help_text(self, commands_only: bool = False) -> str:
         """Return the names of the commands, below headings unless *commands_only*."""

@@ -113,7 +113,7 @@ class SqlCommand(ClientCommand):
             raise UsageError("Give a QUERY, statements with -c or a file of statements: one of them.")
         asks = not any(given) and console.is_interactive
         values = parse_parameters(options.param)
-        self._check(invocation, asks=asks)
+        self._check(invocation, asks=asks, reads_input=options.file == STANDARD_INPUT or not (asks or any(given)))
         style = _style(options, console.style())
         with invocation.connect() as client, ExitStack() as stack:
             asker = Asker(client, console, style, parts_answers=not asks)
@@ -129,11 +129,9 @@ class SqlCommand(ClientCommand):
             else:
                 self._run_script(asker, invocation, values)
 
-    def _check(self, invocation: Invocation, *, asks: bool) -> None:
+    def _check(self, invocation: Invocation, *, asks: bool, reads_input: bool) -> None:
         """Refuse what contradicts itself."""
         options = invocation.options
-        names_none = options.query is None and not options.statements and options.file is None
-        reads_input = options.file == STANDARD_INPUT or (names_none and not asks)
         if reads_input and takes_key_from_standard_input(options):
             raise UsageError("Standard input holds the API key: give a QUERY, or a file of statements with -f.")
         if options.output is None and options.format is not None and FORMATS[options.format].is_binary:

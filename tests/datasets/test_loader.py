@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
 from datasets import loader, refresher
@@ -281,6 +283,19 @@ def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_
         process.close()
 
     assert snapshot.rows == 1_000_000
+
+
+def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Path) -> None:
+    kinds = ("'v' || (i * {n}) % 5003 AS c{n}", "(i * {n}) % 1000003 AS c{n}", "i / {n} AS c{n}")
+    columns = ", ".join(kinds[n % 3].format(n=n) for n in range(1, 301))
+    table: Any = duckdb.sql(f"SELECT {columns} FROM range(100000) t(i)")
+    pq.write_table(table.to_arrow_table(), tmp_path / "s.parquet")
+    process = LoaderProcess(replace(builder(tmp_path, memory_mib=384), temp_directory_limit_bytes=1024 * MIB))
+
+    try:
+        assert loaded(process, declare(tmp_path, "s.parquet"), None, deadline()).rows == 100_000
+    finally:
+        process.close()
 
 
 @pytest.mark.parametrize("after", ["begin", "some"])

@@ -79,6 +79,15 @@ def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, text: str, error: str
     assert sorted(path.name for path in tmp_path.iterdir()) == ["orders.csv", "runtime.yaml"]
 
 
+@pytest.mark.parametrize("name", ["snapshots", "tmp", "manifest"])
+def test_a_dataset_may_have_any_name(tmp_path: Path, name: str) -> None:
+    text = ORDERS.replace("Orders", name) % f", refresh_sql: 'SELECT id FROM {name}'"
+
+    found = rehearse(configured(tmp_path, text))
+
+    assert (found.errors, found.warnings) == ((), ())
+
+
 def test_a_file_that_cannot_be_read_is_a_warning_and_its_views_are_not_judged(tmp_path: Path) -> None:
     text = ORDERS % "" + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"
     (tmp_path / "orders.csv").unlink()

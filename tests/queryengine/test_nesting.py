@@ -65,6 +65,12 @@ def test_a_value_that_is_too_deep_is_refused(engine: EngineClient, sql: str) -> 
         rows(engine, sql)
 
 
+@pytest.mark.parametrize("function", ["json_structure", "json_group_structure"])
+def test_a_function_that_takes_no_deep_value_says_so(engine: EngineClient, function: str) -> None:
+    with pytest.raises(StatementError, match="maximum recursion depth of 128"):
+        rows(engine, f"SELECT {function}(({LISTS})::JSON)")
+
+
 def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
     assert rows(
         engine,
@@ -72,6 +78,11 @@ def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
         " to_variant(NULL) AS d, to_variant({'a': DATE '2024-01-31'}) AS e, from_json('[1]', '[\"INTEGER\"]') AS f,"
         " variant_typeof(to_variant(1)) AS g, variant_group_array('[1]'::JSON) AS h",
     ) == [{"a": True, "b": None, "c": [1], "d": None, "e": {"a": "2024-01-31"}, "f": [1], "g": "INT32", "h": [[1]]}]
+    assert rows(
+        engine,
+        "SELECT json_structure('[1]'::JSON) AS a, json_structure('{\"b\": null}') AS b, json_structure({'c': 1}) AS c,"
+        " json_structure(NULL) AS d, (SELECT json_group_structure(v) FROM (VALUES ('[1]'::JSON), (NULL)) t (v)) AS e",
+    ) == [{"a": '["UBIGINT"]', "b": '{"b":"NULL"}', "c": '{"c":"UBIGINT"}', "d": None, "e": '["UBIGINT"]'}]
 
 
 def test_every_function_of_ours_is_named() -> None:

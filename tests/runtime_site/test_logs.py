@@ -129,10 +129,9 @@ def test_no_text_breaks_the_line(message: str, fields: dict[str, object]) -> Non
         assert line.isprintable()
     parsed = json.loads(as_json)
     assert parsed["message"] == message
-    assert {name: value for name, value in fields.items() if isinstance(value, str)}.items() <= {
-        **{name.removesuffix("_"): value for name, value in parsed.items()},
-        **parsed,
-    }.items()
+    for name, value in fields.items():
+        # A field of a name that every line has gets another one.
+        assert not isinstance(value, str) or value in (parsed.get(name), parsed.get(f"{name}_"))
 
 
 @given(st.text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -43,21 +42,21 @@ class WebTier:
         file.write_text(yaml.safe_dump({"version": "v1", "kind": "Spicepod", "name": "test", "runtime": runtime}))
         file.chmod(0o600)
         self.log = self.directory / "server.log"
+        command = [PYTHON, "-m", "tests.runtime_site.web_server", self.application, json.dumps(self.settings)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [PYTHON, "-m", "tests.runtime_site.web_server", self.application, json.dumps(self.settings)],
+                ["sh", "-c", f'{self._limit} exec "$@"', "sh", *command],
                 cwd=REPOSITORY,
                 env={**os.environ, "RUNTIME_CONFIG": str(file)},
                 stdout=log,
                 stderr=log,
-                preexec_fn=self._limit,  # noqa: PLW1509 (the test process has no other thread in it)
             )
         wait_for(self._answers, "the web tier to answer")
         return self
 
-    def _limit(self) -> None:
-        if self.max_descriptors is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (self.max_descriptors, self.max_descriptors))
+    @property
+    def _limit(self) -> str:
+        return "" if self.max_descriptors is None else f"ulimit -n {self.max_descriptors};"
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, self.output()

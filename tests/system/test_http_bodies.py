@@ -52,6 +52,32 @@ def test_h04_chunked_json_body_is_read(server: Server) -> None:
     assert b'[{"a":7}]' in server.raw(raw_request("POST", "/v1/sql", lines, body, length=False))
 
 
+@pytest.mark.parametrize(("key", "length", "status"), [(None, 8, 401), (K1, 50_000_000, 413)])
+def test_nobody_is_asked_for_a_body_that_nobody_reads(
+    server: Server, key: str | None, length: int, status: int
+) -> None:
+    lines: list[tuple[str, str | bytes]] = [("Expect", "100-continue"), ("Content-Length", str(length))]
+    if key:
+        lines.append(("X-API-Key", key))
+
+    assert status_of(server.raw(raw_request("POST", "/v1/sql", lines, length=False))) == status
+
+
+@pytest.mark.parametrize("framing", ["Content-Length", "Transfer-Encoding"])
+def test_a_body_that_is_read_is_asked_for(server: Server, framing: str) -> None:
+    body = b"SELECT 42 AS a" if framing == "Content-Length" else chunked(b"SELECT 42 AS a")
+    value = str(len(body)) if framing == "Content-Length" else "chunked"
+    lines = [("Expect", "100-continue"), ("X-API-Key", K1), ("Connection", "close"), (framing, value)]
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as client:
+        client.sendall(raw_request("POST", "/v1/sql", [*lines], length=False))
+        with client.makefile("rb") as answers:
+            assert answers.readline() == b"HTTP/1.1 100 Continue\r\n"
+
+            client.sendall(body)
+
+            assert answers.read().endswith(b'[{"a":42}]')
+
+
 @pytest.mark.parametrize("body", [b"zz\r\nSELECT 1\r\n0\r\n\r\n", b"-8\r\nSELECT 1\r\n0\r\n\r\n", b"3\r\nSELECT 1\r\n"])
 def test_h04_malformed_chunks_are_400(server: Server, body: bytes) -> None:
     assert status_of(server.raw(chunked_request(body))) == 400

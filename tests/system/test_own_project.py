@@ -52,13 +52,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *arguments: str, settings: str = "runtime_site.settings") -> subprocess.CompletedProcess[str]:
+def run(project: Path, *arguments: str, settings: str | None = None) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
     more = {
         "RUNTIME_CONFIG": str(project / "mine" / "runtime.yaml"),
-        "DJANGO_SETTINGS_MODULE": settings,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(project)]),
     }
+    if settings is not None:
+        more["DJANGO_SETTINGS_MODULE"] = settings
     return subprocess.run(
         [PYTHON, *arguments],
         cwd=project,
@@ -71,20 +72,29 @@ def run(project: Path, *arguments: str, settings: str = "runtime_site.settings")
 
 
 def test_the_page_shows_the_files_that_it_speaks_of() -> None:
-    assert set(shown_files()) == {"mine/runtime.yaml", "mine/tests/test_orders.py", "shop/settings.py", "shop/urls.py"}
+    assert set(shown_files()) == {
+        "mine/runtime.yaml",
+        "mine/pytest.ini",
+        "mine/tests/test_orders.py",
+        "shop/settings.py",
+        "shop/urls.py",
+    }
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param((), id="outside the clone"),
+        pytest.param((), id="in a clone"),
+        pytest.param(("-p", "no:socket"), id="in a clone without the plugins of its tests"),
         pytest.param(("-c", str(REPOSITORY / "pyproject.toml")), id="with the options of the clone"),
     ],
 )
 def test_the_shown_test_runs(project: Path, options: tuple[str, ...]) -> None:
+    (project / "pyproject.toml").write_text((REPOSITORY / "pyproject.toml").read_text())
+
     done = run(project, "-m", "pytest", "-p", "no:cacheprovider", *options, "mine/tests")
 
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stderr or done.stdout
     assert "2 passed" in done.stdout.splitlines()[-1]
 
 
@@ -157,7 +167,14 @@ def test_settings_of_another_project_end_a_start_in_a_sentence(project: Path) ->
     assert said.startswith("DJANGO_SETTINGS_MODULE names other_settings, whose INSTALLED_APPS lacks runtime_site, ")
 
 
-def sentence(project: Path, *command: str, settings: str) -> str:
+@pytest.mark.parametrize("command", ["check", "status", "help"])
+def test_an_option_that_names_no_settings_ends_a_command_in_a_sentence(project: Path, command: str) -> None:
+    assert sentence(project, str(REPOSITORY / "manage.py"), command, "--settings=absent.settings") == (
+        "--settings names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named 'absent')."
+    )
+
+
+def sentence(project: Path, *command: str, settings: str | None = None) -> str:
     """Return the one line that a command ends with, by exit code 1."""
     done = run(project, *command, settings=settings)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
