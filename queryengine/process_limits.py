@@ -66,16 +66,18 @@ def forget_environment() -> None:
 
 def close_descriptors(keep: Iterable[int]) -> None:
     """
-    Let go of every descriptor above standard error but *keep*.
+    Let go of every descriptor but *keep* and standard error, where the log goes.
 
     Their numbers stay taken, by the null device: objects that were inherited with them may close them later, and must
     not close what this process opens.
     """
     kept = set(keep)
+    if sys.__stderr__ is not None:  # else a file that was opened later has its number
+        kept.add(sys.__stderr__.fileno())
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for entry in list(Path("/proc/self/fd").iterdir()):
         descriptor = int(entry.name)
-        if descriptor > 2 and descriptor != null and descriptor not in kept and _is_open(descriptor):
+        if descriptor != null and descriptor not in kept and _is_open(descriptor):
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
 

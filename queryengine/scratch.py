@@ -22,6 +22,13 @@ SCRATCH_DIRECTORY = "tmp"
 _OURS = re.compile("[0-9a-f]{32}")
 
 
+def scratch_parent(state_dir: Path) -> Path:
+    """Make the directory of all scratch directories, if it is not there, and return it; raises OSError."""
+    parent = state_dir / SCRATCH_DIRECTORY
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return parent
+
+
 class ScratchDirectory:
     """One engine's own directory under `state_dir/tmp`, 0700, locked as long as this object is open."""
 
@@ -32,8 +39,7 @@ class ScratchDirectory:
         Raises:
             OSError: The state directory cannot be written, or `tmp` in it is no directory.
         """
-        parent = state_dir / SCRATCH_DIRECTORY
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        parent = scratch_parent(state_dir)
         # Another process that starts now must not find the directory between its making and its locking.
         guard = _lock(parent, wait=True)
         try:

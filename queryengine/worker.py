@@ -65,7 +65,7 @@ SPARE_PART = 1 / 4
 SPARE_BYTES = 96 * MIB + _CPUS * 16 * MIB
 #: Of that, so much is for pages of libraries that are first used by a statement. RLIMIT_DATA does not count them.
 LIBRARY_BYTES = 8 * MIB
-#: Seconds between two tries to open an engine when nobody asks for one.
+#: A process that has no engine after so many seconds is replaced by one that may get it.
 RETRY_S = 5.0
 #: A statement that took less time cannot have left much behind.
 _SETTLE_AFTER_S = 0.005
@@ -225,10 +225,9 @@ class StatementServer:
             self._settle(last, SLACK_BYTES)
 
     def be_idle(self) -> None:
-        """Report that nothing runs. Without an engine, another try is made to open one, every few seconds."""
-        now = time.monotonic()
-        if self._engine is None and now - self._tried >= RETRY_S:
-            self.warm_up()
+        """Report that nothing runs. Without an engine for `RETRY_S` seconds, this is worn out."""
+        if self._engine is None and time.monotonic() - self._tried >= RETRY_S:
+            self.worn_out = True
         self._report(WorkerState(phase="unfit" if self._engine is None else "idle"))
 
     def close(self) -> None:

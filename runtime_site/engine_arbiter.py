@@ -27,6 +27,7 @@ from gunicorn.errors import HaltServer
 import runtimeconf.state
 from datasets.errors import StateDirectoryError
 from datasets.lock import ENGINE_LOCK_NAME, StateLock
+from queryengine import sandbox
 from queryengine.broker import BROKER_SOCKET, Broker
 from queryengine.worker_state import WorkerState, read_state
 from runtime_site import gunicorn_engine
@@ -393,6 +394,9 @@ def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
     *several_keys* says whether there is more than one key to be fair to.
     """
     runtimeconf.state.set_config(config)
+    if lacks := sandbox.missing():
+        fields = {"missing": ", ".join(lacks)}
+        logger.warning("the system cannot confine engine workers as it should", extra={"fields": fields})
     arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys))
     share_what_is_loaded()
     arbiter.run()

@@ -16,14 +16,16 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gunicorn.workers.sync import SyncWorker
 
 import runtimeconf.state
-from queryengine import process_limits
+from queryengine import process_limits, sandbox
 from queryengine.places import ENGINE_SOCKET
+from queryengine.scratch import scratch_parent
 from queryengine.worker import GRACE_S, StatementServer
 from queryengine.worker_state import WorkerState, write_state
 from runtime_site.descriptors import raise_soft_limit
@@ -112,6 +114,8 @@ class EngineWorker(SyncWorker):
         for descriptor, _ in self._poll.poll(min(timeout, HEARTBEAT_S)):
             if descriptor == self.PIPE[0]:
                 os.read(self.PIPE[0], 4096)
+        if self._server.worn_out:
+            self.alive = False
 
     def accept(self, listener: socket.socket) -> None:
         """Serve the next connection, if there is one."""
@@ -144,7 +148,19 @@ class EngineWorker(SyncWorker):
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
         raise_soft_limit()  # It opens each snapshot, more than once while a session takes another one's place.
-        limit = runtimeconf.state.get_config().query.temp_directory_limit_bytes
-        process_limits.confine(file_bytes=limit)
+        config = runtimeconf.state.get_config()
+        process_limits.confine(file_bytes=config.query.temp_directory_limit_bytes)
         process_limits.reuse_memory()
         self._has_stack = process_limits.set_stack_size()
+        sandbox.enter(_writable(config))
+
+
+def _writable(config: RuntimeConfig) -> list[Path]:
+    """Return the directories that a worker may write to."""
+    directories = []
+    with suppress(OSError):  # There will be no engine then, and later another worker.
+        directories.append(scratch_parent(config.state_dir))
+    # Under tests that measure coverage, this process saves what it has run.
+    if (coverage := sys.modules.get("coverage")) and (measuring := coverage.Coverage.current()):
+        directories.append(Path(measuring.config.data_file).absolute().parent)
+    return directories

@@ -62,7 +62,7 @@ def test_descriptors_go_but_their_numbers_stay() -> None:
         import os, socket
         from queryengine import process_limits
         kept, gone = socket.socketpair()
-        process_limits.close_descriptors([kept.fileno()])
+        process_limits.close_descriptors([kept.fileno(), 1])
         targets = {number: os.readlink(f"/proc/self/fd/{number}") for number in (kept.fileno(), gone.fileno())}
         print(*(target.partition(":")[0] for target in targets.values()))
         print(sum(1 for number in range(3, 100) if os.path.exists(f"/proc/self/fd/{number}")
@@ -73,6 +73,35 @@ def test_descriptors_go_but_their_numbers_stay() -> None:
     )
 
     assert (kept, gone, sockets) == ("socket", "/dev/null", "1")
+
+
+@pytest.mark.parametrize(
+    ("closed", "left"),
+    [
+        pytest.param("0", "/dev/null,/dev/null,{log}", id="standard input"),
+        pytest.param("2", "/dev/null,/dev/null,/dev/null", id="standard error, whose number a file has got"),
+    ],
+)
+def test_of_the_standard_streams_the_log_stays(tmp_path: Path, closed: str, left: str) -> None:
+    code = """
+        import os, sys
+        from queryengine import process_limits
+        other = open("other", "w")
+        process_limits.close_descriptors([])
+        found = ",".join(os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2))
+        open("found", "w").write(found)
+        """
+
+    subprocess.run(
+        ["sh", "-c", f'exec "$@" >out 2>log {closed}>&-', "sh", sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=True,
+    )
+
+    assert (tmp_path / "found").read_text() == left.format(log=tmp_path / "log")
 
 
 def test_a_confined_process_has_its_limits() -> None:

@@ -423,32 +423,22 @@ def test_a_request_beyond_the_memory_of_a_worker_gets_a_typed_error(mortal: Engi
     still_works(mortal)
 
 
-def test_a_worker_without_an_engine_says_so_until_it_can_have_one(state_dir: Path) -> None:
+def test_a_worker_without_an_engine_says_so_and_is_replaced_by_one_that_may_have_it(state_dir: Path) -> None:
     in_the_way = state_dir / "tmp"
     in_the_way.write_text("not a directory")
-    with running(state_dir) as engine:
-        worker = engine.worker()
+    with running(state_dir, constants={"RETRY_S": 0.5}) as engine:
+        first = engine.worker()
         assert engine.ask("SELECT 1 AS a").code == "engine_unavailable"
         assert engine.ask("SELECT 1 AS a", call="admit", relations=[]).code == "engine_unavailable"
-        wait_until(lambda: state_of(worker).phase == "unfit")
+        wait_until(lambda: engine.worker() != first, within_s=60)
+        assert state_of(engine.worker()).phase == "unfit"
 
         in_the_way.unlink()
 
-        still_works(engine)
-        wait_until(lambda: state_of(worker).phase == "idle")
-        assert engine.worker() == worker
-
-
-def test_a_worker_without_an_engine_tries_again_though_nobody_asks(state_dir: Path) -> None:
-    in_the_way = state_dir / "tmp"
-    in_the_way.write_text("not a directory")
-    with running(state_dir, constants={"RETRY_S": 0.1}) as engine:
+        wait_until(lambda: state_of(engine.worker()).phase == "idle", within_s=60)
         worker = engine.worker()
-        wait_until(lambda: state_of(worker).phase == "unfit")
-
-        in_the_way.unlink()
-
-        wait_until(lambda: state_of(worker).phase == "idle", within_s=60)
+        still_works(engine)
+        assert engine.worker() == worker
 
 
 def test_a_worker_in_which_something_is_wrong_is_replaced(state_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:

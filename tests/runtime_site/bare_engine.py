@@ -156,18 +156,19 @@ def running(
     environment: dict[str, str] | None = None,
     constants: dict[str, Any] | None = None,
     inherited: Sequence[int] = (),
+    program: str = __name__,
     **query: Any,
 ) -> Iterator[Engine]:
     """
     Run an engine over what *state_dir* publishes, until the block ends.
 
     *environment* is added to that of the tests; *constants* take the place of those in `queryengine.worker`;
-    *inherited* are descriptors that the arbiter gets.
+    *inherited* are descriptors that the arbiter gets; *program* is a module that calls `main`.
     """
     query = {"timeout_s": 30.0, "workers": 1, "memory_limit_bytes": 256 * 1024 * 1024, **query}
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.runtime_site.bare_engine"),
+            *(sys.executable, "-m", program),
             *(str(state_dir), json.dumps(query), json.dumps({"GRACE_S": GRACE_S} | (constants or {}))),
         ],
         env=os.environ | (environment or {}),

@@ -1,0 +1,130 @@
+"""
+What the kernel refuses an engine worker whatever it runs: programs, the network, other processes, other files.
+
+Two means of Linux, each used as far as the kernel has it. Landlock (5.13, more with each version of its interface)
+refuses to write, make or remove files outside the directories it is given, to execute, and to signal processes outside.
+A seccomp filter (x86_64 and aarch64) answers system calls that no worker needs with EPERM. Reading is not restricted:
+snapshots are opened later, and libraries find their files themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+#: System calls of Landlock, the same on every architecture, and their arguments (linux/landlock.h).
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION = 1
+_PATH_BENEATH = 1
+
+#: Accesses to files: to execute, to write, to remove (a directory, a file), to make (seven kinds of file); and of later
+#: versions: to move to another directory, to truncate, to control a device.
+_EXECUTE, _WRITE_FILE, _REMOVE, _MAKE = 1 << 0, 1 << 1, 0b11 << 4, 0b111_1111 << 6
+_REFER, _TRUNCATE, _CONTROL_DEVICE = 1 << 13, 1 << 14, 1 << 15
+_SINCE = {2: _REFER, 3: _TRUNCATE, 5: _CONTROL_DEVICE}
+#: What is allowed below a directory that can be written. Of what can be made these are directories and regular files.
+_BELOW = _WRITE_FILE | _REMOVE | 1 << 7 | 1 << 8 | _REFER | _TRUNCATE
+#: To bind and to connect TCP sockets (4); to reach abstract sockets, and to signal processes, outside (6).
+_TCP, _TCP_SINCE = 0b11, 4
+_SCOPES, _SCOPES_SINCE = 0b11, 6
+#: With this version, no file outside can be changed: before, one could be truncated.
+_WHOLE_SINCE = 3
+
+#: seccomp(2). Without the flag, kernels before 5.16 slow down the whole process.
+_SET_FILTER, _ASK_ACTION, _ALLOW_SPECULATION = 1, 2, 4
+_ERRNO, _ALLOW = 0x0005_0000, 0x7FFF_0000
+#: For each machine what seccomp calls it, its own number, and those of what is refused: socket, execve, execveat,
+#: ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup, which leads to some of them.
+_REFUSED = {
+    "x86_64": (0xC000_003E, 317, (41, 59, 322, 101, 310, 311, 438, 321, 425)),
+    "aarch64": (0xC000_00B7, 277, (198, 221, 281, 117, 270, 271, 438, 280, 425)),
+}
+#: x86_64 has system calls of a second kind, with numbers from here; nothing uses them.
+_OTHER_CALLS = 0x4000_0000
+
+#: Instructions of the filter: load a word, skip so many instructions if it is (at least) a number, return.
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER, _MACHINE = 0, 4  # where the words are
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def missing() -> list[str]:
+    """Return what this system lacks of what `enter` uses, in words for a log."""
+    version = _landlock()
+    lacks = [] if version >= _WHOLE_SINCE else [f"Landlock {_WHOLE_SINCE} (it has {version or 'none'})"]
+    return lacks if _can_filter() else [*lacks, "seccomp filters"]
+
+
+def enter(writable: Iterable[Path]) -> None:
+    """
+    Restrict this thread and those it starts from now on, for ever, as far as the system can.
+
+    Files are written, made and removed below the directories *writable* only; one that is not there is passed over. The
+    process must not be able to gain privileges any more (`process_limits.confine`).
+
+    Raises:
+        OSError: The system refuses what it says it can do.
+    """
+    if version := _landlock():
+        _restrict_files(version, writable)
+    if _can_filter():
+        _refuse_calls(*_REFUSED[platform.machine()])
+
+
+def _landlock() -> int:
+    """Return the version of Landlock's interface; 0 when there is none."""
+    return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)))
+
+
+def _can_filter() -> bool:
+    _, seccomp, numbers = _REFUSED.get(platform.machine(), (0, 0, ()))
+    return bool(numbers) and _libc.syscall(seccomp, _ASK_ACTION, 0, struct.pack("=I", _ERRNO)) == 0
+
+
+def _restrict_files(version: int, writable: Iterable[Path]) -> None:
+    handled = _EXECUTE | _WRITE_FILE | _REMOVE | _MAKE
+    for since, access in _SINCE.items():
+        handled |= access if version >= since else 0
+    # A kernel that knows fewer fields takes the others if they are 0.
+    attributes = struct.pack(
+        "=QQQ", handled, _TCP if version >= _TCP_SINCE else 0, _SCOPES if version >= _SCOPES_SINCE else 0
+    )
+    rules = _called(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    try:
+        for directory in writable:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                below = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                _called(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", handled & _BELOW, below), 0)
+                os.close(below)
+        _called(_RESTRICT_SELF, rules, 0)
+    finally:
+        os.close(rules)
+
+
+def _refuse_calls(machine: int, seccomp: int, numbers: tuple[int, ...]) -> None:
+    """Put a filter before all system calls: *numbers*, and calls of another kind than *machine*'s, end in EPERM."""
+    last = len(numbers) + 5  # the instruction that refuses
+    program = [(_LOAD, 0, 0, _MACHINE), (_IF_EQUAL, 0, last - 2, machine)]
+    program += [(_LOAD, 0, 0, _NUMBER), (_IF_AT_LEAST, last - 4, 0, _OTHER_CALLS)]
+    program += [(_IF_EQUAL, last - place - 1, 0, number) for place, number in enumerate(numbers, len(program))]
+    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
+    filter_ = struct.pack("@HP", len(program), ctypes.addressof(code))  # a `struct sock_fprog`
+    _called(seccomp, _SET_FILTER, _ALLOW_SPECULATION, filter_)
+
+
+def _called(*arguments: Any) -> int:
+    """Make a system call; raises OSError."""
+    result = int(_libc.syscall(*arguments))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
