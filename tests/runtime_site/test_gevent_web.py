@@ -89,13 +89,13 @@ def test_expect_100_continue(server: WebTier) -> None:
 
 
 def test_a_large_body_arrives(server: WebTier) -> None:
-    size = 3_000_000
+    size, chunk = 3_000_000, 1_000_000
     with server.connection() as client:
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
         assert client.reply().body == b"%d" % size
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
-        client.send(b"%x\r\n%s\r\n" % (size, bytes(size)) * 2 + b"0\r\n\r\n")
-        assert client.reply().body == b"%d" % (2 * size)
+        client.send(b"%x\r\n%s\r\n" % (chunk, bytes(chunk)) * 6 + b"0\r\n\r\n")
+        assert client.reply().body == b"%d" % (6 * chunk)
 
 
 def test_h14_pipelined_requests_are_answered_in_order(runtime: WebTier) -> None:
