@@ -230,7 +230,7 @@ class InProcessEngine:
     """
     A `QueryEngine` for one process with threads. It is made after any fork, and closed by who made it.
 
-    *several_keys* says whether there is more than one key to be fair to.
+    *several_keys* says whether there is more than one key to be fair to. The engine spills to its `scratch` directory.
     """
 
     def __init__(self, config: RuntimeConfig, *, several_keys: bool = True) -> None:
@@ -262,8 +262,8 @@ class InProcessEngine:
             undo.callback(self._gate.close)
             self._views = gate_views(config.views, datasets, self._gate, config.file)
             self._relations = datasets | {view.config.name.lower() for view in self._views}
-            self._scratch = ScratchDirectory(config.state_dir)
-            undo.callback(self._scratch.close)
+            self.scratch = ScratchDirectory(config.state_dir)
+            undo.callback(self.scratch.close)
             self._generations = Generations(config.state_dir, self._open)
             undo.callback(self._generations.close, _CLOSE_S)
             self._watchdog = Watchdog()
@@ -373,7 +373,7 @@ class InProcessEngine:
         self._watchdog.stop_all(_stopping)
         self._generations.close(_CLOSE_S)
         self._watchdog.close()
-        self._scratch.close()
+        self.scratch.close()
         self._gate.close()
 
     def _enter(
@@ -445,7 +445,7 @@ class InProcessEngine:
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:
-            scratch = self._scratch.subdirectory(str(next(self._serial)))
+            scratch = self.scratch.subdirectory(str(next(self._serial)))
         except OSError as exc:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc

@@ -53,6 +53,11 @@ class ScratchDirectory:
         finally:
             os.close(guard)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it was not removed by somebody else."""
+        return self.path.is_dir()
+
     def subdirectory(self, name: str) -> Path:
         """Make and return a directory inside this one."""
         path = self.path / name

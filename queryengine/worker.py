@@ -225,8 +225,15 @@ class StatementServer:
             self._settle(last, SLACK_BYTES)
 
     def be_idle(self) -> None:
-        """Report that nothing runs. Without an engine for `RETRY_S` seconds, this is worn out."""
-        if self._engine is None and time.monotonic() - self._tried >= RETRY_S:
+        """
+        Report that nothing runs.
+
+        Without an engine for `RETRY_S` seconds, or if its temporary directory was removed, this is worn out: the
+        sandbox lets it make no other.
+        """
+        if self._engine is None:
+            self.worn_out = self.worn_out or time.monotonic() - self._tried >= RETRY_S
+        elif not self._engine.scratch.is_there:
             self.worn_out = True
         self._report(WorkerState(phase="unfit" if self._engine is None else "idle"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import signal
 import stat
 import time
@@ -190,6 +191,17 @@ def test_the_next_worker_empties_what_a_killed_one_left(engine: Engine) -> None:
 
     assert left not in list(scratch.iterdir())
     assert len(list(scratch.iterdir())) == 1
+
+
+def test_a_worker_whose_temporary_files_are_swept_away_is_replaced(engine: Engine) -> None:
+    still_works(engine)
+    worker = engine.worker()
+
+    shutil.rmtree(engine.state_dir / SCRATCH_DIRECTORY)
+
+    wait_until(lambda: not is_running(worker), within_s=60)
+    still_works(engine)
+    assert len(list((engine.state_dir / SCRATCH_DIRECTORY).iterdir())) == 1
 
 
 def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
