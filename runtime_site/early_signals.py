@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import cache
 
 
+@cache
 def take_signals() -> None:
     """
     Have SIGTERM and Ctrl-C end this process by exit code 0, and ignore what must not end a server.
 
-    Each server replaces these handlers once there is something to stop in order. Where that has happened, nothing
-    changes: gunicorn reads its configuration, and so calls this, again when it reloads.
+    Each server replaces these handlers once there is something to stop in order. A second call changes nothing:
+    gunicorn reads its configuration, and so calls this, again when it reloads.
     """
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not by an exception: within the engine, or whatever else takes it for its own, it would be a failure.
         signal.signal(number, lambda *_: os._exit(0))
