@@ -45,8 +45,11 @@ class StructRenderer(Renderer):
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
 
     def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
-        # Not `flatten`, which marks what a null holds as null: a union cannot be, and that ends the process.
-        return [(member, array.field(position)) for position, member in enumerate(self._members)]
+        # What a null holds may be anything, and is marked as null. A union cannot be: trying ends the process.
+        return [
+            (member, array.field(at) if isinstance(member, UnionRenderer) else pc.struct_field(array, [at]))
+            for at, member in enumerate(self._members)
+        ]
 
 
 class TupleRenderer(StructRenderer):

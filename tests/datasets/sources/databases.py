@@ -130,5 +130,6 @@ def wait_in_vain(directory: Path, dataset: DatasetConfig, rounds: int) -> None:
     before = leftovers()
     for _ in range(rounds - 1):
         one()
-    assert leftovers() == before
+    # Other tests' connections may end or a library start a thread meanwhile; what a load leaves, each leaves.
+    assert all(now - then < rounds // 2 for now, then in zip(leftovers(), before, strict=True))
     assert files_below(directory) == []

@@ -7,6 +7,7 @@ from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+import datasets.sources.iceberg_avro  # noqa: F401 (it adds snappy to the codecs)
 from tests.datasets.sources.iceberg_tables import SqliteCatalog, commit, data_file, place
 from tests.datasets.sources.lakes import load, refusal
 from tests.datasets.sources.test_iceberg import iceberg, numbers
