@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,9 @@ from tests.system.test_data import CHECKSUM, OLD, REFRESH, post
 
 #: What is said of each: it is refused for what it is, or stopped at the memory that a load may take.
 SAID = {
-    "line.csv": "query.memory_limit",
-    "lines.csv.gz": "query.memory_limit",
+    # Which limit a line without end meets first depends on the memory that is free.
+    "line.csv": "memory_limit|longer than 2 MB",
+    "lines.csv.gz": "memory_limit|longer than 2 MB",
     "object.ndjson": "an object is larger than 16 MB",
     "page.parquet": "query.memory_limit",
     "index.parquet": "the engine cannot read it as Parquet",
@@ -57,7 +59,7 @@ def test_r07_hostile_files_leave_statements_alone(server: Server) -> None:
 
     found = errors()
     assert all(rows == OLD for rows in seen)
-    assert {file for file, said in SAID.items() if said in found[file]} == set(SAID)
+    assert {file for file, said in SAID.items() if re.search(said, found[file])} == set(SAID)
     assert not any(str(server.directory) in error for error in found.values())
     assert server.get("/health").status_code == 200
 
