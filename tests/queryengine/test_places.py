@@ -183,17 +183,26 @@ def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callab
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
     tier.engine.scripts["endless"] = endless
-    ends = threading.Event()
+    ends, go_on = threading.Event(), threading.Event()
 
-    def keep_busy() -> None:
+    def long(peer: Peer) -> None:
+        go_on.wait(LONG_S)
+        one_row(peer)
+
+    tier.engine.scripts["long"] = long
+
+    def keep_busy(first: str) -> None:
+        assert ask(client, first) == ROW
         while not ends.is_set():
             assert ask(client) == ROW
 
-    threads = [threading.Thread(target=keep_busy, daemon=True) for _ in range(8)]
+    first = ["long"] * 3 + ["SELECT 1"] * 5
+    threads = [threading.Thread(target=keep_busy, args=[sql], daemon=True) for sql in first]
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: sum(client._places._had.values()) > 1, within_s=LONG_S)
+        wait_until(lambda: sum(client._places._had.values()) == 3, within_s=LONG_S)
+        go_on.set()
         wait_until(lambda: sum(client._places._had.values()) == 1, within_s=LONG_S)
         held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
         assert next(held) == b"x"
