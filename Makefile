@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
-  tests/datasets/test_injected_faults.py
-ROOMS := runtimeconf authkeys queryengine datasets sqlapi flightapi runtimeclient runtime_site
+  tests/datasources/test_injected_faults.py
+ROOMS := runtime_site httpserver sqlapi flightapi datasources queryengine authkeys runtimeconf system runtimeclient
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
 .DEFAULT_GOAL := help

@@ -3,15 +3,16 @@
 import sys
 from typing import Any
 
-from runtime_site.early_signals import take_signals
+from system.early_signals import take_signals
 
 take_signals()
 
 # The rest takes half a second, in which a signal may come.
-from runtime_site import chosen_settings, gunicorn_web, startup  # noqa: E402
+from httpserver import gunicorn_server  # noqa: E402
+from runtime_site import chosen_settings, startup  # noqa: E402
 
 try:
-    globals().update(gunicorn_web.options(startup.checked_config()))
+    globals().update(gunicorn_server.options(startup.checked_config()))
     fault = chosen_settings.settings_fault()
 except startup.StartError as error:
     fault = str(error)

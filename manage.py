@@ -16,7 +16,7 @@ SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}
 def main() -> None:
     """Run one management command."""
     if sys.argv[1:2] and sys.argv[1] in SERVERS and "--once" not in sys.argv:
-        from runtime_site.early_signals import take_signals  # noqa: PLC0415 (a client command needs none of it)
+        from system.early_signals import take_signals  # noqa: PLC0415 (a client command needs none of it)
 
         take_signals()
     prepare_process()

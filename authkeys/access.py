@@ -10,7 +10,7 @@ from authkeys import salt
 from authkeys.credentials import Credential, from_headers
 from authkeys.keys import KeySet
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.statedir import prepare_state_dir
+from system.state_directory import prepare_state_dir
 
 REALM = "querykeep"
 
@@ -44,7 +44,7 @@ def build(config: RuntimeConfig) -> Access:
 
     Raises:
         SaltError: The salt can be neither read nor made.
-        StateDirError: The state directory can be neither used nor made.
+        StateDirectoryError: The state directory can be neither used nor made.
     """
     if not config.auth.enabled:
         return Access(key_set=None, compatibility=config.compatibility)

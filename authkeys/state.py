@@ -55,7 +55,7 @@ def ensure_built() -> Access:
         AccessNotBuiltError: The supervisor handed over no keys, because this process answers no callers.
         ConfigError: The YAML cannot be used.
         SaltError: The salt can be neither read nor made.
-        StateDirError: The state directory can be neither used nor made.
+        StateDirectoryError: The state directory can be neither used nor made.
     """
     with _lock:
         if _access is not None:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from queryengine.catalog import Signature, manifest_path, signature
 from queryengine.engine import Description
+from queryengine.manifest import Signature, manifest_path, signature
 
 #: Seconds for which a description is taken for true though nothing else was published: an engine worker that cannot
 #: open the newest data at once describes what was there before.

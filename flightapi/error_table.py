@@ -14,10 +14,11 @@ from urllib.parse import quote_from_bytes
 from grpc import StatusCode
 
 from authkeys import errors as auth
-from datasets import errors as data
+from datasources import errors as data
 from flightapi import errors as flight
 from queryengine import errors as query
 from runtimeconf import errors as conf
+from system import errors as system
 
 #: What an error that is the runtime's own fault says; its sentence is for the log.
 HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
@@ -64,10 +65,11 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     auth.AuthKeysError: StatusCode.INTERNAL,
     auth.AccessNotBuiltError: StatusCode.UNAVAILABLE,
     conf.RuntimeConfError: StatusCode.INTERNAL,
+    system.StateDirectoryError: StatusCode.INTERNAL,
 }
 
 #: Errors of the runtime's own making, whose sentences may name what no caller wrote.
-_HIDDEN = (data.DatasetError, auth.SaltError, conf.RuntimeConfError)
+_HIDDEN = (data.DatasetError, auth.SaltError, conf.RuntimeConfError, system.StateDirectoryError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

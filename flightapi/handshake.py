@@ -18,7 +18,7 @@ from flightapi.authentication import Accepted, Judge, Refused, Undecided, refuse
 from flightapi.calls import HANDSHAKE_IDLE_S, Call
 from flightapi.errors import HandshakesBusyError, MalformedMessageError
 from flightapi.protocol import messages
-from queryengine.process_limits import give_memory_back
+from system.process_limits import give_memory_back
 
 #: What a caller gets where everybody may call and it has presented nothing that can be sent back.
 NOTHING = "anonymous"

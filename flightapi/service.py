@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from authkeys.principal import ANONYMOUS
 from flightapi import actions, commands, metadata
-from flightapi.ahead import AnswersAhead, Asked
 from flightapi.authentication import Accepted, CallDetails, Judge, Undecided
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import PreparedExecution, Statement
@@ -24,6 +23,7 @@ from flightapi.prepared import IDLE_S as PREPARED_IDLE_S
 from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import framing, schemas, uploads
 from flightapi.protocol.messages import METHODS
+from flightapi.speculation import AnswersAhead, Asked
 from flightapi.statements import Statements
 from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
 from queryengine.errors import EngineUnavailableError, StatementError

@@ -3,5 +3,5 @@
 import os
 
 # DuckDB's allocator reads this when DuckDB is imported. Without it, addresses that were freed stay mapped, and count as
-# memory in use for the limit of an engine worker (`queryengine.process_limits`).
+# memory in use for the limit of an engine worker (`system.process_limits`).
 os.environ.setdefault("DUCKDB_JE_MALLOC_CONF", "retain:false")

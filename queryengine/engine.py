@@ -1,8 +1,8 @@
 """
 The seam between those who ask and what runs statements.
 
-`sqlapi`, `flightapi` and `datasets` know this interface only. Behind it is `queryengine.inprocess`, which runs
-statements in threads of this process, or `queryengine.client`, which has engine workers run them.
+`sqlapi`, `flightapi` and `datasets` know this interface only. Behind it is `queryengine.pool.inprocess`, which runs
+statements in threads of this process, or `queryengine.pool.client`, which has engine workers run them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from queryengine.catalog import Signature
+from queryengine.manifest import Signature
 
 #: What to do about remembered answers: give one and remember what is new, only remember, or neither.
 CacheUse = Literal["use", "renew", "none"]

@@ -38,3 +38,9 @@ def start_on_demand(start: Callable[[], object]) -> None:
     """Have *start*, which sets an engine, called when one is asked for before anybody has set one."""
     global _start  # noqa: PLW0603 - as above
     _start = start
+
+
+def cancel_statements() -> None:
+    """End every statement that runs in this process, with a typed error to its caller. No engine is started."""
+    if _engine is not None:
+        _engine.close()

@@ -7,7 +7,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core import checks
 
-import datasets.state
+import datasources.state
 import queryengine.state
 import runtimeconf.state
 from runtimeconf import handover
@@ -29,7 +29,7 @@ class RuntimeSiteConfig(AppConfig):
         checks.register(check_statements)
         if handover.received() is None:
             queryengine.state.start_on_demand(_start_runtime)
-            datasets.state.start_on_demand(_start_runtime)
+            datasources.state.start_on_demand(_start_runtime)
 
 
 def _start_runtime() -> None:

@@ -19,7 +19,7 @@ from wsgiref.types import WSGIEnvironment
 from django.core.handlers.wsgi import LimitedStream
 from django.core.servers import basehttp
 
-from runtime_site.connections import reset, reset_on_close
+from httpserver.connections import reset, reset_on_close
 from runtimeconf.state import get_config
 from sqlapi.access_log import log_refused_request
 from sqlapi.errors import BodyTooLargeError

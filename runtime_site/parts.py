@@ -9,8 +9,6 @@ supervisor, or a part, by executing that anew.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib.abc
 import logging.config
 import os
@@ -26,11 +24,10 @@ from django.conf import settings
 
 import runtimeconf.state
 from authkeys import access
-from queryengine.process_limits import give_memory_back
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.parent_death import die_with_parent
 from runtimeconf.source_environment import variables_for
+from system.parent_death import die_with_parent
 
 PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -48,18 +45,11 @@ HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
 #: The exit code of a part that another try would not help (EX_CONFIG of sysexits.h).
 CANNOT_START = 78
 
-#: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
-PREDECESSOR_WAIT_S = 5.0
-
 #: What a new program is to get when it can answer.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 #: Packages that pyarrow and DuckDB load where they find them: 40 MB and half a second for nothing a part does.
 _UNUSED = ("numpy", "pandas")
-
-#: After so many new objects the garbage collector looks at these. A request makes about a hundred, and leaves hardly
-#: any of them in a cycle.
-_COLLECT_AFTER = 10_000
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 
@@ -147,11 +137,6 @@ class _Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def web_workers() -> int:
-    """Return how many processes answer HTTP: one for each core."""
-    return len(os.sched_getaffinity(0))
-
-
 def run_without_apps(argv: list[str]) -> None:
     """
     Run the command of *argv* as `manage.py` runs any other, in a process without Django's apps.
@@ -162,19 +147,6 @@ def run_without_apps(argv: list[str]) -> None:
         logging.config.dictConfig(settings.LOGGING)
     module = importlib.import_module(f"runtime_site.management.commands.{argv[1]}")
     module.Command().run_from_argv(argv)
-
-
-def share_what_is_loaded() -> None:
-    """
-    Have the processes that are forked from this one share its memory, for as long as nobody writes to it.
-
-    A garbage collector would, in every object that it looks at: 7 MB a worker. It also looks less often from now on.
-    """
-    gc.collect()
-    give_memory_back()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER)
-    atexit.register(gc.unfreeze)  # DuckDB complains at the end of whatever was not collected then.
 
 
 def leave_no_core() -> None:

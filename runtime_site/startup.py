@@ -14,17 +14,18 @@ import threading
 import time
 
 import authkeys.state
-import datasets.state
+import datasources.state
 import queryengine.state
 import runtimeconf.state
 from authkeys.errors import AuthKeysError
-from datasets.errors import DatasetError
+from datasources.errors import DatasetError
 from queryengine.errors import QueryError
-from runtime_site.descriptors import descriptors_for, hard_limit, raise_soft_limit
-from runtime_site.machine_memory import memory_bytes
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
-from runtimeconf.statedir import prepare_state_dir
+from system.descriptors import descriptors_for, hard_limit, raise_soft_limit
+from system.errors import StateDirectoryError
+from system.memory import memory_bytes
+from system.state_directory import prepare_state_dir
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _LOOK_S = 0.02
 WORKER_BOOT_ERROR = 3
 
 #: What can stop a start; each prints as one sentence or, a ConfigError, as one line a fault.
-StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, OSError)
+StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, StateDirectoryError, OSError)
 
 
 def checked_config() -> RuntimeConfig:
@@ -53,7 +54,7 @@ def checked_config() -> RuntimeConfig:
 
     Raises:
         ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
-        StateDirError: The state directory cannot be used.
+        StateDirectoryError: The state directory cannot be used.
         SaltError: The salt of the key digests can be neither read nor made.
     """
     global _checked  # noqa: PLW0603 (a process has one configuration)
@@ -72,9 +73,9 @@ def checked_config() -> RuntimeConfig:
 def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
     """Gate the SQL that the YAML holds: views and `refresh_sql`."""
     # Loaded here: the parts of a runtime that hold no engine need this module too.
-    from datasets import declarations  # noqa: PLC0415
-    from queryengine.gate import Gate  # noqa: PLC0415
-    from queryengine.views import order_views  # noqa: PLC0415
+    from datasources.refresh import declarations  # noqa: PLC0415
+    from queryengine.execution.views import order_views  # noqa: PLC0415
+    from queryengine.gate.gate import Gate  # noqa: PLC0415
 
     gate = Gate()
     try:
@@ -133,9 +134,9 @@ class Runtime:
     """
 
     def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
-        from datasets.service import DatasetService  # noqa: PLC0415 (as above)
-        from queryengine.cached_engine import remembering  # noqa: PLC0415
-        from queryengine.inprocess import InProcessEngine  # noqa: PLC0415
+        from datasources.refresh.service import DatasetService  # noqa: PLC0415 (as above)
+        from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
+        from queryengine.pool.inprocess import InProcessEngine  # noqa: PLC0415
 
         raise_soft_limit()  # Each snapshot is opened, more than once while a session takes another one's place.
         self._shutdown_timeout_s = config.shutdown_timeout_s
@@ -152,16 +153,12 @@ class Runtime:
             self._datasets.stop(self._shutdown_timeout_s)
             raise
         queryengine.state.set_engine(self._engine)
-        datasets.state.set_datasets(self._datasets)
+        datasources.state.set_datasets(self._datasets)
 
     def wait_for_datasets(self) -> None:
         """Return when each dataset has data to serve or has failed to load, or when the runtime stops."""
         while not self._stopped and any(state.status == "Initializing" for state in self._datasets.datasets()):
             time.sleep(_LOOK_S)
-
-    def cancel_statements(self) -> None:
-        """End every statement that runs, with a typed error to its caller."""
-        self._engine.close()
 
     def stop(self) -> None:
         """Stop everything. More than one call is harmless."""
@@ -170,7 +167,7 @@ class Runtime:
                 return
             self._stopped = True
         queryengine.state.set_engine(None)
-        datasets.state.set_datasets(None)
+        datasources.state.set_datasets(None)
         self._engine.close()
         self._datasets.stop(self._shutdown_timeout_s)
 
@@ -199,9 +196,3 @@ def start_or_exit(*, exclusive: bool = False) -> None:
     except StartError as error:
         logger.critical("The runtime cannot start: %s", error)
         sys.exit(WORKER_BOOT_ERROR)
-
-
-def cancel_statements() -> None:
-    """End every statement that runs in this process."""
-    if _runtime is not None:
-        _runtime.cancel_statements()

@@ -10,12 +10,13 @@ from django.core import checks
 import runtimeconf.state
 from authkeys import salt
 from authkeys.errors import SaltError
-from datasets.rehearsal import rehearse
+from datasources.refresh.rehearsal import rehearse
 from runtime_site import startup
-from runtime_site.ports import bind_problem
-from runtimeconf.errors import ConfigError, StateDirError
+from runtimeconf.errors import ConfigError
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.statedir import judge_state_dir
+from system.errors import StateDirectoryError
+from system.ports import bind_problem
+from system.state_directory import judge_state_dir
 
 DATA_ERROR_ID = "runtime_site.E002"
 START_ERROR_ID = "runtime_site.E003"
@@ -44,7 +45,7 @@ def _start_problems(config: RuntimeConfig) -> Iterator[str]:
         judge_state_dir(config.state_dir)
         if config.auth.enabled:
             salt.load(config.state_dir)
-    except (StateDirError, SaltError) as error:
+    except (StateDirectoryError, SaltError) as error:
         yield str(error)
     for address, is_used in ((config.http.bind, True), (config.flight.bind, config.flight.enabled)):
         if is_used and (problem := bind_problem(address)) is not None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtimeconf import references
+from runtimeconf.fields import Boolean, Field, ListOf, Section, Shape
 from runtimeconf.model import AuthConfig
 from runtimeconf.reading import Place
 from runtimeconf.references import MalformedReferenceError, Template
 from runtimeconf.secret import Secret
 from runtimeconf.secret_stores import SecretError
-from runtimeconf.shapes import Boolean, Field, ListOf, Section, Shape
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
 MIN_GOOD_LENGTH = 16

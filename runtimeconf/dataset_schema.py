@@ -12,11 +12,7 @@ from typing import Any
 
 from runtimeconf import references
 from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
-from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, ViewConfig
-from runtimeconf.reading import Place, shown_name
-from runtimeconf.references import MalformedReferenceError
-from runtimeconf.secret_stores import SecretError
-from runtimeconf.shapes import (
+from runtimeconf.fields import (
     Boolean,
     Choice,
     Duration,
@@ -29,6 +25,10 @@ from runtimeconf.shapes import (
     into,
     line_of,
 )
+from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, ViewConfig
+from runtimeconf.reading import Place, shown_name
+from runtimeconf.references import MalformedReferenceError
+from runtimeconf.secret_stores import SecretError
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar
 
 MAX_SQL_LENGTH = 100_000

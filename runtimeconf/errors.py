@@ -4,8 +4,7 @@ What can be wrong with a configuration.
 ::
 
     RuntimeConfError
-    ├── ConfigError        every fault of one YAML file, found in one pass
-    └── StateDirError      the state directory cannot be made or must not be used
+    └── ConfigError        every fault of one YAML file, found in one pass
 """
 
 from __future__ import annotations
@@ -51,9 +50,3 @@ class ConfigError(RuntimeConfError):
             left_out = len(self.faults) - (MAX_SHOWN_FAULTS - 1)
             shown = [*shown[: MAX_SHOWN_FAULTS - 1], f"{self.faults[0].file}: and {left_out} more faults"]
         return shown
-
-
-class StateDirError(RuntimeConfError):
-    """The state directory cannot be made or must not be used; `str()` is a sentence for the operator."""
-
-    code = "state_directory_error"

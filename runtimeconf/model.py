@@ -6,13 +6,13 @@ A field that a user may write is named as in the YAML, with its unit added where
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from runtimeconf.secret import Secret
+from system.addresses import Address
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -22,27 +22,6 @@ RefreshMode = Literal["full", "append"]
 
 #: Beside the YAML.
 DEFAULT_STATE_DIR = ".runtime"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host and a TCP port; an IPv6 host is without brackets here and with them in text."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine reaches it; a host name other than `localhost` counts as reachable."""
-        try:
-            address = ipaddress.ip_address(self.host)
-        except ValueError:
-            return self.host.removesuffix(".") == "localhost"
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return (mapped or address).is_loopback
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

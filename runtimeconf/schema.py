@@ -14,6 +14,24 @@ from typing import Any, TypeVar
 from runtimeconf.api_keys import API_KEY
 from runtimeconf.connectors.connector import Package
 from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
+from runtimeconf.fields import (
+    Boolean,
+    Choice,
+    Duration,
+    Field,
+    FilePath,
+    HostName,
+    HostPort,
+    Integer,
+    ListOf,
+    ScalarShape,
+    Section,
+    Size,
+    Text,
+    UnfitError,
+    into,
+    line_of,
+)
 from runtimeconf.model import (
     DEFAULT_STATE_DIR,
     AuthConfig,
@@ -33,24 +51,6 @@ from runtimeconf.secret_stores import (
     KeyringStore,
     SecretStore,
     SecretStores,
-)
-from runtimeconf.shapes import (
-    Boolean,
-    Choice,
-    Duration,
-    Field,
-    FilePath,
-    HostName,
-    HostPort,
-    Integer,
-    ListOf,
-    ScalarShape,
-    Section,
-    Size,
-    Text,
-    UnfitError,
-    into,
-    line_of,
 )
 from runtimeconf.tls_files import certificate_problem, pair_problem
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from dotenv import dotenv_values
 
-from runtimeconf.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
 from runtimeconf.references import ALL_STORES, Reference
+from system.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
 
 MAX_SECRET_BYTES = 64 * 1024
 MAX_DOTENV_BYTES = 1024 * 1024

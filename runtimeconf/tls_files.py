@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from runtimeconf.files import UnreadableFileError, read_regular_file
+from system.files import UnreadableFileError, read_regular_file
 
 MAX_PEM_BYTES = 1024 * 1024
 

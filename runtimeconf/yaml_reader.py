@@ -18,7 +18,7 @@ from typing import NoReturn
 import yaml
 
 from runtimeconf.errors import ConfigFault
-from runtimeconf.files import MissingFileError, UnreadableFileError, read_regular_file
+from system.files import MissingFileError, UnreadableFileError, read_regular_file
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 32

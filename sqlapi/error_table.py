@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from authkeys import errors as auth
-from datasets import errors as data
+from datasources import errors as data
 from queryengine import errors as query
 from runtimeconf import errors as conf
 from sqlapi import errors as api
 from sqlapi.problems import CLIENT_CLOSED_REQUEST
+from system import errors as system
 
 #: What an error that is the runtime's own fault says; its sentence is for the log.
 HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
@@ -47,13 +48,12 @@ STATUSES: Mapping[type[Exception], int] = {
     data.SourceError: 500,
     data.SchemaChangedError: 500,
     data.SnapshotError: 500,
-    data.StateDirectoryError: 500,
     auth.AuthKeysError: 500,
     auth.SaltError: 500,
     auth.AccessNotBuiltError: 503,
     conf.RuntimeConfError: 500,
     conf.ConfigError: 500,
-    conf.StateDirError: 500,
+    system.StateDirectoryError: 500,
     api.SqlApiError: 400,
     api.RouteNotFoundError: 404,
     api.QueryNotFoundError: 404,
@@ -77,7 +77,7 @@ STATUSES: Mapping[type[Exception], int] = {
 _HIDDEN = (
     data.SourceError,
     data.SnapshotError,
-    data.StateDirectoryError,
+    system.StateDirectoryError,
     auth.SaltError,
     conf.RuntimeConfError,
 )

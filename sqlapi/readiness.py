@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from datasets.errors import DatasetsUnavailableError
-from datasets.lock import FLIGHT_LOCK_NAME, StateLock
-from datasets.state import get_datasets
+from datasources.errors import DatasetsUnavailableError
+from datasources.state import get_datasets
 from queryengine.errors import EngineUnavailableError
 from queryengine.state import get_engine
 from runtimeconf.state import get_config
+from system.lock import FLIGHT_LOCK_NAME, StateLock
 
 
 def is_ready() -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from runtimeconf.fields import Duration, UnfitError
 from runtimeconf.model import RefreshMode
-from runtimeconf.shapes import Duration, UnfitError
 from sqlapi.body import Environ, read_body
 from sqlapi.errors import InvalidJsonError
 from sqlapi.json_text import decode_utf8, parse_object

@@ -21,9 +21,9 @@ from authkeys.authentication import ApiKeyAuthentication
 from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
 from authkeys.state import get_access
-from datasets.control import DatasetControl, RefreshRun
-from datasets.errors import DatasetsUnavailableError, UnknownDatasetError
-from datasets.state import get_datasets
+from datasources.control import DatasetControl, RefreshRun
+from datasources.errors import DatasetsUnavailableError, UnknownDatasetError
+from datasources.state import get_datasets
 from queryengine.engine import EngineStatus, Query
 from queryengine.errors import EngineUnavailableError
 from queryengine.ids import new_id

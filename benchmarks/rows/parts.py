@@ -18,11 +18,11 @@ from benchmarks.bench import Alone, Effort, Place, rotated
 from benchmarks.load import AnswerError
 from benchmarks.samples import Target
 from benchmarks.tables import ITEMS
-from datasets.deadline import Deadline
-from datasets.loader import LoaderProcess
-from datasets.snapshots import SnapshotBuilder
-from queryengine.catalog import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path
+from datasources.deadline import Deadline
+from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import SnapshotBuilder
 from queryengine.encoders import encode
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path
 from runtimeconf.model import GIB, AccelerationConfig, DatasetConfig
 
 ENCODED_ROWS = 100_000

@@ -21,7 +21,7 @@ EXAMPLE = processes.REPOSITORY / "examples/runtime.yaml"
 #: The example has its default of 4 engine workers. All is idle that long before memory is looked at.
 _IDLE_S = 2.0
 #: The processes that load data stay for the next load a while, and so many seconds at most.
-_LOADER, _LOADERS_S = "datasets.loader_process", 60.0
+_LOADER, _LOADERS_S = "datasources.refresh.loader_process", 60.0
 _CONNECTIONS = 16
 OFF, MANY = "Querykeep, authentication off", "Querykeep, 10,000 keys"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (nothing is written there)

@@ -20,7 +20,7 @@ from flightapi.protocol.ipc import (
     read_head,
     weigh,
 )
-from queryengine.parameters import MAX_PARAMETERS
+from queryengine.execution.parameters import MAX_PARAMETERS
 
 #: The most messages of one upload: a schema, a dictionary for each column, a record batch, and some that are empty.
 MAX_MESSAGES: Final = MAX_PARAMETERS + 100

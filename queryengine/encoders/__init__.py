@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders import arrow, csv, flight, json, vnd
 from queryengine.encoders.parts import Parts, joined
 from queryengine.engine import Encoding
+from queryengine.manifest import Column
 
 CONTENT_TYPES: Mapping[Encoding, str] = MappingProxyType(
     {

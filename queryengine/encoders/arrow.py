@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, column_names, pieces, renderers
+from queryengine.manifest import Column
 
 
 def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.catalog import Column
 from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import column_names, renderers, texts
 from queryengine.encoders.rendering import Fragment, join, specials
 from queryengine.encoders.rows import row_bytes
+from queryengine.manifest import Column
 
 #: A field that holds one of these is quoted; a carriage return alone ends a line for many readers.
 _QUOTED = frozenset(b'",\r\n')

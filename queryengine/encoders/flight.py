@@ -13,10 +13,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders import arrow
 from queryengine.encoders.parts import Parts, joined, length
 from queryengine.errors import ResourceLimitError
+from queryengine.manifest import Column
 
 #: The longest message of protobuf; no client takes one that is longer.
 MAX_MESSAGE_BYTES: Final = 2**31 - 1

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import column_names, renderers, texts
 from queryengine.encoders.rows import object_literals, row_bytes
+from queryengine.manifest import Column
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders.nested import ListRenderer, MapRenderer, StructRenderer, TupleRenderer, UnionRenderer
 from queryengine.encoders.rendering import Renderer
 from queryengine.encoders.scalars import (
@@ -29,6 +28,7 @@ from queryengine.encoders.scalars import (
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
 from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.errors import ResourceLimitError, SqlError
+from queryengine.manifest import Column
 from queryengine.values import Carrier, ValueType, parse_type, unique_names
 
 _Text = TypeVar("_Text")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders import json as json_encoder
 from queryengine.encoders.arrow import answer_schema
 from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import renderers
+from queryengine.manifest import Column
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:

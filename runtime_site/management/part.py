@@ -13,7 +13,7 @@ from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.statedir import prepare_state_dir
+from system.state_directory import prepare_state_dir
 
 
 class PartBase(BaseCommand):

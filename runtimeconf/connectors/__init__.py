@@ -1,7 +1,7 @@
 """
 The connectors that `from:` of a dataset may name, and what each takes.
 
-This room knows how a connector is written in the YAML; how its data is read is `datasets.sources`.
+This room knows how a connector is written in the YAML; how its data is read is `datasources.sources`.
 """
 
 from __future__ import annotations

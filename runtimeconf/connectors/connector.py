@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtimeconf.shapes import ScalarShape
+from runtimeconf.fields import ScalarShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from runtimeconf.connectors.downloads import ALLOW_HTTP, check_credentials
 from runtimeconf.connectors.files import refuse_url
 from runtimeconf.connectors.tables import table_locator
 from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
-from runtimeconf.shapes import Choice, FilePath, Text, UnfitError, parse_host
+from runtimeconf.fields import Choice, FilePath, Text, UnfitError, parse_host
 from runtimeconf.yaml_reader import Scalar
 
 #: Every ADBC driver is loaded by this one.

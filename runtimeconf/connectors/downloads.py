@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Param
 from runtimeconf.connectors.texts import AsText
-from runtimeconf.model import Address
-from runtimeconf.shapes import Choice, Duration, Size, UnfitError, parse_host
+from runtimeconf.fields import Choice, Duration, Size, UnfitError, parse_host
+from system.addresses import Address
 
 #: The longest silence of a server; the whole load has `refresh_timeout`.
 CLIENT_TIMEOUT = Param(name="client_timeout", shape=AsText(Duration("100ms", "1h")))

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Param
-from runtimeconf.shapes import Choice, UnfitError
+from runtimeconf.fields import Choice, UnfitError
 
 #: The format of the files, where their names do not tell it.
 FILE_FORMAT = Param(name="file_format", shape=Choice("parquet", "csv", "json", "ndjson"))

@@ -17,7 +17,7 @@ from runtimeconf.connectors.downloads import (
 )
 from runtimeconf.connectors.files import FILE_FORMAT
 from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
-from runtimeconf.shapes import FilePath, ScalarShape, UnfitError
+from runtimeconf.fields import FilePath, ScalarShape, UnfitError
 from runtimeconf.yaml_reader import Scalar
 
 #: A field name (RFC 9110, 5.1), a colon, and a value of printable ASCII.

@@ -10,7 +10,7 @@ from pathlib import Path
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.files import refuse_url
 from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_place
-from runtimeconf.shapes import FilePath, Text, UnfitError
+from runtimeconf.fields import FilePath, Text, UnfitError
 
 #: A table on the disk does without it.
 _SIGNER = replace(SIGNER, only_for="s3://")

@@ -10,7 +10,7 @@ from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.downloads import ALLOW_HTTP, CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, lacks_tls, parse_origin
 from runtimeconf.connectors.files import FILE_FORMAT
 from runtimeconf.connectors.texts import Credential, Unshown
-from runtimeconf.shapes import Choice, FilePath, ScalarShape, UnfitError
+from runtimeconf.fields import Choice, FilePath, ScalarShape, UnfitError
 from runtimeconf.yaml_reader import Scalar
 
 #: Buckets of other programs, and old ones, have names that S3 gives no more: underscores and capitals.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from runtimeconf.shapes import UnfitError
+from runtimeconf.fields import UnfitError
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 

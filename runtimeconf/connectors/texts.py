@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from runtimeconf.fields import ScalarShape, UnfitError
 from runtimeconf.reading import Place
-from runtimeconf.shapes import ScalarShape, UnfitError
 from runtimeconf.yaml_reader import Node, Scalar
 
 _MAX_CREDENTIAL_LENGTH = 16_384

@@ -10,9 +10,9 @@ from authkeys import access
 from authkeys.credentials import Absent, Presented
 from authkeys.errors import SaltError
 from authkeys.salt import SALT_NAME
-from runtimeconf.errors import StateDirError
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
+from system.errors import StateDirectoryError
 
 KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 
@@ -53,7 +53,7 @@ def test_off_needs_nothing_on_disk(tmp_path: Path) -> None:
 def test_a_state_directory_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
 
-    with pytest.raises(StateDirError):
+    with pytest.raises(StateDirectoryError):
         access.build(config_in(tmp_path))
 
 

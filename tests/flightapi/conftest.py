@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import FINGERPRINTS, Endpoint, serving
 from tests.queryengine.conftest import config_of

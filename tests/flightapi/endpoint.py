@@ -16,8 +16,9 @@ from flightapi.protocol import messages
 from flightapi.protocol.messages import METHODS, pack
 from flightapi.server import FlightServer
 from queryengine.engine import QueryEngine
-from runtimeconf.model import Address, FlightConfig, RuntimeConfig
+from runtimeconf.model import FlightConfig, RuntimeConfig
 from runtimeconf.secret import Secret
+from system.addresses import Address
 from tests.system.harness import K1, K2
 
 PATIENCE_S = 60.0

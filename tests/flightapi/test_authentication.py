@@ -11,7 +11,7 @@ import pytest
 
 from flightapi.authentication import HANDSHAKE, Accepted, Judge
 from flightapi.protocol.messages import METHODS
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import LOCKED, OPEN, Endpoint, Metadata, bearer, serving
 from tests.system.harness import K1, K2, WRONG

@@ -12,7 +12,7 @@ import pytest
 
 from flightapi.call_threads import CallThreads
 from flightapi.protocol.messages import METHODS
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import bearer, serving
 from tests.queryengine.publishing import wait_until

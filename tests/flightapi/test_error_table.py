@@ -6,7 +6,7 @@ import pytest
 from grpc import StatusCode
 
 from authkeys.errors import AuthKeysError
-from datasets.errors import DatasetError, SourceError
+from datasources.errors import DatasetError, SourceError
 from flightapi.error_table import (
     HIDDEN_DETAIL,
     MAX_ENCODED_BYTES,

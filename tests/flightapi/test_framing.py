@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from flightapi.protocol import framing, messages, schemas
-from queryengine.catalog import Column
 from queryengine.encoders import encode, encode_parts, flight
 from queryengine.encoders.parts import joined
 from queryengine.errors import ResourceLimitError
+from queryengine.manifest import Column
 from tests.flightapi.streams import reread
 
 TABLE = pa.table(

@@ -17,7 +17,7 @@ from flightapi import calls
 from flightapi.handshake import MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING, NOTHING
 from flightapi.protocol import messages
 from flightapi.protocol.messages import METHODS
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import OPEN, Answer, Endpoint, Metadata, Refused, bearer, serving
 from tests.queryengine.publishing import wait_until

@@ -10,8 +10,9 @@ import pytest
 import trustme
 
 from flightapi.server import FlightServer
-from queryengine.inprocess import InProcessEngine
-from runtimeconf.model import Address, FlightConfig, RuntimeConfig, TlsConfig
+from queryengine.pool.inprocess import InProcessEngine
+from runtimeconf.model import FlightConfig, RuntimeConfig, TlsConfig
+from system.addresses import Address
 from tests.flightapi.endpoint import OPEN, Endpoint
 
 

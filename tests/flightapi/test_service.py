@@ -16,7 +16,7 @@ import pytest
 from flightapi.protocol import messages
 from flightapi.protocol.messages import METHODS, pack
 from flightapi.service import VERSION
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import (
     FINGERPRINTS,

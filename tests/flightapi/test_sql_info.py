@@ -9,8 +9,8 @@ import pytest
 from flightapi import sql_info
 from flightapi.protocol.messages import enum_values
 from flightapi.sql_info import ServerFacts
-from queryengine.functions import Place, check
-from queryengine.gate import Gate
+from queryengine.gate.functions import Place, check
+from queryengine.gate.gate import Gate
 
 FACTS = ServerFacts(version="1.2.3", handle_timeout_ms=600_000, max_statement_bytes=1_048_576)
 NUMBERS = enum_values("SqlInfo")

@@ -11,9 +11,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from queryengine.catalog import Column
 from queryengine.encoders import encode
 from queryengine.engine import Encoding
+from queryengine.manifest import Column
 from queryengine.values import arrow_projection
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

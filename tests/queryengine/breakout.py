@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runtime_site import gunicorn_engine
-from runtime_site.gunicorn_engine import EngineWorker
-from tests.runtime_site import bare_engine
+from queryengine.pool import gunicorn_worker
+from queryengine.pool.gunicorn_worker import EngineWorker
+from tests.queryengine import bare_engine
 
 _PTRACE_DETACH = 17
 _IO_URING_SETUP = 425
@@ -90,6 +90,6 @@ class BreakoutWorker(EngineWorker):
 
 
 if __name__ == "__main__":
-    options = gunicorn_engine.options
-    gunicorn_engine.options = lambda config: {**options(config), "worker_class": BreakoutWorker}
+    options = gunicorn_worker.options
+    gunicorn_worker.options = lambda config: {**options(config), "worker_class": BreakoutWorker}
     bare_engine.main(*sys.argv[1:])

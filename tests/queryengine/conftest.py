@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig, ViewConfig
 from tests.queryengine.publishing import Publisher
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from queryengine.client import EngineClient
+from queryengine.pool.client import EngineClient
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine.publishing import wait_until
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 _ENGINE = """
 import logging.config, os, sys
-from runtime_site.engine_arbiter import run_engine
+from queryengine.pool.arbiter import run_engine
 from runtime_site.logs import logging_config
 from runtimeconf import handover
 logging.config.dictConfig(logging_config(os.environ))

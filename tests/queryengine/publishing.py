@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from queryengine.catalog import (
+from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
     Column,
     Manifest,

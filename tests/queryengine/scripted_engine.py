@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from queryengine.broker import BROKER_SOCKET, Broker
-from queryengine.frames import FrameDecoder, Kind, decode_json, encode_data, encode_json
-from queryengine.places import ENGINE_SOCKET
+from queryengine.pool.broker import BROKER_SOCKET, Broker
+from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_data, encode_json
+from queryengine.pool.slots import ENGINE_SOCKET
 from runtimeconf.model import QueryConfig
 
 HEADER = encode_json(Kind.HEADER, {"columns": [["a", "INTEGER"]], "content_type": "application/json"})

@@ -11,8 +11,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from queryengine.arrow_parameters import from_arrow
 from queryengine.errors import ParameterError
+from queryengine.execution.arrow_parameters import from_arrow
 
 DAY = "1970-01-01"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from queryengine.broker import SHARE_S, UNSEEN_LOOKS, Broker
-from queryengine.broker_records import MAX_MESSAGE_BYTES
-from queryengine.frames import FrameDecoder, Kind, decode_json, encode_json
+from queryengine.pool.broker import SHARE_S, UNSEEN_LOOKS, Broker
+from queryengine.pool.broker_records import MAX_MESSAGE_BYTES
+from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
 from tests.queryengine.publishing import wait_until
 
@@ -349,7 +349,7 @@ def test_another_key_gets_a_place_that_is_kept(make_bench: Callable[..., Bench])
 def test_each_process_of_a_key_has_its_share_of_places(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    monkeypatch.setattr("queryengine.pool.broker.QUANTUM_S", 0.0)
     bench = make_bench(workers=4, several_keys=False, max_queued=8)
     greedy, modest = bench.client(), bench.client()
     for query_id in "1234":
@@ -388,7 +388,7 @@ def test_a_place_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., 
 def test_a_place_that_does_not_come_back_has_another_called(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker_records.RECALL_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.broker_records.RECALL_S", 60.0)
     bench = make_bench(workers=3, several_keys=False)
     keeper, other = bench.client(), bench.client()
     for query_id in "123":
@@ -408,7 +408,7 @@ def test_a_place_that_does_not_come_back_has_another_called(
 def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    monkeypatch.setattr("queryengine.pool.broker.QUANTUM_S", 0.0)
     bench = make_bench(workers=2, several_keys=False)
     first, second = bench.client(), bench.client()
     first.enter("long")
@@ -444,7 +444,7 @@ def test_a_statement_with_patience_gets_a_place_while_there_are_fewer_than_proce
 def test_of_places_that_move_on_as_many_are_kept_as_processors(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker_records.MOVES_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.broker_records.MOVES_S", 60.0)
     bench = make_bench(workers=6, several_keys=False, processors=2)
     flood, calm = bench.client(), bench.client()
     for query_id in ("1", "2", "3", "long"):
@@ -470,7 +470,7 @@ def test_of_places_that_move_on_as_many_are_kept_as_processors(
 def test_who_has_patience_takes_no_place_of_another_process_that_has_no_more(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.broker.QUANTUM_S", 0.0)
+    monkeypatch.setattr("queryengine.pool.broker.QUANTUM_S", 0.0)
     bench = make_bench(workers=2, several_keys=False, processors=2)
     first, second = bench.client(), bench.client()
     first.enter("1")
@@ -728,7 +728,7 @@ def test_many_long_messages_after_one_another_are_served(make_bench: Callable[..
 
 
 def test_a_client_that_does_not_read_is_dropped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryengine.broker.MAX_UNREAD_BYTES", 100_000)
+    monkeypatch.setattr("queryengine.pool.broker.MAX_UNREAD_BYTES", 100_000)
     deaf, good = bench.client(), bench.client()
     deaf.enter("d", "deaf")
     deaf.enter("e", "more")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from queryengine.cached_engine import READ_AHEAD_BYTES, CachedEngine, remembering
+from queryengine.cache.cached_engine import READ_AHEAD_BYTES, CachedEngine, remembering
 from queryengine.cancellation import CancelSource
-from queryengine.catalog import manifest_path
 from queryengine.engine import ArrowParameters, CacheUse, Encoding, Parameters, Query, QueryEngine
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError, SqlError, StatementNotAllowedError
-from queryengine.functions import UNSTEADY
-from queryengine.inprocess import InProcessEngine
+from queryengine.gate.functions import UNSTEADY
+from queryengine.manifest import manifest_path
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB, ResultsCacheConfig, RuntimeConfig
 from tests.queryengine import engine_tier
 from tests.queryengine.conftest import config_of

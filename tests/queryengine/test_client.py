@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from queryengine import broker_link, client, errors
+from queryengine import errors
 from queryengine.cancellation import CancelSource
-from queryengine.client import ERRORS, ClientResult, EngineClient
 from queryengine.engine import EngineStatus, GatedStatement, Query, QueryEngine
 from queryengine.errors import (
     EngineBusyError,
@@ -25,7 +24,9 @@ from queryengine.errors import (
     QueryTimeoutError,
     SqlError,
 )
-from queryengine.frames import Kind, encode_json
+from queryengine.pool import broker_client, client
+from queryengine.pool.client import ERRORS, ClientResult, EngineClient
+from queryengine.pool.frames import Kind, encode_json
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import END, HEADER, Peer, ScriptedEngine, data, error, one_row
@@ -224,7 +225,7 @@ def test_a_large_statement_reaches_the_worker(setup: Setup, engine: EngineClient
 def test_a_statement_that_fits_no_frame_is_refused(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.frames.MAX_JSON_BYTES", 5000)
+    monkeypatch.setattr("queryengine.pool.frames.MAX_JSON_BYTES", 5000)
 
     with pytest.raises(ParameterError):
         run(engine, "SELECT 1", parameters=["x" * 6000])
@@ -745,7 +746,7 @@ def test_a_silent_engine_is_a_dead_one(setup: Setup, engine: EngineClient, monke
     setup.engine.scripts["endless"] = endless
     held = [run(engine, "endless") for _ in range(2)]
     setup.engine.reports = False
-    monkeypatch.setattr(broker_link, "SILENCE_S", 0.1)
+    monkeypatch.setattr(broker_client, "SILENCE_S", 0.1)
 
     wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
 
@@ -904,7 +905,7 @@ def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
     make_setup: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = make_setup(workers=1, max_queued=10_000)
-    monkeypatch.setattr(broker_link, "SILENCE_S", LONG_S)
+    monkeypatch.setattr(broker_client, "SILENCE_S", LONG_S)
     setup.engine.scripts["SELECT 1" + " " * 992] = one_row
     engine = setup.client()
     with setup.stalled():
@@ -955,7 +956,7 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
 ) -> None:
     before = engine._places.link._connection
     assert before is not None
-    monkeypatch.setattr(broker_link, "_ANSWER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(broker_client, "_ANSWER_TIMEOUT_S", 0.0)
 
     def ask_too_much() -> bool:
         with pytest.raises(EngineUnavailableError):
@@ -964,8 +965,8 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
 
     with setup.stalled():
         wait_until(ask_too_much, within_s=LONG_S)
-        monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
-        monkeypatch.setattr(broker_link.BrokerLink, "is_heard", True)
+        monkeypatch.setattr(broker_client, "SILENCE_S", 0.5)
+        monkeypatch.setattr(broker_client.BrokerLink, "is_heard", True)
         engine._places.link._status_at = time.monotonic() + LONG_S
 
         wait_until(lambda: engine._places.link._connection is not before, within_s=LONG_S)
@@ -980,7 +981,7 @@ def test_a_silent_broker_that_reads_is_given_up_too(
 ) -> None:
     before = engine._places.link._connection
     setup.engine.reports = False
-    monkeypatch.setattr(broker_link, "SILENCE_S", 0.2)
+    monkeypatch.setattr(broker_client, "SILENCE_S", 0.2)
 
     wait_until(lambda: engine._places.link._connection is not before, within_s=LONG_S)
 
@@ -995,7 +996,11 @@ def test_a_fault_of_our_own_ends_no_thread_of_the_link(
         faults.append(1)
         raise ZeroDivisionError
 
-    for owner, name in ((broker_link.BrokerLink, "_take"), (ClientResult, "look"), (broker_link.BrokerLink, "_tick")):
+    for owner, name in (
+        (broker_client.BrokerLink, "_take"),
+        (ClientResult, "look"),
+        (broker_client.BrokerLink, "_tick"),
+    ):
         faults.clear()
         setup.engine.scripts["endless"] = endless
         held = run(engine, "endless", timeout_s=0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queryengine.cached_engine import CachedEngine
+from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import EngineBusyError, QueryCancelledError
 from runtimeconf.model import ResultsCacheConfig

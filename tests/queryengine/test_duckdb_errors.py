@@ -7,7 +7,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from queryengine.duckdb_errors import BY_CLASS, BY_KIND, Fault, fault_of, is_about_parameters, sentence, translate
 from queryengine.errors import (
     EngineUnavailableError,
     QueryError,
@@ -16,6 +15,15 @@ from queryengine.errors import (
     SqlError,
     SqlSyntaxError,
     StatementNotAllowedError,
+)
+from queryengine.execution.duckdb_errors import (
+    BY_CLASS,
+    BY_KIND,
+    Fault,
+    fault_of,
+    is_about_parameters,
+    sentence,
+    translate,
 )
 from runtimeconf.model import QueryConfig
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from queryengine.catalog import Column
 from queryengine.encoders import CONTENT_TYPES, encode
 from queryengine.encoders.arrow import answer_schema
 from queryengine.engine import Encoding
 from queryengine.errors import SqlError
+from queryengine.manifest import Column
 from queryengine.values import TABLE, Carrier, arrow_projection
 from tests.queryengine.answers import answer, connect, from_arrow, result, strict_json
 

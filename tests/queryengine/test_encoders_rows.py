@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.catalog import Column
 from queryengine.encoders import encode, threads
 from queryengine.encoders.rendering import Fragment, value_bytes
 from queryengine.encoders.rows import joined_rows, row_bytes
 from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.engine import Encoding
+from queryengine.manifest import Column
 from tests.queryengine.answers import strict_json
 
 MIXED = tuple(

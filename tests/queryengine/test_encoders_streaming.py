@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from queryengine.catalog import Column
 from queryengine.encoders import CONTENT_TYPES, encode
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, MAX_ROW_BYTES, TEXT_PIECE_BYTES
 from queryengine.engine import Encoding
 from queryengine.errors import ResourceLimitError
+from queryengine.manifest import Column
 from tests.queryengine.answers import pulled, strict_json
 
 A = (Column(name="a", type="BIGINT"),)

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from queryengine.cancellation import CancelSource
-from queryengine.catalog import SNAPSHOT_DIRECTORY
 from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
     ArrowParameters,
@@ -40,7 +39,8 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.inprocess import InProcessEngine
+from queryengine.manifest import SNAPSHOT_DIRECTORY
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine import engine_tier
 from tests.queryengine.asking import ask, fail, rows

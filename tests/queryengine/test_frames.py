@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryengine import frames
-from queryengine.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
+from queryengine.pool import frames
+from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 
 JSON_KINDS = [kind for kind in Kind if kind is not Kind.DATA]
 

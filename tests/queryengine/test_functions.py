@@ -8,10 +8,10 @@ import duckdb
 import pytest
 
 from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
-from queryengine.functions import CALLED_BY_NAME, UNSTEADY, Place, check, judgements, refusal
-from queryengine.gate import Gate
-from queryengine.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
-from queryengine.macros import NAMES, NAMES_OF_DUCKDB
+from queryengine.execution.macros import NAMES, NAMES_OF_DUCKDB
+from queryengine.gate.functions import CALLED_BY_NAME, UNSTEADY, Place, check, judgements, refusal
+from queryengine.gate.gate import Gate
+from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
 
 
 def of_the_engine() -> set[tuple[str, str]]:

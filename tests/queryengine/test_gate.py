@@ -24,8 +24,8 @@ from queryengine.errors import (
     StatementError,
     StatementNotAllowedError,
 )
-from queryengine.gate import Gate
-from queryengine.inprocess import InProcessEngine
+from queryengine.gate.gate import Gate
+from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.conftest import MakeEngine
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.statements import DECLARED, READS, REFUSED, TABLES, VIEWS

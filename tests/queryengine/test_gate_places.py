@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queryengine.errors import StatementError
-from queryengine.gate import Gate
+from queryengine.gate.gate import Gate
 
 _FILE = Path(__file__).parent / "data" / "places.txt"
 PLACES = [line for line in _FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("# ")]

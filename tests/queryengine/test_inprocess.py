@@ -15,7 +15,7 @@ import pytest
 
 from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, ParameterError, QueryError, QueryTimeoutError, SqlError
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from tests.queryengine.asking import ask, fail, rows
 from tests.queryengine.conftest import MakeEngine
@@ -70,7 +70,7 @@ L10 = """
 import sys
 from pathlib import Path
 from queryengine.engine import Query
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 
 def resident_mib():
@@ -184,7 +184,7 @@ def test_an_encoder_that_fails_is_an_error_of_this_room(
         yield (b"[",)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("queryengine.inprocess.encode_parts", broken)
+    monkeypatch.setattr("queryengine.pool.inprocess.encode_parts", broken)
 
     with pytest.raises(QueryError, match="could not be encoded"):
         ask(engine, "SELECT 1")

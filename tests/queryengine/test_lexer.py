@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlSyntaxError
-from queryengine.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS, Kind, lower, scan
+from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS, Kind, lower, scan
 
 #: What text is made of where lexers disagree.
 FRAGMENTS = (

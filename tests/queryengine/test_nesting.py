@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from queryengine import macros
-from queryengine.client import EngineClient
 from queryengine.errors import StatementError
+from queryengine.execution import macros
+from queryengine.pool.client import EngineClient
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
 from tests.queryengine.engine_tier import running

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryengine.lexer import Kind, scan
-from queryengine.normal_form import normal_form
+from queryengine.gate.lexer import Kind, scan
+from queryengine.gate.normal_form import normal_form
 from tests.queryengine.statements import READS
 
 GAPS = st.sampled_from(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from queryengine.errors import ParameterError
-from queryengine.parameters import MAX_DEPTH, MAX_PARAMETERS, bind
+from queryengine.execution.parameters import MAX_DEPTH, MAX_PARAMETERS, bind
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementNotAllowedError
-from queryengine.parse_tree import _EXPRESSIONS, _NODES, Reading, decode
+from queryengine.gate.parse_tree import _EXPRESSIONS, _NODES, Reading, decode
 from tests.queryengine.statements import DECLARED, READS
 
 

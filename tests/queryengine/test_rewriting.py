@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlSyntaxError
-from queryengine.lexer import Scan, scan
-from queryengine.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values, with_windows_used
+from queryengine.gate.lexer import Scan, scan
+from queryengine.gate.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values, with_windows_used
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from queryengine.cancellation import Interruption
-from queryengine.catalog import Column, Manifest, read_manifest, snapshot_path
 from queryengine.engine import GatedStatement, Parameters
 from queryengine.errors import (
     EngineUnavailableError,
@@ -20,10 +19,11 @@ from queryengine.errors import (
     SqlError,
     StatementNotAllowedError,
 )
-from queryengine.gate import Gate
-from queryengine.long_answers import BATCH_BYTES, VECTOR_ROWS
-from queryengine.session import BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
-from queryengine.views import gate_views
+from queryengine.execution.session import BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
+from queryengine.execution.streamed_results import BATCH_BYTES, VECTOR_ROWS
+from queryengine.execution.views import gate_views
+from queryengine.gate.gate import Gate
+from queryengine.manifest import Column, Manifest, read_manifest, snapshot_path
 from tests.queryengine.conftest import MakeConfig
 from tests.queryengine.publishing import Publisher
 
@@ -182,7 +182,7 @@ def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
 def test_the_next_answer_to_a_long_statement_has_larger_batches(
     open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.long_answers.FAST_ROWS_PER_S", 0)
+    monkeypatch.setattr("queryengine.execution.streamed_results.FAST_ROWS_PER_S", 0)
     publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(200000) t(i)")
     session = open_session()
 
@@ -209,7 +209,7 @@ def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession
 def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
     open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.long_answers.FAST_ROWS_PER_S", 0)
+    monkeypatch.setattr("queryengine.execution.streamed_results.FAST_ROWS_PER_S", 0)
     session = open_session()
 
     for value in (1, 2):
@@ -280,8 +280,8 @@ def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) 
 
 
 def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryengine.session._MOST_BOUND", 2)
-    monkeypatch.setattr("queryengine.session._SHARED_S", 3600.0)
+    monkeypatch.setattr("queryengine.execution.session._MOST_BOUND", 2)
+    monkeypatch.setattr("queryengine.execution.session._SHARED_S", 3600.0)
     session = open_session()
     for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
         assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
@@ -382,7 +382,7 @@ def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypa
     table(run(session, "SELECT 1"))
     (old,) = session._idle
     begun_s = old.begun_s or 0.0
-    monkeypatch.setattr("queryengine.session.time.monotonic", lambda: begun_s + 1.5)
+    monkeypatch.setattr("queryengine.execution.session.time.monotonic", lambda: begun_s + 1.5)
 
     reader = run(session, "SELECT 2")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from queryengine.gate import Gate
-from queryengine.views import gate_views, order_views
+from queryengine.execution.views import gate_views, order_views
+from queryengine.gate.gate import Gate
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import ViewConfig
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from queryengine.engine import Encoding, Query
-from queryengine.frames import FrameDecoder, Kind, encode_data, encode_json
-from queryengine.inprocess import InProcessEngine
-from queryengine.worker import GRACE_S as REAL_GRACE_S
-from queryengine.worker import SPARE_BYTES
+from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
+from queryengine.pool.inprocess import InProcessEngine
+from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
+from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
+from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running
 from tests.queryengine.conftest import MakeEngine
 from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
-from tests.runtime_site.bare_engine import GRACE_S, Answer, Engine, receive, running
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 #: DuckDB does not look at its interrupt flag before this is done, which takes minutes.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queryengine.worker_state import WorkerState, read_state, write_state
+from queryengine.pool.worker_state import WorkerState, read_state, write_state
 
 
 @pytest.fixture

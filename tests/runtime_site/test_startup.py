@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 import authkeys.state
-import datasets.state
+import datasources.state
 import queryengine.state
 import runtimeconf.state
-from datasets.errors import DatasetsUnavailableError, StateDirectoryError
-from datasets.lock import StateLock
+from datasources.errors import DatasetsUnavailableError
 from queryengine.errors import EngineUnavailableError
 from runtime_site import startup
 from runtimeconf.loader import load
 from runtimeconf.secret import Secret
+from system.errors import StateDirectoryError
+from system.lock import StateLock
 
 KEY = "key-4Qw8Zr2Vb6Nm1Xc5Lp9Kj3Hg7Fd0Sa"
 
@@ -57,14 +58,14 @@ def test_a_runtime_starts_and_stops(configured: Path) -> None:
     runtime = startup.Runtime(startup.checked_config(), exclusive=True)
 
     assert queryengine.state.get_engine().is_alive()
-    assert datasets.state.get_datasets().is_loaded()
-    runtime.cancel_statements()
+    assert datasources.state.get_datasets().is_loaded()
+    queryengine.state.cancel_statements()
     runtime.stop()
     runtime.stop()
     with pytest.raises(EngineUnavailableError):
         queryengine.state.get_engine()
     with pytest.raises(DatasetsUnavailableError):
-        datasets.state.get_datasets()
+        datasources.state.get_datasets()
 
 
 @pytest.mark.parametrize(("hard", "warnings"), [(62, 0), (61, 1)])

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.datasets.support import wait_for
+from tests.datasources.support import wait_for
 from tests.system.processes import is_stopped
 
 #: What a supervisor runs in: it reads its parts and its settings from its argument.

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from runtimeconf import handover
 from runtimeconf.model import (
     AccelerationConfig,
-    Address,
     AuthConfig,
     DatasetConfig,
     FlightConfig,
@@ -31,6 +30,7 @@ from runtimeconf.model import (
     ViewConfig,
 )
 from runtimeconf.secret import Secret
+from system.addresses import Address
 
 TEXTS = st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=20)
 NUMBERS = st.integers(min_value=0, max_value=2**62)

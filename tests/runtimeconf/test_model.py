@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
-from runtimeconf.model import Address, AuthConfig, DatasetConfig
+from runtimeconf.model import AuthConfig, DatasetConfig
 from runtimeconf.secret import Secret
+from system.addresses import Address
 
 
 @pytest.mark.parametrize(("host", "text"), [("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1"), ("a.b", "a.b:1")])

@@ -16,7 +16,6 @@ from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import (
     AccelerationConfig,
-    Address,
     DatasetConfig,
     FlightConfig,
     HttpConfig,
@@ -29,6 +28,7 @@ from runtimeconf.model import (
 )
 from runtimeconf.references import MalformedReferenceError
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields, field_paths, paths_by_name
+from system.addresses import Address
 from tests.runtimeconf.texts import KEY, Fault, Faults, Load, with_keys
 
 NO_SNOWFLAKE = f"the connector snowflake is not supported, known here are: {', '.join(CONNECTORS)}"

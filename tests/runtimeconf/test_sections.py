@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from runtimeconf.fields import Section
 from runtimeconf.model import AccelerationConfig, FlightConfig
 from runtimeconf.schema import ROOT
-from runtimeconf.shapes import Section
 from tests.runtimeconf.test_documents import ROWS
 from tests.runtimeconf.texts import Fault, Faults, Load
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 import authkeys.state
-import datasets.state
+import datasources.state
 import queryengine.state
 import runtimeconf.state
 from authkeys.access import build
-from datasets.service import DatasetService
-from queryengine.inprocess import InProcessEngine
+from datasources.refresh.service import DatasetService
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.sqlapi.harness import K1, K2
@@ -68,7 +68,7 @@ def engine(config: RuntimeConfig, service: DatasetService) -> Iterator[InProcess
 def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEngine) -> Iterator[RuntimeConfig]:
     """The runtime with everything running, authentication on."""
     with running_on(config):
-        datasets.state.set_datasets(service)
+        datasources.state.set_datasets(service)
         queryengine.state.set_engine(engine)
         yield config
 
@@ -91,7 +91,7 @@ def auth_off(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
 def running_on(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
     """Make *config* the one of this process, with the key set it asks for; nothing else is started."""
     queryengine.state.set_engine(None)
-    datasets.state.set_datasets(None)
+    datasources.state.set_datasets(None)
     runtimeconf.state.set_config(config)
     authkeys.state.set_access(build(config))
     try:
@@ -100,4 +100,4 @@ def running_on(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
         runtimeconf.state.set_config(None)
         authkeys.state.set_access(None)
         queryengine.state.set_engine(None)
-        datasets.state.set_datasets(None)
+        datasources.state.set_datasets(None)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import queryengine.state
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from sqlapi.errors import AnswerCutError
 from tests.sqlapi.harness import K1, K2, WITH_KEY, Answer, Header, begin, call, environ_of, sql

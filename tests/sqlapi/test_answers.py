@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import queryengine.state
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from sqlapi.answers import READ_AHEAD_BYTES
-from tests.datasets.support import wait_for
+from tests.datasources.support import wait_for
 from tests.sqlapi.harness import WITH_KEY, begin, call, environ_of, sql
 
 pytestmark = pytest.mark.usefixtures("runtime")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rest_framework.permissions import AllowAny
 
+from httpserver.refusals import REFUSALS
 from runtime_site import logs
-from runtime_site.refusals import REFUSALS
 from sqlapi.error_table import INTERNAL_CODE, STATUSES
 from sqlapi.negotiation import OFFERS
 from sqlapi.problems import COMMON_HEADERS

@@ -8,20 +8,22 @@ from typing import Any
 import pytest
 
 import authkeys.errors
-import datasets.errors
+import datasources.errors
 import queryengine.errors
 import runtimeconf.errors
 import sqlapi.errors
+import system.errors
 from runtimeconf.errors import ConfigError, ConfigFault
 from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, STATUSES, code_of, refusal_of
 
-ROOMS = [queryengine, datasets, authkeys, runtimeconf, sqlapi]
+ROOMS = [queryengine, datasources, authkeys, runtimeconf, sqlapi, system]
 BASES = [
     queryengine.errors.QueryError,
-    datasets.errors.DatasetError,
+    datasources.errors.DatasetError,
     authkeys.errors.AuthKeysError,
     runtimeconf.errors.RuntimeConfError,
     sqlapi.errors.SqlApiError,
+    system.errors.StateDirectoryError,
 ]
 
 
@@ -68,9 +70,9 @@ def test_codes_name_one_kind_of_error_each() -> None:
         (queryengine.errors.ResourceLimitError("full"), 507, "resource_limit", {}),
         (queryengine.errors.EngineBusyError(7), 503, "engine_busy", {"Retry-After": "7"}),
         (queryengine.errors.EngineUnavailableError("not yet"), 503, "engine_unavailable", {"Retry-After": "1"}),
-        (datasets.errors.UnknownDatasetError("x"), 404, "dataset_not_found", {}),
-        (datasets.errors.AccelerationDisabledError("x"), 400, "acceleration_disabled", {}),
-        (datasets.errors.DatasetsUnavailableError(), 503, "datasets_unavailable", {"Retry-After": "1"}),
+        (datasources.errors.UnknownDatasetError("x"), 404, "dataset_not_found", {}),
+        (datasources.errors.AccelerationDisabledError("x"), 400, "acceleration_disabled", {}),
+        (datasources.errors.DatasetsUnavailableError(), 503, "datasets_unavailable", {"Retry-After": "1"}),
         (authkeys.errors.AccessNotBuiltError(), 503, "authentication_unavailable", {"Retry-After": "1"}),
         (sqlapi.errors.MethodNotAllowedError(["GET", "HEAD"]), 405, "method_not_allowed", {"Allow": "GET, HEAD"}),
         (sqlapi.errors.ContentEncodingError(), 415, "unsupported_content_encoding", {"Accept-Encoding": "identity"}),
@@ -93,8 +95,8 @@ def test_what_is_our_own_fault_says_nothing(tmp_path: Any) -> None:
     for error, code in [
         (config_error(tmp_path), "configuration_error"),
         (authkeys.errors.SaltError(f"{tmp_path}"), "key_salt_error"),
-        (datasets.errors.SnapshotError(f"{tmp_path}"), "snapshot_error"),
-        (datasets.errors.SchemaChangedError(f"{tmp_path}"), "schema_changed"),
+        (datasources.errors.SnapshotError(f"{tmp_path}"), "snapshot_error"),
+        (datasources.errors.SchemaChangedError(f"{tmp_path}"), "schema_changed"),
         (ValueError(f"{tmp_path}"), INTERNAL_CODE),
         (KeyError("code"), INTERNAL_CODE),
     ]:

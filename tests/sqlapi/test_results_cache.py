@@ -11,9 +11,9 @@ import pytest
 from rest_framework.test import APIClient
 
 import queryengine.state
-from queryengine.cached_engine import remembering
+from queryengine.cache.cached_engine import remembering
 from queryengine.engine import CacheUse
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import ResultsCacheConfig, RuntimeConfig
 from sqlapi.cache_control import cache_use
 from tests.sqlapi.harness import K1, K2, WRONG, Answer, sql

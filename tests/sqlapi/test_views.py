@@ -17,13 +17,13 @@ import pyarrow.ipc
 import pytest
 from rest_framework.test import APIClient
 
-import datasets.state
+import datasources.state
 import queryengine.state
-from datasets.control import DatasetState, RefreshRun
-from datasets.service import DatasetService
-from queryengine.client import EngineClient
+from datasources.control import DatasetState, RefreshRun
+from datasources.refresh.service import DatasetService
 from queryengine.errors import QueryTimeoutError
-from queryengine.inprocess import InProcessEngine
+from queryengine.pool.client import EngineClient
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import ScriptedEngine
@@ -37,7 +37,7 @@ REFRESH = "/v1/datasets/orders/acceleration/refresh"
 
 def test_health_needs_neither_engine_nor_data() -> None:
     queryengine.state.set_engine(None)
-    datasets.state.set_datasets(None)
+    datasources.state.set_datasets(None)
 
     answer = call("GET", "/health")
 
@@ -56,7 +56,7 @@ def test_not_ready(missing: str) -> None:
     if missing != "datasets":
         queryengine.state.set_engine(None)
     if missing != "engine":
-        datasets.state.set_datasets(None)
+        datasources.state.set_datasets(None)
 
     answer = call("GET", "/v1/ready")
 
@@ -234,7 +234,7 @@ def test_status_as_csv() -> None:
 
 def test_status_while_it_starts() -> None:
     queryengine.state.set_engine(None)
-    datasets.state.set_datasets(None)
+    datasources.state.set_datasets(None)
 
     assert status_of_components() == {
         "http": "Ready",
@@ -269,7 +269,7 @@ def _in(config: RuntimeConfig, directory: str) -> RuntimeConfig:
 
 
 def test_status_before_the_first_load() -> None:
-    datasets.state.set_datasets(Unloaded())
+    datasources.state.set_datasets(Unloaded())
 
     assert status_of_components()["refresh"] == "Initializing"
     assert call("GET", "/v1/ready").status == 503
@@ -292,7 +292,7 @@ class Unloaded:
 
 
 def test_what_nobody_foresaw_is_500_and_says_nothing() -> None:
-    datasets.state.set_datasets(Unloaded())
+    datasources.state.set_datasets(Unloaded())
 
     answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
 
@@ -349,7 +349,7 @@ def test_datasets_as_csv() -> None:
 
 
 def test_datasets_without_a_refresher_are_503() -> None:
-    datasets.state.set_datasets(None)
+    datasources.state.set_datasets(None)
 
     for answer in (
         call("GET", "/v1/datasets", WITH_KEY),

@@ -15,7 +15,7 @@ from statistics import median
 import httpx
 import pytest
 
-from queryengine.worker import SPARE_BYTES
+from queryengine.pool.worker import SPARE_BYTES
 from tests.system.harness import K1, K2, NO_ROOTS, Server, example_config, free_port, wait_for
 from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
 

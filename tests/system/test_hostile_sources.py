@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtimeconf.model import GIB, MIB
-from tests.datasets.hostile import Parquet, gzip_bomb, sparse
+from tests.datasources.hostile import Parquet, gzip_bomb, sparse
 from tests.system.harness import K1, Server, example_config, free_port, wait_for
 from tests.system.test_data import CHECKSUM, OLD, REFRESH, post
 

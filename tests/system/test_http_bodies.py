@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runtime_site.gevent_web import HEAD_TIMEOUT_S
+from httpserver.gevent_worker import HEAD_TIMEOUT_S
 from tests.system.harness import K1, MODES, NO_ROOTS, PATIENCE_S, Mode, Server, raw_request, status_of, wait_for
 from tests.system.processes import family
 

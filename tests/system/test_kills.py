@@ -20,7 +20,7 @@ import duckdb
 import httpx
 import pytest
 
-from queryengine.catalog import read_manifest
+from queryengine.manifest import read_manifest
 from tests.system.harness import PATIENCE_S, Server, example_config, free_port, wait_for
 from tests.system.processes import family
 

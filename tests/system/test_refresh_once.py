@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queryengine.catalog import read_manifest
+from queryengine.manifest import read_manifest
 from tests.system.harness import PATIENCE_S, PYTHON, REPOSITORY, example_config, free_port, wait_for, write_orders
 
 

@@ -8,9 +8,9 @@ import select
 import time
 from typing import Any
 
-from datasets.errors import DatasetError
-from datasets.remote import RemoteDatasets
-from runtime_site import engine_arbiter
+from datasources.errors import DatasetError
+from datasources.refresh.remote import RemoteDatasets
+from queryengine.pool import arbiter
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
 
@@ -33,7 +33,7 @@ class Command(PartBase):
             os.close(extra["verified"])
         else:
             _wait_for_refresh(config)
-        engine_arbiter.run_engine(config, several_keys=extra["several_keys"])
+        arbiter.run_engine(config, several_keys=extra["several_keys"])
 
 
 def _wait_for_refresh(config: RuntimeConfig) -> None:

@@ -9,16 +9,15 @@ import time
 from typing import Any
 
 import authkeys.state
-from datasets.errors import StateDirectoryError
-from datasets.lock import FLIGHT_LOCK_NAME, StateLock
 from flightapi.server import FlightServer
-from queryengine.client import EngineClient
-from queryengine.process_limits import give_memory_back
-from runtime_site import parts
-from runtime_site.descriptors import raise_soft_limit
+from queryengine.pool.client import EngineClient
 from runtime_site.management.part import PartBase
-from runtime_site.ports import wait_until_bindable
 from runtimeconf.model import RuntimeConfig
+from system.descriptors import raise_soft_limit
+from system.errors import StateDirectoryError
+from system.lock import FLIGHT_LOCK_NAME, PREDECESSOR_WAIT_S, StateLock
+from system.ports import wait_until_bindable
+from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class Command(PartBase):
         """Serve until SIGTERM or SIGINT, then finish what has begun."""
         if not config.flight.enabled:
             raise OSError("runtime.flight is not enabled.")
-        deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
+        deadline = time.monotonic() + PREDECESSOR_WAIT_S
         wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
         engine = EngineClient(config)

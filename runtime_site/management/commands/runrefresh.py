@@ -12,15 +12,15 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from datasets.errors import UnknownDatasetError
-from datasets.loader import LoaderProcess
-from datasets.refresher import MAX_LOADS
-from datasets.service import DatasetService, load_once
-from datasets.snapshots import SnapshotBuilder
-from queryengine.client import EngineClient
-from queryengine.process_limits import give_memory_back
+from datasources.errors import UnknownDatasetError
+from datasources.refresh.loader import LoaderProcess
+from datasources.refresh.refresher import MAX_LOADS
+from datasources.refresh.service import DatasetService, load_once
+from datasources.snapshots.snapshot import SnapshotBuilder
+from queryengine.pool.client import EngineClient
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
+from system.process_limits import give_memory_back
 
 #: Seconds between two looks at what a signal has set, should it have come to another thread.
 _LOOK_S = 1.0

@@ -14,8 +14,8 @@ from django.core.management.commands import runserver
 from runtime_site import startup
 from runtime_site.development_server import DevelopmentServer
 from runtime_site.management.config_option import add_config_option, use_config
-from runtime_site.parts import PREDECESSOR_WAIT_S
-from runtime_site.ports import wait_until_bindable
+from system.lock import PREDECESSOR_WAIT_S
+from system.ports import wait_until_bindable
 
 
 class Command(runserver.Command):

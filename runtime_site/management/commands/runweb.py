@@ -13,13 +13,16 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
-import datasets.state
+import datasources.state
 import queryengine.state
-from runtime_site import gunicorn_web, parts, supervisor
+from httpserver import gunicorn_server
+from runtime_site import parts, supervisor
 from runtime_site.management.part import PartBase
-from runtime_site.ports import wait_until_bindable
 from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
+from system.lock import PREDECESSOR_WAIT_S
+from system.ports import wait_until_bindable
+from system.sharing import share_what_is_loaded
 
 #: gunicorn's codes for an address it cannot have and an application it cannot load: no other try would help.
 _HOPELESS = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
@@ -33,12 +36,12 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers; it ends the process."""
-        wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + parts.PREDECESSOR_WAIT_S)
+        wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
         try:
-            arbiter = gunicorn_web.WebArbiter(_Web(config, extra))
+            arbiter = gunicorn_server.WebArbiter(_Web(config, extra))
             # What each worker needs of it, and what has neither threads nor sockets, is loaded once.
             import_module("rest_framework.views")
-            parts.share_what_is_loaded()
+            share_what_is_loaded()
             arbiter.run()
         except SystemExit as error:
             sys.exit(parts.CANNOT_START if error.code in _HOPELESS else error.code)
@@ -53,21 +56,21 @@ class _Web(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        for name, value in gunicorn_web.web_options(self._config).items():
+        for name, value in gunicorn_server.web_options(self._config).items():
             self.cfg.set(name, value)
 
     def load(self) -> Any:
         """Connect this worker with the other parts; gevent has replaced threads and sockets by now."""
         # Imported here: what it makes at its import is then made of gevent's threads and sockets.
-        from datasets.remote import RemoteDatasets  # noqa: PLC0415
-        from queryengine.cached_engine import remembering  # noqa: PLC0415
-        from queryengine.client import EngineClient  # noqa: PLC0415
+        from datasources.refresh.remote import RemoteDatasets  # noqa: PLC0415
+        from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
+        from queryengine.pool.client import EngineClient  # noqa: PLC0415
         from sqlapi.handler import ApiHandler  # noqa: PLC0415
 
         engine = remembering(EngineClient(self._config), self._config)
         atexit.register(engine.close)
         queryengine.state.set_engine(engine)
-        datasets.state.set_datasets(RemoteDatasets(self._config))
+        datasources.state.set_datasets(RemoteDatasets(self._config))
         if self._ready is not None:
             threading.Thread(target=_tell_when_ready, args=[self._ready], name="ready", daemon=True).start()
         return ApiHandler()

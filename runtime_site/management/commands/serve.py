@@ -13,15 +13,16 @@ from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
 from authkeys.access import Access
-from datasets.errors import StateDirectoryError
-from datasets.lock import SUPERVISOR_LOCK_NAME, StateLock
-from queryengine.process_limits import give_memory_back
+from httpserver.gunicorn_server import web_workers
 from runtime_site import parts, startup
 from runtime_site.management.config_option import add_config_option, use_config
-from runtime_site.ports import wait_until_bindable
 from runtime_site.supervisor import PartCommand, Supervisor
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+from system.errors import StateDirectoryError
+from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
+from system.ports import wait_until_bindable
+from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Command(BaseCommand):
             if handed is None:
                 _begin_anew(options["config"])
             config, extra = handed
-            deadline = time.monotonic() + parts.PREDECESSOR_WAIT_S
+            deadline = time.monotonic() + PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
             wait_until_bindable(config.http.bind, "runtime.http.bind", deadline)
             if config.flight.enabled:
@@ -171,7 +172,7 @@ class _Parts:
             self._ready_workers += os.eventfd_read(self._ready)
         except BlockingIOError:
             return False
-        return self._ready_workers >= parts.web_workers()
+        return self._ready_workers >= web_workers()
 
     def _command(self, name: parts.PartName, **events: int) -> PartCommand:
         descriptor = parts.hand_over(name, self._config, self._who, supervisor=os.getpid(), **events)

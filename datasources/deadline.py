@@ -1,0 +1,88 @@
+"""What ends a load before it is done: its time is up, or the runtime stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import duckdb
+
+from datasources.errors import INTERRUPTED, SnapshotError
+
+#: Seconds between two looks at the clock while the engine works: an interrupt sent between two statements is lost.
+_LOOK_S = 0.05
+
+
+class Deadline:
+    """
+    The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
+
+    Of a load that has begun in another process, *left_s* is what is left of its limit.
+
+    Long work in Python calls `check`; work inside the engine runs under `guard`.
+    """
+
+    def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
+        self.limit_s = limit_s
+        self._stop = stop
+        self._end = time.monotonic() + (limit_s if left_s is None else left_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the time is up; below 0 when it is."""
+        return self._end - time.monotonic()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the runtime stops."""
+        return self._stop.is_set()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the load must end now."""
+        return self.stopped or self.left_s <= 0
+
+    def check(self) -> None:
+        """
+        Raise when the load must end.
+
+        Raises:
+            SnapshotError: The time is up, or the runtime stops.
+        """
+        if self.stopped:
+            raise SnapshotError(INTERRUPTED)
+        if self.left_s <= 0:
+            raise SnapshotError(f"The load was stopped after {self.limit_s:g} s, the refresh_timeout of the dataset.")
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*, or until the runtime stops; then `check`."""
+        self._stop.wait(seconds)
+        self.check()
+
+    @contextmanager
+    def guard(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """
+        Interrupt what *connection* runs as soon as the load must end.
+
+        Raises:
+            SnapshotError: It was interrupted.
+        """
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(_LOOK_S):
+                if self.passed:
+                    connection.interrupt()
+
+        watcher = threading.Thread(target=watch, name="load-deadline", daemon=True)
+        watcher.start()
+        try:
+            yield
+        except duckdb.InterruptException:
+            self.check()
+            raise
+        finally:
+            done.set()
+            watcher.join()

@@ -1,0 +1,171 @@
+"""
+`refresh_mode: append`: what is newer than what is served is added to it.
+
+Newer is a row whose `time_column` is greater than the greatest that is served. A null, NaN or infinite time is neither
+newer than another nor a measure for others: the first load takes such rows, later ones leave them out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from datasources.loading.columns import columns_of, find_column
+from datasources.sources.source import Bound, Value
+from datasources.sql import identifier, literal
+from queryengine.manifest import Column
+from runtimeconf.model import DatasetConfig, RefreshMode
+
+#: The types whose values are in an order that can be one of time. Not texts: '10' would be older than '9'.
+_ORDERED = re.compile(
+    r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|DATE"
+    r"|TIMESTAMP(?:_S|_MS|_NS)?|TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ_NS"
+)
+#: Those of them that have values beyond all others.
+_UNBOUNDED = re.compile(r"FLOAT|DOUBLE|DATE|TIMESTAMP.*")
+
+#: For a source, a value that is not greater than the greatest, in a type that Python has. Nanoseconds are cut.
+_HINTS = {
+    "TIMESTAMP_NS": "{}::TIMESTAMP - INTERVAL 1 MICROSECOND",
+    "TIMESTAMP WITH TIME ZONE": "{} AT TIME ZONE 'UTC'",
+    "TIMESTAMPTZ_NS": "({}::TIMESTAMPTZ AT TIME ZONE 'UTC') - INTERVAL 1 MICROSECOND",
+}
+
+#: What a file system says that cannot copy by itself.
+_CANNOT_COPY = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV})
+_COPY_BYTES = 64 * 1024 * 1024
+
+
+def time_column_of(dataset: DatasetConfig) -> str | None:
+    """Return the `time_column` that refreshes of *dataset* go by; None when each of them replaces all rows."""
+    acceleration = dataset.acceleration
+    return dataset.time_column if acceleration.enabled and acceleration.refresh_mode == "append" else None
+
+
+def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
+    """
+    Return *dataset* as a load in *mode* takes it; None: as declared.
+
+    A full load of a dataset that is appended to otherwise still has to keep its time.
+    """
+    if mode != "append" or dataset.acceleration.refresh_mode == "append":
+        return dataset
+    return replace(dataset, acceleration=replace(dataset.acceleration, refresh_mode="append"))
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The greatest time that is served: of *column*, as a *literal* of the engine, and as a *hint* for sources."""
+
+    column: Column
+    literal: str
+    hint: Value | None
+
+    @property
+    def condition(self) -> str:
+        """What is true of newer rows, as SQL."""
+        newer = f"{identifier(self.column.name)} > {self.literal}"
+        return f"{newer} AND {_finite(self.column)}" if _UNBOUNDED.fullmatch(self.column.type) else newer
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """What is true of newer rows, for a source."""
+        return () if self.hint is None else (Bound(self.column.name.lower(), ">", self.hint),)
+
+
+def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Column:
+    """
+    Return the `time_column` among the *columns* of the source.
+
+    Raises:
+        SourceError: It is not there, or has no order.
+    """
+    wanted = str(dataset.time_column)
+    column = find_column(wanted, columns)
+    if column is None:
+        raise SourceError(f"The source of {dataset.name} has no column '{wanted}', which is to be its time_column.")
+    if _ORDERED.fullmatch(column.type) is None:
+        raise SourceError(
+            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: newer rows can be told by a "
+            "number, a date or a timestamp."
+        )
+    return column
+
+
+def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Column]) -> None:
+    """
+    See that a `refresh_sql` leaves the time of the source among its *columns*.
+
+    Raises:
+        SourceError: It does not.
+    """
+    column = find_column(of_source.name, columns)
+    if column is None or column.type != of_source.type:
+        raise SourceError(
+            f"The refresh_sql of {dataset.name} must keep the time_column '{of_source.name}' as it is "
+            f"({of_source.type:.80}): the next refresh tells by it which rows are newer."
+        )
+
+
+def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> Watermark | None:
+    """
+    Return the greatest time in *table*, which is quoted, None when it has none.
+
+    The time zone of *connection* is UTC; *name* is the `time_column`.
+
+    Raises:
+        duckdb.Error: It cannot be read.
+    """
+    column = find_column(name, columns_of(connection, table))
+    if column is None:
+        return None
+    quoted = identifier(column.name)
+    finite = f"FILTER ({_finite(column)})" if _UNBOUNDED.fullmatch(column.type) else ""
+    as_hint = _HINTS.get(column.type, "{}").format("m")
+    row = connection.execute(
+        f"SELECT m::VARCHAR, {as_hint} FROM (SELECT max({quoted}) {finite} AS m FROM {table})"  # noqa: S608 - quoted by us
+    ).fetchone()
+    if row is None or row[0] is None:
+        return None
+    text, value = row
+    if isinstance(value, datetime) and column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
+        value = value.replace(tzinfo=UTC)
+    # What is before the year 1 or after 9999 is none for Python.
+    hint = value if isinstance(value, int | float | Decimal | date) else None
+    return Watermark(column, f"CAST({literal(text)} AS {column.type})", hint)
+
+
+def copy(source: Path, target: Path, deadline: Deadline) -> None:
+    """
+    Copy a file to one that is not there yet; a file system that can share the blocks does.
+
+    Raises:
+        OSError: It cannot be read or written.
+        SnapshotError: *deadline* passed.
+    """
+    with source.open("rb", buffering=0) as old, target.open("xb", buffering=0) as new:
+        try:
+            while os.copy_file_range(old.fileno(), new.fileno(), _COPY_BYTES):
+                deadline.check()
+        except OSError as exc:
+            if exc.errno not in _CANNOT_COPY:
+                raise
+            shutil.copyfileobj(old, new)
+
+
+def _finite(column: Column) -> str:
+    """Say, as SQL, that a time of *column*, of a type that has infinite ones, is not one of these."""
+    # The engine lacks this one function for this one type; the coarser type has the same infinities.
+    coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
+    return f"isfinite({identifier(column.name)}{coarser})"

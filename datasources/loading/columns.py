@@ -1,0 +1,75 @@
+"""The columns of a table, and what it means when they are others than before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+
+from datasources.errors import SchemaChangedError, SourceError
+from queryengine.manifest import Column
+
+#: What one dataset may have. Each column takes memory in every engine worker, and the manifest names them all.
+MAX_COLUMNS = 10_000
+#: And the characters of their names and types together, which a nested type can have more of than of columns.
+MAX_SCHEMA_LENGTH = 2_000_000
+
+
+def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
+    """Return the columns of *table*, which is quoted, or of a SELECT, in their order."""
+    rows = connection.execute(f"DESCRIBE {table}").fetchall()
+    return tuple(Column(name=row[0], type=row[1]) for row in rows)
+
+
+def find_column(name: str, columns: Sequence[Column]) -> Column | None:
+    """Return the one of *columns* that *name* means, whatever the case of its letters, of all alphabets."""
+    return next((column for column in columns if column.name.lower() == name.lower()), None)
+
+
+def count_of(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    """Return the number of rows of *table*, which is quoted."""
+    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a quoted name of the YAML
+    return int(row[0]) if row else 0
+
+
+def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
+    """
+    Refuse more *columns* than a dataset may have.
+
+    Raises:
+        SourceError: They are too many, or their names and types too long.
+    """
+    if len(columns) > MAX_COLUMNS:
+        raise SourceError(f"The source of {dataset} has {len(columns)} columns: a dataset has at most {MAX_COLUMNS}.")
+    length = sum(len(column.name) + len(column.type) for column in columns)
+    if length > MAX_SCHEMA_LENGTH:
+        raise SourceError(
+            f"The names and types of the columns of {dataset} have {length} characters: a dataset has at most "
+            f"{MAX_SCHEMA_LENGTH}."
+        )
+
+
+def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]) -> None:
+    """
+    Refuse the *new* columns of *dataset* when they, their order or their types differ from those *served*.
+
+    Raises:
+        SchemaChangedError: They differ; the sentence names the first differences.
+    """
+    if tuple(served) == tuple(new):
+        return
+    old_types = {column.name: column.type for column in served}
+    new_types = {column.name: column.type for column in new}
+    differences = [f"{name} is gone" for name in old_types if name not in new_types]
+    differences += [f"{name} is new" for name in new_types if name not in old_types]
+    differences += [
+        f"{name} is {new_types[name]:.80} instead of {kind:.80}"
+        for name, kind in old_types.items()
+        if new_types.get(name, kind) != kind
+    ]
+    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+    what = ", ".join(differences[:3]) or "they are in another order"
+    raise SchemaChangedError(
+        f"The columns of {dataset} changed ({what}{more}) and on_schema_change is fail: "
+        "the data loaded before stays; set it to accept to take the new columns."
+    )

@@ -1,0 +1,62 @@
+"""The indexes that a snapshot has: what the YAML declares of columns, and what is wrong with the data then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import duckdb
+
+from datasources.errors import SourceError
+from datasources.loading.columns import find_column
+from datasources.sql import identifier
+from queryengine.manifest import Column
+from runtimeconf.model import DatasetConfig
+
+IndexKind = Literal["enabled", "unique", "primary"]
+
+
+class Index(NamedTuple):
+    """What is declared of one column."""
+
+    column: str
+    kind: IndexKind
+
+
+def declared(dataset: DatasetConfig) -> tuple[Index, ...]:
+    """Return the indexes of *dataset*; they are a part of the acceleration and off with it."""
+    acceleration = dataset.acceleration
+    if not acceleration.enabled:
+        return ()
+    primary = () if acceleration.primary_key is None else (Index(acceleration.primary_key, "primary"),)
+    return *primary, *(Index(index.column, "unique" if index.unique else "enabled") for index in acceleration.indexes)
+
+
+def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[Column], dataset: DatasetConfig) -> None:
+    """
+    Make the indexes of *dataset* on *table*, which is quoted and has *columns*.
+
+    Raises:
+        SourceError: A column is not there or cannot have an index, or its values are not what is declared of them.
+    """
+    for number, index in enumerate(declared(dataset)):
+        found = find_column(index.column, columns)
+        if found is None:
+            raise SourceError(f"The column {index.column}, which is to have an index, is not there in {dataset.name}.")
+        column = identifier(found.name)
+        try:
+            if index.kind == "primary":
+                connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column})")
+            else:
+                unique = "UNIQUE" if index.kind == "unique" else ""
+                connection.execute(f"CREATE {unique} INDEX _index_{number} ON {table} ({column})")
+        except duckdb.ConstraintException as exc:
+            raise refusal(dataset.name, index.column) from exc
+        except duckdb.InvalidTypeException as exc:
+            raise SourceError(f"The column {index.column} of {dataset.name} has a type without indexes.") from exc
+
+
+def refusal(dataset: str, column: str = "") -> SourceError:
+    """Return what is to be said of values that are not what is declared of *column*, or of one of the columns."""
+    which = f"the column {column}" if column else "a column with a unique index"
+    return SourceError(f"Two rows of {dataset} have the same value in {which}, or one has none in the primary key.")

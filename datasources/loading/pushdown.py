@@ -1,0 +1,209 @@
+"""
+What a `refresh_sql` needs of its source at most, so that a source can leave the rest unread.
+
+It is read off the parse tree, by a positive list as in the gate (`queryengine.gate.parse_tree`): where the SELECT has
+anything that could mean columns without naming them, all columns are wanted, and where a row could count that its WHERE
+does not pass, all rows are. So the answer may be too much, never too little. The SELECT runs on what comes, with its
+WHERE, whatever the source left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import duckdb
+
+from datasources.sources.source import Bound, Operator, Value, Wanted
+from datasources.sql import literal
+from queryengine.gate.parse_tree import decode
+
+_PARSE: Final = "SELECT json_serialize_sql($1, skip_null := true, skip_empty := true, skip_default := true)"
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "threads": 1,
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+
+#: Expressions that mean no columns but those they name. Not among them: STAR, COLUMNS(), #1, and LAMBDA, whose
+#: parameters look like columns.
+_EXPRESSIONS: Final = frozenset(
+    {
+        *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
+        *("OPERATOR", "SUBQUERY", "TYPE", "WINDOW"),
+    }
+)
+#: The same of query nodes, table references and modifiers. Not among them: JOIN (NATURAL), PIVOT, SHOW_REF (SUMMARIZE).
+_NODES: Final = frozenset(
+    {
+        *("SELECT_NODE", "SET_OPERATION_NODE", "BASE_TABLE", "EMPTY", "SUBQUERY"),
+        *("ORDER_MODIFIER", "ORDER_DEFAULT", "ASCENDING", "DESCENDING", "DISTINCT_MODIFIER", "LIMIT_MODIFIER"),
+    }
+)
+#: Parts that give columns other names by their position.
+_RENAMES: Final = frozenset({"column_name_alias", "aliases"})
+
+_OPERATORS: Final[Mapping[str, Operator]] = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+}
+_MIRRORED: Final[Mapping[Operator, Operator]] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+#: The types of literals such as DATE '2024-01-01', and what of them Python can hold exactly.
+_TIMES: Final[Mapping[str, str]] = {
+    "date": "{}::DATE",
+    "timestamp": "{}::TIMESTAMP",
+    "datetime": "{}::TIMESTAMP",
+    "timestamptz": "{}::TIMESTAMPTZ AT TIME ZONE 'UTC'",
+}
+_ZONED: Final = "timestamptz"
+
+#: The engine takes a number with a point and more digits for an approximate one.
+_MAX_DECIMAL_DIGITS: Final = 38
+
+_Node = Mapping[str, Any]
+
+
+def wanted_by(refresh_sql: str) -> Wanted:
+    """Return what *refresh_sql*, a SELECT that the gate let through, needs of the dataset that it is over."""
+    with duckdb.connect(":memory:", config=_SETTINGS) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        try:
+            row = connection.execute(_PARSE, [refresh_sql]).fetchone()
+        except duckdb.Error:
+            return Wanted()  # the load says what is wrong with it
+        answer = decode(row[0]) if row else {}
+        statements = answer.get("statements", ())
+        if len(statements) != 1:
+            return Wanted()
+        root = statements[0]["node"]
+        nodes = list(_nodes(root))
+        return Wanted(columns=_columns(nodes), bounds=tuple(_bounds(root, nodes, connection)))
+
+
+def _nodes(root: _Node) -> Iterator[_Node]:
+    """Give every node of the tree, of any depth."""
+    pending: list[Any] = [root]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            yield value
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+
+
+def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
+    """Return every name that may be one of a column, None when there may be others."""
+    names: set[str] = set()
+    lasts: set[str] = set()
+    relations: set[str] = set()
+    for node in nodes:
+        class_, type_ = node.get("class"), node.get("type")
+        if isinstance(class_, str):
+            if class_ not in _EXPRESSIONS:
+                return None
+        elif isinstance(type_, str) and type_ not in _NODES:
+            return None
+        if "sample" in node or not _RENAMES.isdisjoint(node):
+            return None
+        if class_ == "COLUMN_REF":
+            parts = [part.lower() for part in node["column_names"]]
+            # Which part is the column, and which its table, its schema or a field of it, only the engine knows.
+            names.update(parts)
+            lasts.add(parts[-1])
+        elif not isinstance(class_, str):
+            relations.update(_relation_names(node))
+    # The name of a table, where a column could stand, is a row with all of its columns.
+    return frozenset(names) if names and relations.isdisjoint(lasts) else None
+
+
+def _relation_names(node: _Node) -> Iterator[str]:
+    """Give the names by which an expression may refer to a table reference or common table expression."""
+    for name in (node.get("table_name"), node.get("alias"), node.get("key")):
+        if isinstance(name, str):
+            yield name.lower()
+
+
+def _bounds(root: _Node, nodes: Iterable[_Node], connection: duckdb.DuckDBPyConnection) -> Iterator[Bound]:
+    """Give the comparisons of a plain WHERE over the one place in which the dataset stands."""
+    tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
+    if root.get("type") != "SELECT_NODE" or tables != [root.get("from_table")] or root["cte_map"].get("map"):
+        return
+    table = tables[0]
+    if "sample" in root or "sample" in table or not _RENAMES.isdisjoint(table):
+        return
+    # A name of the select list may stand in WHERE too, where no column has it.
+    given = {item["alias"].lower() for item in root["select_list"] if "alias" in item}
+    given.update(_relation_names(table))
+    for conjunct in _conjuncts(root.get("where_clause", {})):
+        for left, operator, right in _comparisons(conjunct):
+            sides = ((left, operator, right), (right, _MIRRORED[operator], left))
+            for name, towards, constant in sides:
+                column, value = _column(name), _value(constant, connection)
+                if column is not None and value is not None and column not in given:
+                    yield Bound(column, towards, value)
+
+
+def _conjuncts(where: _Node) -> Iterator[_Node]:
+    pending = [where]
+    while pending:
+        node = pending.pop(0)
+        if node.get("type") == "CONJUNCTION_AND":
+            pending[:0] = node["children"]
+        else:
+            yield node
+
+
+def _comparisons(node: _Node) -> Iterator[tuple[_Node, Operator, _Node]]:
+    if node.get("class") == "COMPARISON" and node["type"] in _OPERATORS:
+        yield node["left"], _OPERATORS[node["type"]], node["right"]
+    elif node.get("type") == "COMPARE_BETWEEN":
+        yield node["input"], ">=", node["lower"]
+        yield node["input"], "<=", node["upper"]
+
+
+def _column(node: _Node) -> str | None:
+    names: list[str] = node.get("column_names", []) if node.get("class") == "COLUMN_REF" else []
+    return names[0].lower() if len(names) == 1 else None
+
+
+def _value(node: _Node, connection: duckdb.DuckDBPyConnection) -> Value | None:
+    """Return the value of a literal; None for what is none, or has no exact counterpart in Python."""
+    if node.get("class") == "CAST" and not node.get("try_cast"):
+        child, kind = node["child"].get("literal", {}), node["type_expr"].get("type_name", "").lower()
+        return _time(child["text"], kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None
+    written = node.get("literal", {}) if node.get("class") == "CONSTANT" else {}
+    text = written.get("text", "")
+    match written.get("kind"):
+        case "STRING":
+            return str(text)
+        case "INTEGER":
+            return int(text)
+        case "NUMERIC":
+            return _number(text)
+    return None
+
+
+def _number(text: str) -> Value | None:
+    if "e" in text.lower():
+        return float(text)
+    return Decimal(text) if sum(map(str.isdigit, text)) <= _MAX_DECIMAL_DIGITS else None
+
+
+def _time(text: str, kind: str, connection: duckdb.DuckDBPyConnection) -> date | datetime | None:
+    moment = _TIMES[kind].format(literal(text))
+    try:
+        row = connection.execute(f"SELECT m FROM (SELECT {moment} AS m) WHERE isfinite(m)").fetchone()  # noqa: S608
+    except duckdb.Error:
+        return None  # the load says what is wrong with it
+    value: Any = row[0] if row else None
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if kind == _ZONED else value
+    return value if isinstance(value, date) else None

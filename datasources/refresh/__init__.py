@@ -1,0 +1,1 @@
+"""Keep datasets fresh: schedule, runs, history, control."""

@@ -1,0 +1,183 @@
+"""
+The last refreshes of each dataset, kept over a restart.
+
+The file has a JSON document in its first line, and in each later line a run that came after it or took another's
+place, so that a change costs the same however many runs there are. When these lines are more than the document, all
+becomes one document again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from datasources.control import RefreshRun, RefreshStatus
+from datasources.errors import INTERRUPTED
+from system.wallclock import seconds_since, utc_now
+
+logger = logging.getLogger(__name__)
+
+HISTORY_NAME = "refreshes.json"
+FORMAT_VERSION = 1
+
+#: Runs kept of each dataset.
+MAX_RUNS = 100
+
+#: The lines after the document are so many bytes at least before all is written anew.
+_LEAST_LINES_BYTES = 256 * 1024
+
+_STATUSES = get_args(RefreshStatus)
+
+#: What comes of reading what is not ours, or was damaged.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+class History:
+    """
+    Runs by dataset, newest first; every change is on disk before the call returns. Safe for threads.
+
+    Making one reads what a predecessor left in *state_dir*. A run that it did not finish is listed as failed
+    (`interrupted`). A history that cannot be read is given up with a warning, and so is a later line of it alone: it is
+    no reason not to start.
+    """
+
+    def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
+        self._path = state_dir / HISTORY_NAME
+        self._lock = threading.Lock()
+        self._is_saved = True
+        self._is_told = False  # that it cannot be saved
+        self._document_bytes = self._lines_bytes = 0
+        found = self._read()
+        self._runs = {name: found.get(name, []) for name in datasets}
+        self.interrupt()
+
+    def runs(self, dataset: str) -> tuple[RefreshRun, ...]:
+        """Return the runs of *dataset*, newest first."""
+        with self._lock:
+            return tuple(self._runs[dataset])
+
+    def put(self, *changes: tuple[str, RefreshRun]) -> None:
+        """Add each run to those of its dataset, or take it in place of the one with its id."""
+        with self._lock:
+            for dataset, run in changes:
+                _put(self._runs[dataset], run)
+            self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in changes))
+
+    def interrupt(self) -> None:
+        """List every run that has not finished as failed."""
+        now = utc_now()
+        with self._lock:
+            for name, runs in self._runs.items():
+                self._runs[name] = [
+                    replace(run, status="failed", finished_at=now, error=INTERRUPTED)
+                    if run.finished_at is None
+                    else run
+                    for run in runs
+                ]
+            self._write()
+
+    def _read(self) -> dict[str, list[RefreshRun]]:
+        try:
+            first, *lines = self._path.read_bytes().split(b"\n")
+            document = json.loads(first)
+            if document["format_version"] != FORMAT_VERSION:
+                logger.warning("The list of past refreshes is of another release: it starts anew")
+                return {}
+            found = {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, *_UNREADABLE):
+            logger.warning("The list of past refreshes cannot be read: it starts anew")
+            return {}
+        damaged = 0
+        for line in lines[:-1]:  # What follows the last end of a line was cut off.
+            try:
+                change = json.loads(line)
+                _put(found.setdefault(change["dataset"], []), _kept(change["run"]))
+            except _UNREADABLE:
+                damaged += 1
+        if damaged:
+            logger.warning("Lines of the list of past refreshes cannot be read, and are left out: %s", damaged)
+        return found
+
+    def _append(self, lines: bytes) -> None:
+        if self._is_saved and self._lines_bytes + len(lines) <= max(self._document_bytes, _LEAST_LINES_BYTES):
+            try:
+                _write(self._path, os.O_APPEND, lines)
+            except OSError:
+                self._is_saved = False  # A part of them may be there.
+            else:
+                self._lines_bytes += len(lines)
+                return
+        self._write()
+
+    def _write(self) -> None:
+        document = _line(
+            {
+                "format_version": FORMAT_VERSION,
+                "datasets": {name: [asdict(run) for run in runs] for name, runs in self._runs.items()},
+            }
+        )
+        temporary = self._path.with_name(f"{HISTORY_NAME}.tmp")
+        try:
+            _write(temporary, os.O_CREAT | os.O_TRUNC, document)
+            temporary.replace(self._path)
+        except OSError as exc:
+            # The list in memory is right; a full disk must not stop the refresh that may be about to free it.
+            if not self._is_told:
+                logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+            self._is_saved, self._is_told = False, True
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        else:
+            self._is_saved, self._is_told = True, False
+            self._document_bytes, self._lines_bytes = len(document), 0
+
+
+def _write(path: Path, flags: int, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
+def _put(runs: list[RefreshRun], run: RefreshRun) -> None:
+    for index, other in enumerate(runs):
+        if other.id == run.id:
+            runs[index] = run
+            return
+    runs.insert(0, run)
+    del runs[MAX_RUNS:]
+
+
+def run_of(item: dict[str, Any]) -> RefreshRun:
+    """
+    Make a run of what JSON says of it.
+
+    Raises:
+        TypeError: It is not what `dataclasses.asdict` gives for a run.
+        ValueError: Its status is unknown.
+    """
+    run = RefreshRun(**item)
+    if run.status not in _STATUSES or not isinstance(run.id, str):
+        raise ValueError("not a run")
+    return run
+
+
+def _kept(item: dict[str, Any]) -> RefreshRun:
+    """Make a run as `run_of` does, and see that its end, of which the age of data is worked out, is a time."""
+    run = run_of(item)
+    if run.finished_at is not None:
+        seconds_since(run.finished_at)
+    return run

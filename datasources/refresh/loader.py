@@ -1,0 +1,240 @@
+"""
+Loading in a process of its own, which may be killed.
+
+A call inside DuckDB that looks at no interrupt, or that takes memory DuckDB does not count, would hold up the process
+that runs it for good. Here it holds up one that nobody else depends on: when its time is up it is told by its own
+deadline, and when it does not obey the system ends it. What it leaves half-built is deleted, and the next load has
+another process (`datasources.refresh.loader_process`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datasources.deadline import Deadline
+from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, SourceError
+from datasources.snapshots.snapshot import Order, SnapshotBuilder, new_file_name, remove, scratch_directory
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot
+from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
+from runtimeconf import handover
+from runtimeconf.model import DatasetConfig, RefreshMode
+from system.state_directory import remove_ours
+
+logger = logging.getLogger(__name__)
+
+#: How long a load whose time is up has until its process ends.
+GRACE_S = 1.0
+#: Seconds between two looks whether the runtime stops.
+_LOOK_S = 0.05
+#: How long a process that was told to end, or killed, is waited for.
+_END_S = 2.0
+_RECEIVE_BYTES = 64 * 1024
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SchemaChangedError, SnapshotError)}
+
+
+class LoaderFaultError(Exception):
+    """A load failed in a way that nobody foresaw; `str()` is the traceback of its process, for the log."""
+
+
+class LoaderProcess:
+    """
+    A `Builder` whose builds are those of *builder*, in a process of their own. One thread at a time builds.
+
+    The process serves one load after the other; one that has died, or was killed, is replaced when the next load
+    begins. It ends with the thread that started it, whatever happens.
+    """
+
+    def __init__(self, builder: SnapshotBuilder) -> None:
+        self._builder = builder
+        self._child: _Child | None = None
+
+    def start(self) -> None:
+        """Start the process, so that the first load need not wait for it. Where that fails, the load says so."""
+        with suppress(SnapshotError):
+            self._running()
+
+    def rest(self) -> None:
+        """As `Builder.rest`: end the process."""
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def build(  # noqa: PLR0913 (each is a field of the order)
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+        mode: RefreshMode | None = None,
+    ) -> Snapshot | None:
+        """
+        As `Builder.build`.
+
+        Raises:
+            SourceError: As there.
+            SnapshotError: As there; or the process died or cannot be started.
+            LoaderFaultError: The load failed for another reason.
+        """
+        order = Order(
+            file=new_file_name(dataset),
+            dataset=dataset,
+            refresh_sql=refresh_sql,
+            served=served,
+            skip_unchanged=skip_unchanged,
+            mode=mode,
+        )
+        child = self._running()
+        request = {
+            "builder": handover.plain(self._builder),
+            "order": handover.plain(order),
+            "limit_s": deadline.limit_s,
+            "left_s": deadline.left_s,
+        }
+        answer: dict[str, Any] | None = None
+        try:
+            answer = child.ask(encode_json(Kind.REQUEST, request), deadline)
+        finally:
+            if answer is None or answer["worn_out"]:
+                self._child = None
+                reason = child.end(kill=answer is None)
+            if answer is None:
+                self._clean_up(order.file)
+        if answer is None:
+            deadline.check()
+            raise SnapshotError(
+                f"The load of {dataset.name} ended with its process ({reason}): a fault of the engine, "
+                "or not enough memory."
+            )
+        for level, message in answer["log"]:
+            logger.log(level, "%s", message)
+        if "snapshot" in answer:
+            snapshot: Snapshot | None = handover.rebuilt(Snapshot | None, answer["snapshot"])
+            return snapshot
+        if answer["error"] in _ERRORS:
+            raise _ERRORS[answer["error"]](answer["message"])
+        raise LoaderFaultError(answer["message"])
+
+    def _running(self) -> _Child:
+        if self._child is not None and not self._child.is_alive:
+            self._child.end()
+            self._child = None
+        if self._child is None:
+            try:
+                self._child = _Child()
+            except OSError as exc:
+                raise SnapshotError(f"The process that loads data cannot be started: {exc.strerror}.") from exc
+        return self._child
+
+    def _clean_up(self, file: str) -> None:
+        """Delete what a load left that could not do so itself."""
+        remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / file)
+        scratch = scratch_directory(self._builder.state_dir, file)
+        remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
+
+
+class _Child:
+    """
+    The process, and the connection to it.
+
+    Raises:
+        OSError: The system has no room for it.
+    """
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 (our own program)
+                    [
+                        sys.executable,
+                        "-m",
+                        "datasources.refresh.loader_process",
+                        str(theirs.fileno()),
+                        str(os.getpid()),
+                    ],
+                    cwd=_ROOT,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+        except BaseException:
+            self._connection.close()
+            raise
+        self._connection.setblocking(False)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended by itself."""
+        return self._process.poll() is None
+
+    def ask(self, request: bytes, deadline: Deadline) -> dict[str, Any] | None:
+        """
+        Send *request* and return the answer to it.
+
+        None: it died, or the runtime stops, or it did not answer within `GRACE_S` after its time was up.
+        """
+        decoder = FrameDecoder()
+        unsent = memoryview(request)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            while not deadline.stopped and deadline.left_s > -GRACE_S:
+                ready = sum(events for _, events in selector.select(_LOOK_S))
+                try:
+                    if ready & selectors.EVENT_WRITE:
+                        unsent = unsent[self._connection.send(unsent) :]
+                        if not unsent:
+                            selector.modify(self._connection, selectors.EVENT_READ)
+                    if ready & selectors.EVENT_READ:
+                        data = self._connection.recv(_RECEIVE_BYTES)
+                        if not data:
+                            return None
+                        for _, payload in decoder.feed(data):
+                            return decode_json(payload)
+                except (OSError, FrameError):
+                    return None
+        return None
+
+    def end(self, *, kill: bool = False) -> str:
+        """End it: it may do so itself unless *kill* says otherwise. Returns how it ended, for people."""
+        self._connection.close()
+        if kill and self._process.poll() is None:
+            # What ended its connection by itself is about to be waited for: that tells more than our own signal.
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LOOK_S)
+        if kill:
+            self._process.kill()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        return _reason(self._process.returncode)
+
+
+def _reason(code: int | None) -> str:
+    if code is None:
+        # In the hands of a device or a file system that does not answer.
+        return "it does not end"
+    if code >= 0:
+        return f"exit code {code}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"signal {known.get(-code, -code)}"

@@ -1,0 +1,469 @@
+"""
+Keep the published data of every dataset fresh: two loads at once at most, and one of each dataset.
+
+A refresh is a run that waits in one queue, whoever asked for it: the start of the runtime, the clock, or a caller.
+Of a dataset at most one run is under way and one more waits; who asks again joins the one that waits. When two callers
+ask for different `refresh_sql`, the later one decides for both: a load replaces all data, so the earlier one's would
+not have been seen beyond the end of the later one. It is a full load when one of them asks for one, and begins when the
+first of them would have it begin. The clock joins what waits as it is, and lets it begin.
+
+What nobody asked for leaves a source unread that has not changed since it was loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
+from datasources.deadline import Deadline
+from datasources.errors import (
+    AccelerationDisabledError,
+    DatasetError,
+    SchemaChangedError,
+    SnapshotError,
+    TimeColumnMissingError,
+    UnknownDatasetError,
+)
+from datasources.refresh import schedule
+from datasources.refresh.declarations import StatementJudge, admit_refresh_sql
+from datasources.refresh.history import History
+from datasources.snapshots.publication import Publication
+from datasources.snapshots.snapshot import Builder, SnapshotBuilder, compare_columns, refresh_sql_of
+from queryengine.manifest import Snapshot
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+from system.wallclock import seconds_since, utc_in, utc_now
+
+logger = logging.getLogger(__name__)
+
+#: Loads at once.
+MAX_LOADS = 2
+
+#: What loads gives back what it holds when there is nothing to load for so many seconds.
+REST_S = 20.0
+
+#: At most one line of log about a failing dataset in so many seconds.
+_LOG_INTERVAL_S = 60.0
+
+#: Seconds between two looks at the files that are published.
+LOOK_S = 1.0
+
+_random = secrets.SystemRandom()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """
+    A run that waits, and the SELECT it is to run, None for all of the source.
+
+    `skips` says that it may leave an unchanged source unread. It does not begin before `begins`, by the clock.
+    """
+
+    entry: _Entry
+    run: RefreshRun
+    sql: str | None
+    skips: bool
+    mode: RefreshMode
+    begins: float
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What the refresher knows of one dataset. Guarded by the refresher's condition."""
+
+    config: DatasetConfig
+    waiting: _Turn | None = None
+    is_running: bool = False
+    began: float = 0.0  # the load that is under way
+    is_publishing: bool = False
+    error: str | None = None
+    failures: int = 0  # in a row
+    loaded_here: bool = False
+    checked_at: str | None = None  # the end of the last run that succeeded
+    due: float | None = None
+    logged: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a load: the rows served since, or why there are no new ones."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    unchanged: bool = False
+    error: str | None = None
+
+
+def _outcome(snapshot: Snapshot | None, *, unchanged: bool = False) -> _Outcome:
+    if snapshot is None:
+        return _Outcome(unchanged=unchanged)
+    return _Outcome(rows=snapshot.rows, bytes=snapshot.size_bytes, unchanged=unchanged)
+
+
+def _phase(entry: _Entry, written: int | None) -> RefreshPhase:
+    if entry.is_publishing:
+        return "publishing"
+    return "opening" if written is None else "loading"
+
+
+def _milliseconds_since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
+
+
+class Refresher:
+    """
+    The `DatasetControl` of the process that holds the lock of the state directory.
+
+    Args:
+        config: The runtime's configuration.
+        gate: Judges the `refresh_sql` of callers.
+        builders: What loads, each in a thread of its own; none: this process itself, `MAX_LOADS` at once.
+        now: The clock of intervals, in seconds from anywhere, that never steps back.
+        chance: Gives the random numbers, from 0 to 1, of the jitter.
+
+    Raises:
+        StateDirectoryError: The state directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        gate: StatementJudge,
+        *,
+        builders: Sequence[Builder] = (),
+        now: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = _random.random,
+    ) -> None:
+        self._gate = gate
+        self._now = now
+        self._chance = chance
+        self._publication = Publication(config.state_dir, config.datasets)
+        self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
+        # As in SQL, case does not count in the name of a dataset.
+        self._entries = {dataset.name.lower(): self._entry_of(dataset) for dataset in config.datasets}
+        self._queue: deque[_Turn] = deque()
+        self._condition = threading.Condition()
+        self._stop = threading.Event()
+        self._is_scheduled = True
+        self._threads = [
+            threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
+            for builder in builders or [SnapshotBuilder.of(config)] * MAX_LOADS
+        ]
+        self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
+
+    def start(self) -> None:
+        """Load every dataset, in the order of the YAML, and keep them fresh."""
+        with self._condition:
+            queued = []
+            for entry in self._entries.values():
+                delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
+                if delay_s and self._publication.snapshot(entry.config.name) is not None:
+                    entry.due = self._now() + delay_s
+                else:
+                    queued.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
+            self._history.put(*queued)
+        self._start_threads()
+        self._watcher.start()
+
+    def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
+        """
+        Load the datasets of these *names* once, and return each name, as declared, with what came of it.
+
+        To be called instead of `start`, and followed by `stop`.
+
+        Raises:
+            UnknownDatasetError: A name is of no dataset; then nothing was loaded.
+        """
+        entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
+        with self._condition:
+            self._is_scheduled = False
+            asked = [
+                (entry, self._enqueue(entry, refresh_sql_of(entry.config), skips=skip_unchanged)) for entry in entries
+            ]
+            self._start_threads()
+            self._condition.wait_for(lambda: not any(entry.waiting or entry.is_running for entry in entries))
+        runs = {run.id: run for entry in entries for run in self._history.runs(entry.config.name)}
+        return tuple((entry.config.name, runs[run.id]) for entry, run in asked)
+
+    def stop(self, timeout_s: float) -> bool:
+        """
+        Interrupt the loads that are under way and end; False when one still runs after *timeout_s* seconds.
+
+        What they did not finish is listed as failed (`interrupted`).
+        """
+        with self._condition:
+            self._stop.set()
+            self._condition.notify_all()
+        end = time.monotonic() + timeout_s
+        threads = [*self._threads, self._watcher]
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            return False
+        self._history.interrupt()
+        return True
+
+    def is_loaded(self) -> bool:
+        """As `DatasetControl.is_loaded`."""
+        return all(self._publication.snapshot(entry.config.name) is not None for entry in self._entries.values())
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """As `DatasetControl.datasets`."""
+        with self._condition:
+            return tuple(map(self._state, self._entries.values()))
+
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
+        """
+        As `DatasetControl.request_refresh`.
+
+        Raises:
+            StatementError: *refresh_sql* may not run.
+            QueryError: It cannot be judged at the moment.
+        """
+        entry = self._entry(name)
+        if not entry.config.acceleration.enabled:
+            raise AccelerationDisabledError(entry.config.name)
+        if mode == "append" and entry.config.time_column is None:
+            raise TimeColumnMissingError(entry.config.name)
+        if refresh_sql is None:
+            sql = entry.config.acceleration.refresh_sql
+        else:
+            sql = admit_refresh_sql(self._gate, entry.config, refresh_sql)
+        with self._condition:
+            return self._enqueue(entry, sql, skips=False, mode=mode, delay_s=self._chance() * jitter_max_s)
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """As `DatasetControl.history`."""
+        entry = self._entry(name)
+        with self._condition:
+            return tuple(
+                self._with_progress(entry, run) if run.status == "running" else run
+                for run in self._history.runs(entry.config.name)
+            )
+
+    def _with_progress(self, entry: _Entry, run: RefreshRun) -> RefreshRun:
+        written = self._publication.built_bytes(entry.config)
+        duration_ms = _milliseconds_since(entry.began)
+        return replace(run, phase=_phase(entry, written), bytes=written, duration_ms=duration_ms)
+
+    def _entry(self, name: str) -> _Entry:
+        try:
+            return self._entries[name.lower()]
+        except KeyError:
+            raise UnknownDatasetError(name) from None
+
+    def _entry_of(self, dataset: DatasetConfig) -> _Entry:
+        succeeded = (run.finished_at for run in self._history.runs(dataset.name) if run.status == "succeeded")
+        return _Entry(dataset, checked_at=next(succeeded, None))
+
+    def _state(self, entry: _Entry) -> DatasetState:
+        snapshot = self._publication.snapshot(entry.config.name)
+        status: DatasetStatus
+        if entry.is_running and snapshot is not None:
+            status = "Refreshing"
+        elif entry.error is not None:
+            status = "Error"
+        else:
+            status = "Initializing" if snapshot is None else "Ready"
+        # The list of runs may be lost, or older than what a backup brought back.
+        checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
+        return DatasetState(
+            from_=entry.config.from_,
+            name=entry.config.name,
+            acceleration_enabled=entry.config.acceleration.enabled,
+            status=status,
+            rows=None if snapshot is None else snapshot.rows,
+            refreshed_at=None if snapshot is None else snapshot.created_at,
+            snapshot=None if snapshot is None else Path(snapshot.file).stem,
+            error=entry.error,
+            loaded_once=snapshot is not None,
+            checked_at=checked_at,
+            next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - self._now())),
+            age_s=None if checked_at is None else int(seconds_since(checked_at)),
+            bytes=None if snapshot is None else snapshot.size_bytes,
+        )
+
+    def _enqueue(
+        self, entry: _Entry, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+    ) -> RefreshRun:
+        """Have the dataset wait for a load; *skips* is said by those whom nobody asked, who change nothing."""
+        turn = entry.waiting
+        if turn is None:
+            run = self._queued(entry, sql, skips=skips, mode=mode, delay_s=delay_s)
+            self._history.put((entry.config.name, run))
+        else:
+            run = turn.run
+            turn.begins = min(turn.begins, self._now() + delay_s)
+            if not skips:
+                turn.sql, turn.skips = sql, False
+                if (mode or entry.config.acceleration.refresh_mode) == "full":
+                    turn.mode = "full"
+        self._condition.notify_all()
+        return run
+
+    def _queued(
+        self, entry: _Entry, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+    ) -> RefreshRun:
+        run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
+        mode = mode or entry.config.acceleration.refresh_mode
+        entry.waiting = _Turn(entry, run, sql, skips, mode, self._now() + delay_s)
+        self._queue.append(entry.waiting)
+        return run
+
+    def _start_threads(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, builder: Builder) -> None:
+        while not self._stop.is_set():
+            turn = self._next(REST_S)
+            if turn is None:
+                builder.rest()
+                turn = self._next(math.inf)
+            if turn is not None:
+                self._refresh(turn, builder)
+
+    def _next(self, patience_s: float) -> _Turn | None:
+        """Wait for the next turn and begin it; None when there is none for so long, or the refresher stops."""
+        end = time.monotonic() + patience_s
+        with self._condition:
+            while not self._stop.is_set():
+                now = self._now()
+                for entry in self._entries.values():
+                    if entry.due is not None and entry.due <= now:
+                        entry.due = None
+                        self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+                # A dataset that is being loaded lets the others pass, and keeps its place before them.
+                free = [turn for turn in self._queue if not turn.entry.is_running]
+                turn = next((turn for turn in free if turn.begins <= now), None)
+                if turn is not None:
+                    self._queue.remove(turn)
+                    self._begin(turn)
+                    return turn
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    return None
+                due = (entry.due - now for entry in self._entries.values() if entry.due is not None)
+                wait_s = min([left_s, *due, *(turn.begins - now for turn in free)])
+                self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
+            return None
+
+    def _begin(self, turn: _Turn) -> None:
+        entry = turn.entry
+        turn.run = replace(turn.run, status="running", started_at=utc_now())
+        entry.waiting, entry.is_running, entry.due = None, True, None
+        entry.began, entry.is_publishing = time.monotonic(), False
+        self._history.put((entry.config.name, turn.run))
+
+    def _refresh(self, turn: _Turn, builder: Builder) -> None:
+        entry = turn.entry
+        outcome = self._load(turn, builder)
+        duration_ms = _milliseconds_since(entry.began)
+        run = replace(
+            turn.run,
+            status="succeeded" if outcome.error is None else "failed",
+            finished_at=utc_now(),
+            rows=outcome.rows,
+            bytes=outcome.bytes,
+            duration_ms=duration_ms,
+            error=outcome.error,
+            unchanged=outcome.unchanged,
+        )
+        with self._condition:
+            entry.is_running = False
+            entry.error = outcome.error
+            if outcome.error is None:
+                entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
+            else:
+                entry.failures += 1
+            entry.due = self._next_due(entry)
+            self._history.put((entry.config.name, run))
+            self._condition.notify_all()
+        self._log(entry, run)
+
+    def _load(self, turn: _Turn, builder: Builder) -> _Outcome:
+        """Build and publish, and say what came of it."""
+        dataset = turn.entry.config
+        deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
+        served = self._publication.snapshot(dataset.name)
+        try:
+            snapshot = builder.build(
+                dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips, mode=turn.mode
+            )
+            if snapshot is None:
+                self._publication.restore()
+                return _outcome(served, unchanged=True)
+            turn.entry.is_publishing = True
+            if served is not None and dataset.on_schema_change == "fail":
+                try:
+                    compare_columns(served, snapshot)
+                except SchemaChangedError:
+                    self._publication.discard(snapshot)
+                    raise
+            self._publication.publish(snapshot)
+        except DatasetError as exc:
+            return _Outcome(error=str(exc))
+        except Exception:
+            # One dataset's trouble must not end the refreshes of all.
+            logger.exception("The refresh of dataset %s failed", dataset.name)
+            return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
+        return _outcome(snapshot)
+
+    def _watch(self) -> None:
+        """Have what is lost of the published data loaded again, until the refresher stops."""
+        while not self._stop.wait(LOOK_S):
+            try:
+                self._reload(self._publication.withdraw_damaged())
+                self._publication.restore()
+            except SnapshotError as exc:
+                logger.warning("%s", exc)
+            except Exception:  # Want of memory or descriptors, say: the next look may have them.
+                logger.exception("The published data cannot be looked at")
+
+    def _reload(self, faults: Mapping[str, str]) -> None:
+        """Load the datasets again that are served no longer, and say why they are not."""
+        with self._condition:
+            for name, fault in faults.items():
+                logger.warning("%s It is loaded from the source again.", fault)
+                entry = self._entry(name)
+                entry.error, entry.loaded_here = fault, False
+                self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+
+    def _next_due(self, entry: _Entry) -> float | None:
+        if not self._is_scheduled:
+            return None
+        acceleration = entry.config.acceleration
+        served = self._publication.snapshot(entry.config.name) is not None
+        # Without acceleration nobody can ask for another try, so it goes on until the one read at start succeeded.
+        must_load = not (entry.loaded_here or (served and acceleration.enabled))
+        pause_s = schedule.pause_s(acceleration, entry.failures, must_load=must_load)
+        if pause_s is None:
+            return None
+        return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
+
+    def _log(self, entry: _Entry, run: RefreshRun) -> None:
+        fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms}
+        if run.error is None:
+            entry.logged = None
+            what = "is unchanged" if run.unchanged else "refreshed"
+            logger.info("Dataset %s %s", entry.config.name, what, extra={"fields": {**fields, "rows": run.rows}})
+            return
+        now = self._now()
+        if not self._stop.is_set() and (entry.logged is None or now - entry.logged >= _LOG_INTERVAL_S):
+            entry.logged = now
+            logger.warning(
+                "Dataset %s cannot be refreshed: %s",
+                entry.config.name,
+                run.error,
+                extra={"fields": {**fields, "failures": entry.failures}},
+            )

@@ -1,0 +1,181 @@
+"""
+What will not work although each statement is allowed: found without loading a row, for `manage.py check`.
+
+A view, a `refresh_sql`, an index or a `time_column` may name a column that is not there. So the columns of each dataset
+are looked up, in its source where that is a file of this machine, else in what is published, and the views are made
+over empty tables.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+
+from datasources.deadline import Deadline
+from datasources.errors import DatasetError
+from datasources.loading import append, indexes
+from datasources.loading.loading_engine import LoadingEngine
+from datasources.snapshots.snapshot import fingerprint, refresh_sql_of
+from datasources.sources.source import Load
+from datasources.sql import identifier, literal
+from queryengine.execution.session import EngineInstance
+from queryengine.execution.views import gate_views
+from queryengine.gate.gate import Gate
+from queryengine.manifest import (
+    SNAPSHOT_DIRECTORY,
+    Column,
+    Manifest,
+    ManifestError,
+    Snapshot,
+    read_manifest,
+    snapshot_path,
+)
+from runtimeconf.errors import ConfigFault
+from runtimeconf.model import DatasetConfig, RuntimeConfig
+
+T = TypeVar("T")
+
+#: Connectors of files. The others would be asked over a network, and may be down for good reasons.
+_FILES = frozenset({"file", "duckdb", "sqlite"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """`errors` are what does not fit the columns that there are; `warnings` are sources that cannot be read now."""
+
+    errors: tuple[ConfigFault, ...]
+    warnings: tuple[ConfigFault, ...]
+
+
+def rehearse(config: RuntimeConfig) -> Findings:
+    """
+    Look at the sources of *config* and make its views, whose SQL is allowed; the state directory is only read.
+
+    Raises:
+        EngineUnavailableError: The engine cannot start.
+    """
+    with tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
+        stage = _Stage(config, Path(directory))
+        for dataset in config.datasets:
+            stage.add(dataset)
+        stage.make_views()
+        return Findings(errors=tuple(stage.errors), warnings=tuple(stage.warnings))
+
+
+class _Stage:
+    """A state directory for the length of a rehearsal, with an empty table for each dataset whose columns are known."""
+
+    def __init__(self, config: RuntimeConfig, directory: Path) -> None:
+        self._config = config
+        self._directory = directory
+        self._published = _published(config)
+        self._snapshots: list[Snapshot] = []
+        self.errors: list[ConfigFault] = []
+        self.warnings: list[ConfigFault] = []
+        (directory / SNAPSHOT_DIRECTORY).mkdir()
+
+    def add(self, dataset: DatasetConfig) -> None:
+        """Put the empty table of *dataset* there, if its columns can be known."""
+        columns = self._look(dataset) if dataset.connector in _FILES else self._published.get(dataset.name.lower())
+        if columns:
+            with suppress(duckdb.Error):  # A type that only its source can spell: then its views are not judged.
+                self._snapshots.append(self._empty(dataset, columns))
+
+    def make_views(self) -> None:
+        """Make the views, and note those that cannot be."""
+        manifest = Manifest(generation=1, snapshots=tuple(self._snapshots))
+        config = replace(self._config, state_dir=self._directory)
+        names = frozenset(dataset.name.lower() for dataset in config.datasets)
+        gate = Gate()
+        try:
+            views = gate_views(config.views, names, gate, config.file)
+        finally:
+            gate.close()
+        engine = EngineInstance.open(config, manifest, views, self._directory, tolerant=True)
+        try:
+            unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
+        finally:
+            engine.close()
+        for view in config.views:
+            if view.yaml_path in unfit:
+                self.errors.append(self._fault(view.line, view.yaml_path, unfit[view.yaml_path]))
+
+    def _look(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
+        """Return the columns that a load of *dataset* would give now; None, and a fault, when it would fail."""
+        engine = LoadingEngine(self._config.state_dir, self._config.query.memory_limit_bytes)
+        scratch = self._directory / f"{dataset.name.lower()}-columns"  # no dataset, and no directory of an engine
+        scratch.mkdir()
+        load = Load(
+            deadline=Deadline(dataset.acceleration.refresh_timeout_s, threading.Event()),
+            scratch=scratch,
+            scratch_bytes=self._config.query.temp_directory_limit_bytes,
+        )
+        source = self._try(self.warnings, dataset, "from", lambda: engine.columns(dataset, None, load))
+        if source is None:
+            return None
+        columns = source
+        refresh_sql = refresh_sql_of(dataset)
+        if refresh_sql is not None:
+            path = "acceleration.refresh_sql"
+            columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, refresh_sql, load)) or ()
+        if append.time_column_of(dataset) is not None:
+            self._try(self.errors, dataset, "time_column", lambda: _judge_time(dataset, source, columns))
+        return columns
+
+    def _try(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str, look: Callable[[], T]) -> T | None:
+        """Return what *look* gives; when it fails, None, and one more of *faults*, of that *field* of *dataset*."""
+        try:
+            return look()
+        except DatasetError as error:
+            faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", str(error)))
+            return None
+
+    def _empty(self, dataset: DatasetConfig, columns: tuple[Column, ...]) -> Snapshot:
+        snapshot = Snapshot(
+            dataset=dataset.name,
+            file=f"{dataset.name.lower()}.duckdb",
+            rows=0,
+            size_bytes=0,
+            sha256="",
+            created_at="",
+            source="",
+            columns=columns,
+        )
+        declared = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
+        with duckdb.connect() as connection:
+            path = snapshot_path(self._directory, snapshot)
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
+            table = f"_snapshot.main.{identifier(dataset.name)}"
+            connection.execute(f"CREATE TABLE {table} ({declared})")
+            self._try(self.errors, dataset, "acceleration", lambda: indexes.build(connection, table, columns, dataset))
+        return snapshot
+
+    def _fault(self, line: int, yaml_path: str, message: str) -> ConfigFault:
+        return ConfigFault(file=self._config.file, line=line, yaml_path=yaml_path, message=message)
+
+
+def _judge_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...]) -> None:
+    time = append.find_time_column(dataset, source)
+    if columns:
+        append.check_result(dataset, time, columns)
+
+
+def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
+    """Return the columns of what is published and was made by the settings of the YAML, by names in lower case."""
+    declared = {dataset.name.lower(): fingerprint(dataset) for dataset in config.datasets}
+    try:
+        snapshots = read_manifest(config.state_dir).snapshots
+    except ManifestError:
+        return {}  # The runtime makes a new one.
+    return {
+        snapshot.dataset.lower(): snapshot.columns
+        for snapshot in snapshots
+        if snapshot.source == declared.get(snapshot.dataset.lower())
+    }

@@ -1,0 +1,20 @@
+"""The datasets of a process that never refreshes: web under `manage.py serve`, which only asks."""
+
+from __future__ import annotations
+
+from datasources.control import Loaded
+from datasources.refresh.control_socket import ControlClient
+from runtimeconf.model import RuntimeConfig
+
+
+class RemoteDatasets(ControlClient):
+    """A `DatasetRegistry` that asks the process with the lock of the state directory, and never takes its place."""
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        # A statement waits for an engine worker like any other, and is judged under the same time limit.
+        super().__init__(config.state_dir, judging_s=config.query.queue_timeout_s + config.query.timeout_s)
+        self._loaded = Loaded(config.state_dir, super().is_loaded)
+
+    def is_loaded(self) -> bool:
+        """As `DatasetRegistry.is_loaded`."""
+        return self._loaded.look()

@@ -1,0 +1,217 @@
+"""
+The datasets of one process.
+
+Of all processes that share a state directory, the one with its lock refreshes the data and answers the others over
+the control socket. The others follow: they ask it, and each tries to take its place when it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Sequence
+
+from datasources.control import DatasetControl, DatasetState, Loaded, RefreshRun
+from datasources.errors import DatasetError, DatasetsUnavailableError, UnknownDatasetError
+from datasources.refresh.control_socket import ControlClient, ControlServer
+from datasources.refresh.declarations import StatementJudge
+from datasources.refresh.refresher import Refresher
+from datasources.snapshots.snapshot import Builder
+from queryengine.gate.gate import Gate
+from runtimeconf.model import RefreshMode, RuntimeConfig
+from system.errors import StateDirectoryError
+from system.lock import StateLock
+from system.state_directory import file_id, prepare_state_dir
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a start waits for a predecessor that is just ending, or for the first answer of the holder.
+_START_WAIT_S = 5.0
+
+#: Seconds between two looks whether this process still has its place, or may take that of the holder.
+_LOOK_S = 1.0
+
+
+def _acquire(lock: StateLock, remedy: str) -> None:
+    if not lock.acquire(_START_WAIT_S):
+        raise StateDirectoryError(f"The state directory is in use by {lock.holder()}: {remedy}")
+
+
+def load_once(
+    config: RuntimeConfig, names: Collection[str], judge: StatementJudge, builders: Sequence[Builder]
+) -> tuple[tuple[str, RefreshRun], ...]:
+    """
+    Load the datasets of these *names* whatever their sources say, or without any all whose sources have changed.
+
+    The state directory is held meanwhile. When the wait is broken off by an exception, of a signal's handler, what is
+    not finished is listed as failed (`interrupted`).
+
+    Returns:
+        Each dataset, as declared, and what came of its load.
+
+    Raises:
+        UnknownDatasetError: A name is of no dataset; then nothing was loaded.
+        StateDirectoryError: The state directory cannot be made or used.
+        StateDirectoryError: It cannot be written, or a runtime has it.
+    """
+    declared = {dataset.name.lower(): dataset.name for dataset in config.datasets}
+    for name in names:
+        if name.lower() not in declared:
+            raise UnknownDatasetError(name)
+    prepare_state_dir(config.state_dir)
+    lock = StateLock(config.state_dir)
+    _acquire(lock, "ask that runtime with `manage.py refresh DATASET`, or stop it first.")
+    is_ended = True
+    try:
+        refresher = Refresher(config, judge, builders=builders)
+        try:
+            return refresher.load_once(names or declared.values(), skip_unchanged=not names)
+        finally:
+            is_ended = refresher.stop(config.shutdown_timeout_s)
+    finally:
+        # Nobody may begin beside a load that still writes: the lock falls with this process then, and the load too.
+        if is_ended:
+            lock.release()
+
+
+class DatasetService:
+    """
+    A `DatasetControl` that refreshes, or follows the process that does.
+
+    Args:
+        config: The runtime's configuration.
+        exclusive: Whether this process must be the one that refreshes.
+        judge: Judges the `refresh_sql` of callers; None: a gate of this process.
+        builders: What loads, when this process refreshes; none: this process itself.
+    """
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        *,
+        exclusive: bool,
+        judge: StatementJudge | None = None,
+        builders: Sequence[Builder] = (),
+    ) -> None:
+        self._config = config
+        self._exclusive = exclusive
+        self._judge = judge
+        self._builders = builders
+        self._lock = StateLock(config.state_dir)
+        self._client = ControlClient(config.state_dir)
+        self._stopping = threading.Event()
+        self._refresher: Refresher | None = None
+        self._server: ControlServer | None = None
+        self._directory: tuple[int, int] | None = None
+        self._said = ""
+        self._watcher = threading.Thread(target=self._watch, name="datasets-watcher", daemon=True)
+        self._loaded = Loaded(config.state_dir, lambda: self._control().is_loaded())
+
+    def start(self) -> None:
+        """
+        Begin to refresh, or to follow. When it returns, what the manifest names has been verified.
+
+        Raises:
+            StateDirectoryError: The state directory cannot be made or used.
+            StateDirectoryError: It cannot be written, or (exclusive) another process has it.
+        """
+        prepare_state_dir(self._config.state_dir)
+        if self._exclusive:
+            _acquire(self._lock, "stop that runtime first, or set another state_dir.")
+            self._hold()
+        else:
+            end = time.monotonic() + _START_WAIT_S
+            while not self._take_over() and not self._holder_answers() and time.monotonic() < end:
+                time.sleep(0.05)
+        self._watcher.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Interrupt what is being loaded, and give the state directory to the next within *timeout_s* seconds."""
+        self._stopping.set()
+        end = time.monotonic() + timeout_s
+        if self._watcher.ident is not None:
+            self._watcher.join(timeout_s)
+        if self._server is not None:
+            self._server.close()
+        if self._refresher is not None and not self._refresher.stop(max(0.0, end - time.monotonic())):
+            # The lock stays: it falls when the process ends, and with it the load that still writes.
+            logger.warning("A load did not end in time")
+            return
+        self._lock.release()
+
+    def is_loaded(self) -> bool:
+        """As `DatasetRegistry.is_loaded`."""
+        return self._loaded.look()
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
+        return self._control().datasets()
+
+    def request_refresh(
+        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+    ) -> RefreshRun:
+        """As `DatasetControl.request_refresh`."""
+        return self._control().request_refresh(name, refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """As `DatasetControl.history`."""
+        return self._control().history(name)
+
+    def _control(self) -> DatasetControl:
+        if self._stopping.is_set():
+            raise DatasetsUnavailableError
+        return self._refresher or self._client
+
+    def _hold(self) -> None:
+        """Become the process that refreshes; the lock is ours."""
+        try:
+            refresher = Refresher(self._config, self._judge or Gate(), builders=self._builders)
+            self._server = ControlServer(self._config.state_dir, refresher)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._directory = file_id(self._config.state_dir)
+        refresher.start()
+        self._refresher = refresher
+
+    def _take_over(self) -> bool:
+        if not self._lock.acquire():
+            return False
+        self._hold()
+        return True
+
+    def _holder_answers(self) -> bool:
+        try:
+            self._client.datasets()
+        except DatasetError:
+            return False
+        return True
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                if self._refresher is None:
+                    if file_id(self._config.state_dir) is None:
+                        prepare_state_dir(self._config.state_dir)
+                    if self._take_over():
+                        logger.info("This process now refreshes the data")
+                elif not self._keeps_its_place():
+                    logger.error("The state directory is gone, or another process has it: nothing is refreshed")
+                    self._let_go(self._refresher)
+            except (DatasetError, StateDirectoryError) as exc:
+                if str(exc) != self._said:
+                    logger.warning("This process cannot refresh the data: %s", exc)
+                self._said = str(exc)
+
+    def _keeps_its_place(self) -> bool:
+        return file_id(self._config.state_dir) == self._directory and self._lock.keep()
+
+    def _let_go(self, refresher: Refresher) -> None:
+        """Stop refreshing; as soon as the directory is there and free, all begins anew."""
+        if self._server is not None:
+            self._server.close()
+        self._refresher, self._server = None, None
+        while not refresher.stop(_LOOK_S) and not self._stopping.is_set():
+            logger.warning("A load does not end")
+        self._lock.release()

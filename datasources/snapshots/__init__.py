@@ -1,0 +1,1 @@
+"""Build, verify and publish immutable snapshots."""

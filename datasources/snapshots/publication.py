@@ -1,0 +1,259 @@
+"""What is published, in the hands of the one process that holds the lock of the state directory."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from datasources.errors import SnapshotError, not_written
+from datasources.snapshots.snapshot import (
+    SCRATCH_DIRECTORIES,
+    SNAPSHOT_FILES,
+    TEMPORARY_DIRECTORY,
+    Verifier,
+    fingerprint,
+    new_file_name,
+    remove,
+    verify_file,
+)
+from queryengine.manifest import (
+    MANIFEST_NAME,
+    SNAPSHOT_DIRECTORY,
+    Manifest,
+    ManifestError,
+    Signature,
+    Snapshot,
+    manifest_path,
+    read_manifest,
+    signature,
+    snapshot_path,
+    write_manifest,
+)
+from runtimeconf.model import DatasetConfig
+from system.errors import StateDirectoryError
+from system.state_directory import remove_ours
+
+logger = logging.getLogger(__name__)
+
+_UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
+#: The inode of a file, its size, and when it was last changed.
+_Look = tuple[int, int, int]
+
+
+class Publication:
+    """
+    The manifest and the snapshot files of *state_dir*.
+
+    Making one cleans up: what a predecessor left half done is deleted, and the manifest names only snapshots that
+    were built from the *datasets* as they are declared now and that are undamaged. Safe for threads; of one
+    dataset, one at a time publishes.
+
+    Raises:
+        StateDirectoryError: The directory cannot be written.
+    """
+
+    def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
+        self._state_dir = state_dir
+        self._lock = threading.Lock()  # of who replaces the manifest
+        self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
+        self._seen: Signature = None  # of the manifest that is known to be right
+        self._looks: dict[str, _Look | None] = {}  # of the files of snapshots that are known to be good
+        try:
+            (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+            self._serve(self._recover(datasets))
+            self._sweep()
+        except OSError as exc:
+            raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
+
+    def snapshot(self, dataset: str) -> Snapshot | None:
+        """Return what is served of *dataset*, None when it has not been loaded."""
+        return self._snapshots.get(dataset)
+
+    def built_bytes(self, dataset: DatasetConfig) -> int | None:
+        """Return how much is written of a snapshot that is being built, None when no file is begun."""
+        complete = {snapshot.file for snapshot in (*self._manifest.snapshots, *self._superseded)}
+        # The files of one dataset begin alike.
+        pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
+        sizes = []
+        for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
+            if path.name not in complete:
+                with suppress(OSError):  # It may go at any moment.
+                    sizes.append(path.stat().st_size)
+        return max(sizes, default=None)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """
+        Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
+
+        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. When
+        the disk does not confirm the publication, a warning says so and the file stays until it confirms a later one.
+
+        Raises:
+            SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
+        """
+        with self._lock:
+            snapshots = {**self._snapshots}
+            superseded = snapshots.pop(snapshot.dataset, None)
+            snapshots[snapshot.dataset] = snapshot
+            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=tuple(snapshots.values()))
+            try:
+                is_durable = write_manifest(self._state_dir, manifest)
+            except OSError as exc:
+                self.discard(snapshot)
+                raise not_written("The manifest of published data", exc.strerror) from exc
+            if superseded is not None:
+                self._superseded.append(superseded)
+            self._serve(manifest)
+            if not is_durable:
+                logger.warning(
+                    "The disk does not confirm the new data of %s: a loss of power may undo it", snapshot.dataset
+                )
+                return
+            gone, self._superseded = self._superseded, []
+        for old in gone:
+            self.discard(old)
+
+    def withdraw_damaged(self) -> dict[str, str]:
+        """
+        Stop serving the snapshots whose file is gone or damaged, and delete what is left of them.
+
+        A file is read only if it looks otherwise than it did when it was last known to be good.
+
+        Returns:
+            What is wrong with each, by the name of its dataset.
+
+        Raises:
+            OSError: This process lacks descriptors or memory to look; nothing is withdrawn.
+        """
+        faults = self._faults()
+        if not faults:
+            return {}
+        with self._lock:
+            withdrawn = [snapshot for snapshot in self._manifest.snapshots if snapshot.file in faults]
+            if not withdrawn:  # They were superseded meanwhile.
+                return {}
+            kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
+            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=kept)
+            # Before anybody can see it: who does asks what is served.
+            self._serve(manifest)
+            self._seen = None
+            with suppress(OSError):  # `restore` tries again.
+                write_manifest(self._state_dir, manifest)
+                self._seen = self._signature()
+        for snapshot in withdrawn:
+            self.discard(snapshot)
+        with suppress(OSError):  # The load says so.
+            (self._state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+        return {snapshot.dataset: faults[snapshot.file] for snapshot in withdrawn}
+
+    def restore(self) -> None:
+        """
+        Write the manifest again when the one on the disk is damaged or gone: who opens it would find no data.
+
+        It is read only if it looks otherwise than it did last.
+
+        Raises:
+            SnapshotError: It cannot be written.
+        """
+        with self._lock:
+            now = self._signature()
+            if now is not None and now == self._seen:
+                return
+            try:
+                if read_manifest(self._state_dir) == self._manifest:
+                    self._seen = now
+                    return
+                reason = "The manifest of published data is not the one that was written."
+            except ManifestError as exc:
+                reason = str(exc)
+            logger.warning("%s It is written again.", reason)
+            manifest = replace(self._manifest, generation=self._manifest.generation + 1)
+            try:
+                write_manifest(self._state_dir, manifest)
+            except OSError as exc:
+                raise not_written("The manifest of published data", exc.strerror) from exc
+            self._serve(manifest)
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Delete the file of a snapshot that is not, or no longer, published."""
+        remove(snapshot_path(self._state_dir, snapshot))
+
+    def _serve(self, manifest: Manifest) -> None:
+        """Take note of what was written."""
+        self._manifest, self._seen = manifest, self._signature()
+        self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
+
+        self._looks = {
+            file: self._looks.get(file) or self._look(file) for file in (one.file for one in manifest.snapshots)
+        }
+
+    def _signature(self) -> Signature:
+        return signature(str(manifest_path(self._state_dir)))
+
+    def _faults(self) -> dict[str, str]:
+        """
+        Return what is wrong with published snapshots, by the name of their file.
+
+        Their content was compared before they were published: the bytes tell now.
+        """
+        faults = {}
+        for snapshot in self._manifest.snapshots:
+            look = self._look(snapshot.file)
+            if look is not None and look == self._looks.get(snapshot.file):
+                continue
+            try:
+                verify_file(self._state_dir, snapshot)
+            except SnapshotError as exc:
+                faults[snapshot.file] = str(exc)
+            else:
+                self._looks[snapshot.file] = look
+        return faults
+
+    def _look(self, file: str) -> _Look | None:
+        """Return what tells a snapshot's file that was touched: nobody can set the time of its last change."""
+        try:
+            found = (self._state_dir / SNAPSHOT_DIRECTORY / file).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_ctime_ns
+
+    def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
+        try:
+            found = read_manifest(self._state_dir)
+        except ManifestError as exc:
+            logger.warning("%s Everything is loaded from the sources again.", exc)
+            # Readers know data by its generation; the time is beyond any number the lost manifest had reached.
+            found = Manifest(generation=int(time.time()))
+            write_manifest(self._state_dir, found)
+            return found
+        declared = {dataset.name: dataset for dataset in datasets}
+        with Verifier(self._state_dir) as verifier:
+            kept = tuple(
+                snapshot for snapshot in found.snapshots if _is_good(snapshot, declared.get(snapshot.dataset), verifier)
+            )
+        if kept != found.snapshots:
+            found = Manifest(generation=found.generation + 1, snapshots=kept)
+            write_manifest(self._state_dir, found)
+        return found
+
+    def _sweep(self) -> None:
+        """Delete what nothing refers to: builds that were cut off, and logs that would be replayed into a snapshot."""
+        published = {snapshot.file for snapshot in self._manifest.snapshots}
+        remove_ours(self._state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
+        remove_ours(self._state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)
+        remove_ours(self._state_dir, _UNFINISHED_MANIFESTS)
+
+
+def _is_good(snapshot: Snapshot, dataset: DatasetConfig | None, verifier: Verifier) -> bool:
+    if dataset is None:
+        return False
+    if fingerprint(dataset) != snapshot.source:
+        logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
+        return False
+    return verifier.is_good(snapshot)

@@ -1,0 +1,429 @@
+"""
+Build one immutable DuckDB file per version of a dataset, and tell a good one from a damaged one.
+
+What is read, and how, is the business of `datasources.loading.loading_engine`; here it becomes a file that can be trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, Self
+
+import duckdb
+
+from datasources.deadline import Deadline
+from datasources.errors import SchemaChangedError, SnapshotError, not_written
+from datasources.loading import append, indexes
+from datasources.loading.columns import columns_of, count_of, refuse_changes
+from datasources.loading.loading_engine import TOO_LARGE, Loaded, LoadingEngine
+from datasources.sources.registry import source_of
+from datasources.sources.source import Load
+from datasources.sql import identifier, literal, literals
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
+from runtimeconf.connectors import CONNECTORS
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+from system.state_directory import remove_ours
+from system.wallclock import utc_now
+
+#: Below the state directory: a directory for each load, where it spills. It is emptied at each start.
+TEMPORARY_DIRECTORY = "refresh_tmp"
+
+#: Names of `new_file_name`, with what the engine puts beside such a file, and of `scratch_directory`.
+SNAPSHOT_FILES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb.*")
+SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
+
+logger = logging.getLogger(__name__)
+
+#: What the system says when a process, or the machine, has too little to open or read a file.
+_WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+_HASH_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+def fingerprint(dataset: DatasetConfig) -> str:
+    """Return what tells whether data was built from these settings: other settings, another fingerprint."""
+    secrets = {param.name for param in CONNECTORS[dataset.connector].params if param.is_secret}
+    settings: list[object] = [
+        dataset.name,
+        dataset.from_,
+        dataset.location,
+        sorted((name, value) for name, value in dataset.params.items() if name not in secrets),
+        refresh_sql_of(dataset),
+        append.time_column_of(dataset),
+    ]
+    if declared := indexes.declared(dataset):  # Without any, it is that of the releases that knew none.
+        settings.append(declared)
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def refresh_sql_of(dataset: DatasetConfig) -> str | None:
+    """Return the `refresh_sql` of the YAML, which is a part of the acceleration and off with it."""
+    return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None
+
+
+class Verifier:
+    """
+    Compares snapshots of *state_dir* with what is said of them, on an engine that can open nothing else.
+
+    It takes ten times as long to start an engine as to look at a snapshot, so one serves for many. One thread at a
+    time; who makes it closes it.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """As `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the engine back; the next comparison starts another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def is_good(self, snapshot: Snapshot) -> bool:
+        """Say whether `verify` finds no fault; of one, the log has a line."""
+        try:
+            self.verify(snapshot)
+        except SnapshotError as exc:
+            logger.warning("%s It is loaded from the source again.", exc)
+            return False
+        return True
+
+    def verify(self, snapshot: Snapshot) -> None:
+        """
+        Compare a snapshot's file with what the manifest says of it: size, checksum, columns and rows.
+
+        Raises:
+            SnapshotError: It is missing, damaged, or of an engine that this one cannot read.
+        """
+        try:
+            verify_file(self._state_dir, snapshot)
+        except OSError as exc:
+            raise _unreadable(snapshot, exc) from exc
+        self.verify_content(snapshot)
+
+    def verify_content(self, snapshot: Snapshot) -> None:
+        """
+        Compare the columns and the number of rows.
+
+        Raises:
+            SnapshotError: They differ, or this engine cannot read it.
+        """
+        path = snapshot_path(self._state_dir, snapshot)
+        table = f"_snapshot.main.{identifier(snapshot.dataset)}"
+        try:
+            connection = self._connection or self._opened()
+            # Attached, not opened: of what is open in a process by its name, all have to share the settings.
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
+            same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
+            connection.execute("DETACH _snapshot")
+        except BaseException as exc:
+            self.close()  # The snapshot may still be attached.
+            if not isinstance(exc, duckdb.Error):
+                raise
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
+        if not same:
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "threads": 1,
+            "async_threads": 1,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+        self._connection = duckdb.connect(":memory:", config=config)
+        directory = literals([str(self._state_dir / SNAPSHOT_DIRECTORY)])
+        self._connection.execute(f"SET GLOBAL allowed_directories = {directory}")
+        self._connection.execute("SET GLOBAL enable_external_access = false")
+        self._connection.execute("SET GLOBAL lock_configuration = true")
+        return self._connection
+
+
+def verify_file(state_dir: Path, snapshot: Snapshot) -> None:
+    """
+    Compare a snapshot's file with what the manifest says of its bytes: size and checksum.
+
+    Raises:
+        SnapshotError: It is missing or damaged.
+        OSError: Nobody can say: this process lacks descriptors or memory.
+    """
+    try:
+        size, checksum = _measure(snapshot_path(state_dir, snapshot))
+    except OSError as exc:
+        if exc.errno in _WANTS:
+            raise
+        raise _unreadable(snapshot, exc) from exc
+    if (size, checksum) != (snapshot.size_bytes, snapshot.sha256):
+        raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged: its checksum is wrong.")
+
+
+def _unreadable(snapshot: Snapshot, error: OSError) -> SnapshotError:
+    return SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {error.strerror}.")
+
+
+def compare_columns(served: Snapshot, new: Snapshot) -> None:
+    """
+    Refuse *new* when its columns, their order or their types differ from those served.
+
+    Raises:
+        SchemaChangedError: They differ; the sentence names the first differences.
+    """
+    refuse_changes(new.dataset, served.columns, new.columns)
+
+
+def new_file_name(dataset: DatasetConfig) -> str:
+    """Return the name of a file that no snapshot has yet."""
+    slug = re.sub(r"[^a-z0-9_]", "_", dataset.name.lower())[:40]
+    return f"{slug}-{secrets.token_hex(8)}.duckdb"
+
+
+class Builder(Protocol):
+    """What loads a dataset."""
+
+    def build(  # noqa: PLR0913 (each is a field of the order)
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+        mode: RefreshMode | None = None,
+    ) -> Snapshot | None:
+        """
+        Read the source and leave a verified file that survives a loss of power. Nothing is published yet.
+
+        Args:
+            dataset: What to read.
+            refresh_sql: A gated SELECT over the dataset's own name, run on what was read; None for all of it.
+            deadline: What ends the build early.
+            served: What is published of the dataset, which must stay in place until this returns.
+            skip_unchanged: Whether a source that has not changed since *served* may be left unread.
+            mode: Whether all rows are replaced or the newer ones added to *served*; None: as *dataset* says. To append
+                it needs a `time_column`.
+
+        Returns:
+            The new snapshot; None when there is nothing to publish: *served* is what the source holds, which takes
+            *skip_unchanged*, or the dataset is one to append to and nothing is newer. In both cases its file was found
+            undamaged just now.
+
+        Raises:
+            SchemaChangedError: Newer rows have other columns than *served*, and `on_schema_change` is `fail`.
+            SourceError: The source cannot be read, or is not what it should be.
+            SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
+        """
+
+    def rest(self) -> None:
+        """Give back what is kept for the next build, which takes a moment longer then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One call of `Builder.build`. *file* is a name in the directory of snapshots that is not there yet."""
+
+    file: str
+    dataset: DatasetConfig
+    refresh_sql: str | None = None
+    served: Snapshot | None = None
+    skip_unchanged: bool = False
+    mode: RefreshMode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotBuilder:
+    """
+    Builds snapshots below *state_dir*, in the thread that asks for one.
+
+    A load uses at most *memory_limit_bytes* of memory and *temp_directory_limit_bytes* of temporary space, and one
+    thread: what it takes from running statements is at most one core.
+    """
+
+    state_dir: Path
+    memory_limit_bytes: int
+    temp_directory_limit_bytes: int
+
+    @classmethod
+    def of(cls, config: RuntimeConfig) -> SnapshotBuilder:
+        """Return the builder that *config* asks for."""
+        return cls(
+            state_dir=config.state_dir,
+            memory_limit_bytes=config.query.memory_limit_bytes,
+            temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
+        )
+
+    def build(  # noqa: PLR0913 (each is a field of the order)
+        self,
+        dataset: DatasetConfig,
+        refresh_sql: str | None,
+        deadline: Deadline,
+        *,
+        served: Snapshot | None = None,
+        skip_unchanged: bool = False,
+        mode: RefreshMode | None = None,
+    ) -> Snapshot | None:
+        """As `Builder.build`."""
+        order = Order(
+            file=new_file_name(dataset),
+            dataset=dataset,
+            refresh_sql=refresh_sql,
+            served=served,
+            skip_unchanged=skip_unchanged,
+            mode=mode,
+        )
+        with Verifier(self.state_dir) as verifier:
+            return self.carry_out(order, deadline, verifier)
+
+    def rest(self) -> None:
+        """As `Builder.rest`: there is nothing to give back."""
+
+    def carry_out(self, order: Order, deadline: Deadline, verifier: Verifier) -> Snapshot | None:
+        """As `Builder.build`; *verifier* reads back what was written."""
+        dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
+        try:
+            with self._load(order.file, deadline) as load:
+                loaded = self._content(order, path, load, verifier)
+            if loaded is None:
+                return None
+            path.chmod(0o600)
+            _sync(path)
+            sync_directory(path.parent)
+            size, checksum = _measure(path)
+            version = loaded.version
+            snapshot = Snapshot(
+                dataset=dataset.name,
+                file=path.name,
+                rows=loaded.rows,
+                size_bytes=size,
+                sha256=checksum,
+                created_at=utc_now(),
+                source=fingerprint(dataset),
+                source_version=None if version is None else _version_prefix(order.refresh_sql) + version,
+                columns=loaded.columns,
+            )
+            verifier.verify_content(snapshot)
+            deadline.check()
+        except OSError as exc:
+            remove(path)
+            raise not_written(f"The snapshot of {dataset.name}", exc.strerror) from exc
+        except MemoryError as exc:
+            remove(path)
+            raise SnapshotError(TOO_LARGE) from exc
+        except BaseException:
+            remove(path)
+            raise
+        return snapshot
+
+    def _content(self, order: Order, path: Path, load: Load, verifier: Verifier) -> Loaded | None:
+        """Write the file; None when what is served needs no other."""
+        dataset, served = append.in_mode(order.dataset, order.mode), order.served
+        may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
+        by_time = None if order.mode == "full" else append.time_column_of(dataset)
+        may_append = served is not None and by_time is not None and served.source == fingerprint(order.dataset)
+        if served is None or not (may_skip or may_append) or not verifier.is_good(served):
+            return self._engine.load(dataset, order.refresh_sql, path, load)
+        if may_skip:
+            return None
+        try:
+            return self._appended(order, dataset, served, path, load)
+        except SchemaChangedError:
+            if dataset.on_schema_change == "fail":
+                raise
+        return self._engine.load(dataset, order.refresh_sql, path, load)
+
+    def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
+        """Say whether the source is the one that *served* was made from, in the same way."""
+        prefix, version = _version_prefix(order.refresh_sql), served.source_version
+        if served.source != fingerprint(order.dataset) or version is None or not version.startswith(prefix):
+            return False
+        return not source_of(order.dataset).has_changed(version.removeprefix(prefix), load)
+
+    def _appended(
+        self, order: Order, dataset: DatasetConfig, served: Snapshot, path: Path, load: Load
+    ) -> Loaded | None:
+        """
+        Write what is served and what is newer; None when nothing is.
+
+        The newer rows have a file of their own first, so that nothing is copied for none, and their number is no
+        matter of memory.
+        """
+        old = snapshot_path(self.state_dir, served)
+        last = self._engine.watermark(dataset.name, str(dataset.time_column), old, load)
+        if last is None:
+            return self._engine.load(dataset, order.refresh_sql, path, load)
+        new = load.scratch / "new.duckdb"
+        loaded = self._engine.load(dataset, order.refresh_sql, new, load, last)
+        refuse_changes(dataset.name, served.columns, loaded.columns)
+        if not loaded.rows:
+            return None
+        append.copy(old, path, load.deadline)
+        # Where all rows are replaced otherwise, the next refresh is to read those that are gone from the source.
+        version = loaded.version if dataset is order.dataset else None
+        return replace(loaded, rows=self._engine.add(dataset.name, new, path, load), version=version)
+
+    @property
+    def _engine(self) -> LoadingEngine:
+        return LoadingEngine(self.state_dir, self.memory_limit_bytes)
+
+    @contextlib.contextmanager
+    def _load(self, file: str, deadline: Deadline) -> Iterator[Load]:
+        """Begin a load with a directory of its own, which is gone when it ends."""
+        scratch = scratch_directory(self.state_dir, file)
+        # The one above it stays: another load may be about to make its own in it.
+        scratch.parent.mkdir(mode=0o700, exist_ok=True)
+        scratch.mkdir(mode=0o700)
+        try:
+            yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def scratch_directory(state_dir: Path, file: str) -> Path:
+    """Return the directory that the load into the snapshot *file* has to itself."""
+    return state_dir / TEMPORARY_DIRECTORY / Path(file).stem
+
+
+def remove(path: Path) -> None:
+    """Delete a snapshot's file and what the engine may have left beside it. A missing file is not an error."""
+    remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
+
+
+def _version_prefix(refresh_sql: str | None) -> str:
+    """Return what `Snapshot.source_version` begins with: other rows come of the same source by another SELECT."""
+    return hashlib.sha256(json.dumps(refresh_sql).encode()).hexdigest()[:16] + ":"
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    """Return the size of a file in bytes and its SHA-256, of one and the same read."""
+    size, digest = 0, hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            size += len(block)
+            digest.update(block)
+    return size, digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

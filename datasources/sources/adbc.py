@@ -1,0 +1,131 @@
+"""
+What the sources that read a table by an ADBC driver share: which columns and rows to ask for, and checked batches.
+
+ADBC: https://arrow.apache.org/adbc/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+import pyarrow as pa
+
+from datasources.errors import SourceError
+from datasources.sources.arrow_types import viewed
+from datasources.sources.source import Value, Wanted
+
+#: Turns an array that the driver made into the one that the engine is to see.
+Conversion = Callable[[pa.Array], pa.Array]
+
+#: Writes a value in the source's SQL; None where the source would compare it otherwise than the engine.
+Literal = Callable[[Value], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """
+    A column of the source.
+
+    Args:
+        name: Its name there.
+        expression: What to select for it, in the source's SQL.
+        engine_type: The type that the engine casts it to; None to leave it.
+        convert: What is done to its values first.
+        literal: Writes a value that the column is compared with.
+    """
+
+    name: str
+    expression: str
+    engine_type: str | None = None
+    convert: Conversion | None = None
+    literal: Literal = lambda _value: None
+
+
+def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
+    """Return the columns that the load needs; the first one where it needs none, since a row has to have one."""
+    needed = [column for column in columns if wanted.columns is None or column.name.lower() in wanted.columns]
+    return needed or list(columns[:1])
+
+
+def condition(columns: Sequence[Column], wanted: Wanted, quote: Callable[[str], str]) -> str:
+    """Return ` WHERE ...` for the bounds that the source judges as the engine does; empty when there is none."""
+    by_name = {column.name.lower(): column for column in columns}
+    terms = []
+    for bound in wanted.bounds:
+        column = by_name.get(bound.column.lower())
+        value = column.literal(bound.value) if column is not None else None
+        if column is not None and value is not None:
+            terms.append(f"{quote(column.name)} {bound.operator} {value}")
+    return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
+def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
+    """Return the types to cast to, by name."""
+    return {column.name: column.engine_type for column in columns if column.engine_type is not None}
+
+
+def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.RecordBatchReader:
+    """Return *reader*, whose first columns are *columns*, with each of those converted and no others."""
+
+    def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [
+            array if column.convert is None else column.convert(array)
+            for column, array in zip(columns, batch.columns, strict=False)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+    return mapped(reader, convert)
+
+
+def mapped(reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatchReader:
+    """Return *reader* with every batch checked and then changed."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            yield change(checked(batch))
+
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)
+    return pa.RecordBatchReader.from_batches(change(nothing).schema, batches())
+
+
+def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """
+    Return *batch*, which comes from elsewhere, when every offset, index and text in it is what it should be.
+
+    The engine trusts Arrow data: it would follow an offset beyond the end.
+
+    Raises:
+        SourceError: It is damaged.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            # 24:00:00 is a time in SQL, though not in Arrow.
+            viewed(column, lambda kind: pa.int64() if pa.types.is_time64(kind) else kind).validate(full=True)
+        except pa.ArrowInvalid:
+            kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
+            raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None
+    return batch
+
+
+# --- literals of standard SQL -----------------------------------------------------------------------------------------
+
+
+def integer_literal(value: Value) -> str | None:
+    """Write a whole number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def date_literal(value: Value) -> str | None:
+    """Write a date."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return f"DATE '{value.isoformat()}'"
+    return None
+
+
+def timestamp_literal(value: Value) -> str | None:
+    """Write a time without a zone."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+    return None

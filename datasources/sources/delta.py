@@ -1,0 +1,264 @@
+"""
+`delta:` sources: tables of Delta Lake, on disk and on S3.
+
+The Delta library works out which files make up the newest version, from a judged copy of the log (`delta_log`); the
+files are read here (`lake_parquet`). Its own reader is not used: it opens what the log names, wherever that is, cuts
+numbers to fit, and looks for columns by their names where a table goes by ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from datasources.errors import SourceError
+from datasources.sources.delta_log import LogCopy, commit_path
+from datasources.sources.lake import TableRoot, inside, root_of
+from datasources.sources.lake_parquet import DataFile, Key, batches, column_of, explain, may_hold, pick
+from datasources.sources.source import Bound, Load
+from datasources.sources.streams import StreamScan
+from runtimeconf.model import DatasetConfig
+
+#: What a table may ask of its readers. Not among them: commits that only a catalog knows.
+_FEATURES = frozenset(
+    {
+        *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview"),
+        *("v2Checkpoint", "vacuumProtocolCheck"),
+    }
+)
+#: Features that only matter to columns of a type that is not read here. Writers enable some of them for every table.
+_TYPE_FEATURES = frozenset(
+    {
+        *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+        "timestampNanos",
+    }
+)
+#: The primitive types of the protocol that are read here.
+_PRIMITIVES = frozenset(
+    {
+        *("string", "long", "integer", "short", "byte", "float", "double", "decimal", "boolean", "binary"),
+        *("date", "timestamp", "timestamp_ntz"),
+    }
+)
+#: The features with which the library lists deleted rows.
+_LISTING_FEATURES = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"})
+_MAX_READER_VERSION = 3
+
+#: How the library says that it does not support a feature.
+_UNSUPPORTED = re.compile(r"Feature '([A-Za-z0-9_-]{1,60})' is not supported|loading a (catalog-managed) table")
+
+
+class DeltaSource:
+    """A table of Delta Lake, in its newest version."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        self._dataset = dataset
+
+    @contextmanager
+    def open(self, load: Load) -> Iterator[StreamScan]:
+        """Work out the newest version, as `Source.open` promises."""
+        with root_of(self._dataset, load.deadline) as root:
+            log = LogCopy(root, load)
+            table = _Table(root, log)
+            columns = pick(table.columns, load.wanted.columns)
+            files = table.files(load.wanted.bounds)
+            reader = batches(root, files, columns, table.identify, load)
+            stamp = root.stamp(commit_path(log.version))
+            yield StreamScan(reader, load, explain, version=f"{log.version}-{stamp}-{table.id}")
+
+    def has_changed(self, version: str, load: Load) -> bool:
+        """Look for the next commit, and whether the last one is the one that was read."""
+        number, stamp, _ = version.split("-")
+        with root_of(self._dataset, load.deadline) as root:
+            return root.has(commit_path(int(number) + 1)) or root.stamp(commit_path(int(number))) != stamp
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of the table: *ends* are the lowest and highest value of columns, by name, where they are known."""
+
+    file: DataFile
+    ends: Mapping[str, tuple[Any, Any]]
+
+
+class _Table:
+    """
+    One version of a table.
+
+    Raises:
+        SourceError: The library does not understand its log, or it needs what is not supported.
+    """
+
+    def __init__(self, root: TableRoot, log: LogCopy) -> None:
+        self._root = root
+        self._log = log
+        self._table = self._opened()
+        with self._understood():
+            metadata = self._table.metadata()
+            described_schema = self._table.schema()
+            schema = pa.schema(described_schema.to_arrow())
+            types = frozenset(_primitives(json.loads(described_schema.to_json())))
+        features = self._features = self._supported_features(types)
+        self._mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+        if self._mode not in {"none", "name", "id"} or (self._mode != "none" and "columnMapping" not in features):
+            raise SourceError(f"'{root.shown}' maps its columns in a way that its protocol does not allow.")
+        if log.has_deletion_vectors and "deletionVectors" not in features:
+            raise SourceError(f"'{root.shown}' deletes rows in a way that its protocol does not allow.")
+        self.id = hashlib.sha256(str(metadata.id).encode()).hexdigest()[:32]
+        self.columns = [column_of(described, self._key) for described in schema]
+        by_name = {column.name: column for column in self.columns}
+        self._partitions = {name: by_name[name] for name in metadata.partition_columns if name in by_name}
+        self._physical = {
+            column.name: _physical_name(described) for column, described in zip(self.columns, schema, strict=True)
+        }
+
+    def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
+        """As `Identify`: by name, unless the table goes by ids."""
+        if self._mode != "id":
+            return str(part.name)
+        field_id = (part.metadata or {}).get(b"PARQUET:field_id")
+        return int(field_id) if field_id is not None else None
+
+    def files(self, bounds: tuple[Bound, ...]) -> list[DataFile]:
+        """
+        Return the files in which there may be rows that pass *bounds*.
+
+        Raises:
+            SourceError: A file lies outside of the table, or the library fails.
+        """
+        kept = self._kept_rows()
+        files = [entry.file for entry in self._entries(kept) if self._may_hold(entry, bounds)]
+        if kept:
+            raise SourceError(f"The log of '{self._root.shown}' deletes rows of files that are not the table's.")
+        return files
+
+    def _opened(self) -> DeltaTable:
+        table = None
+        for _ in self._log.steps():
+            with self._understood():
+                if table is None:
+                    table = DeltaTable(self._log.directory.as_uri())
+                else:
+                    table.update_incremental()
+        if table is None or table.version() != self._log.version:
+            raise _damaged(self._root)
+        return table
+
+    def _key(self, described: pa.Field) -> Key:
+        if self._mode == "id" and (number := (described.metadata or {}).get(b"delta.columnMapping.id")) is not None:
+            return int(number)
+        return _physical_name(described) if self._mode == "name" else str(described.name)
+
+    def _supported_features(self, types: frozenset[str]) -> frozenset[str]:
+        """Return the features that the table uses; *types* are those of its columns, of any depth."""
+        with self._understood():
+            protocol = self._table.protocol()
+        features = frozenset(protocol.reader_features or ())
+        if protocol.min_reader_version == 2:
+            features |= {"columnMapping"}
+        if types <= _PRIMITIVES:
+            features -= _TYPE_FEATURES
+        unknown = sorted(features - _FEATURES)
+        if unknown or protocol.min_reader_version > _MAX_READER_VERSION:
+            what = ", ".join(unknown) or f"version {protocol.min_reader_version} of the protocol"
+            raise _unsupported(self._root, what)
+        return features
+
+    def _entries(self, kept: dict[str, pa.BooleanArray]) -> Iterator[_File]:
+        with self._understood():
+            # pa.table() would import pandas where it is installed.
+            actions = pa.RecordBatchReader.from_stream(self._table.get_add_actions()).read_all()
+        for batch in actions.to_batches():
+            lists = {name: batch.column(name) for name in batch.schema.names}
+            for index, text in enumerate(lists["path"].to_pylist()):
+                # A path is written as a part of a URL is.
+                path = inside(unquote(text))
+                if path is None:
+                    raise SourceError(
+                        f"The log of '{self._root.shown}' names a file outside of the table, as that of a shallow "
+                        "clone does: only what lies in the table is read."
+                    )
+                partition = lists["partition"][index] if self._partitions else {}
+                constants = {column.key: _constant(partition[name]) for name, column in self._partitions.items()}
+                ends = {
+                    name: (value.as_py(), value.as_py())
+                    for name, value in zip(self._partitions, constants.values(), strict=True)
+                }
+                low, high = (lists[name][index].as_py() if name in lists else None for name in ("min", "max"))
+                for name, physical in self._physical.items():
+                    found = (low or {}).get(physical), (high or {}).get(physical)
+                    # Statistics of decimals went through a binary fraction.
+                    if name not in ends and not any(isinstance(value, Decimal) for value in found):
+                        ends[name] = found
+                yield _File(DataFile(path, constants, kept.pop(path, None)), ends)
+
+    def _may_hold(self, entry: _File, bounds: tuple[Bound, ...]) -> bool:
+        folded = {name.lower(): ends for name, ends in entry.ends.items()}
+        return all(may_hold(bound, *folded.get(bound.column.lower(), (None, None))) for bound in bounds)
+
+    def _kept_rows(self) -> dict[str, pa.BooleanArray]:
+        """Return which rows of files are left, by the path of the file."""
+        if not self._log.has_deletion_vectors:
+            return {}
+        kept = {}
+        self._log.copy_deletion_vectors()
+        # The library refuses to list deleted rows beside features that have no bearing on them.
+        self._log.require(self._features & _LISTING_FEATURES)
+        with self._understood():
+            self._table.update_incremental()
+            reader = pa.RecordBatchReader.from_stream(self._table.deletion_vectors())
+            for batch in reader:
+                vectors = batch.column("selection_vector")
+                for index, location in enumerate(batch.column("filepath").to_pylist()):
+                    path = inside(unquote(location.removeprefix(f"{self._log.directory.as_uri()}/"))) or location
+                    kept[path] = vectors[index].values
+        return kept
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        try:
+            yield
+        except (SourceError, MemoryError):
+            raise
+        except Exception as exc:  # noqa: BLE001 (the library raises errors of many types)
+            if (feature := _UNSUPPORTED.search(str(exc))) is not None:
+                raise _unsupported(self._root, feature[feature.lastindex or 0]) from None
+            raise _damaged(self._root) from None
+
+
+def _primitives(kind: Any) -> Iterator[str]:
+    """Give the names of the primitive types in *kind*, a type as the log describes it."""
+    if isinstance(kind, str):
+        yield kind.partition("(")[0]
+        return
+    parts = [described["type"] for described in kind.get("fields", ())]
+    for part in [*parts, *(kind[name] for name in ("elementType", "keyType", "valueType") if name in kind)]:
+        yield from _primitives(part)
+
+
+def _unsupported(root: TableRoot, what: str) -> SourceError:
+    return SourceError(f"'{root.shown}' needs what this reader does not support: {what[:200]}.")
+
+
+def _damaged(root: TableRoot) -> SourceError:
+    return SourceError(f"The log of '{root.shown}' is damaged, or not as the protocol has it.")
+
+
+def _physical_name(described: pa.Field) -> str:
+    name: bytes = (described.metadata or {}).get(b"delta.columnMapping.physicalName", described.name.encode())
+    return name.decode()
+
+
+def _constant(value: pa.Scalar) -> pa.Scalar:
+    """Return the value of a partition; by the protocol an empty text stands for none."""
+    return pa.scalar(None, value.type) if value.as_py() in {"", b""} else value

@@ -1,0 +1,229 @@
+"""
+The log of a Delta table, copied into the scratch directory of a load.
+
+The Delta library reads the copy, so it needs neither network nor credentials, what it reads is one version, and nothing
+that the log names lies outside of the table: every path in what is copied is judged here before the library sees it.
+The rules are those of the Delta transaction log protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasources.errors import SourceError
+from datasources.sources.lake import TableRoot, inside
+from datasources.sources.source import Load
+
+LOG = "_delta_log"
+_SIDECARS = f"{LOG}/_sidecars"
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+#: The classic kind, in one part or several, and the one of version 2.
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.parquet|\.(\d{10})\.(\d{10})\.parquet|\.[0-9A-Fa-f-]{36}\.(?:parquet|json))"
+)
+
+_BLOCK_BYTES = 1024 * 1024
+#: Rows of a checkpoint that are looked at at once.
+_ROWS = 4096
+
+#: The digits of the encoding in which a log writes the name of a deletion vector (ZeroMQ RFC 32).
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+#: The columns of a checkpoint that name files.
+_NAMING = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv", "sidecar.path")
+
+
+#: The library reads each new commit in a thread of its own, with a stack that counts against the memory of a loader:
+#: so it gets this many at once.
+_STEP = 16
+
+
+def commit_path(version: int) -> str:
+    """Return the path of the file that made *version* the newest one."""
+    return f"{LOG}/{version:020}.json"
+
+
+class LogCopy:
+    """
+    A copy, in *directory*, of what the newest *version* of the table needs of its log.
+
+    Raises:
+        SourceError: There is no table, or its log has a gap.
+    """
+
+    def __init__(self, root: TableRoot, load: Load) -> None:
+        self._root = root
+        self._load = load
+        self._left_bytes = load.scratch_bytes
+        self._sidecars: set[str] = set()
+        self._vectors: set[str] = set()
+        self.directory = load.scratch / "delta"
+        self.has_deletion_vectors = False
+        names = root.names(LOG)
+        commits = {int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))}
+        checkpoints = _complete(names)
+        if not commits and not checkpoints:
+            raise SourceError(f"'{root.shown}' is not a Delta table: it has no {LOG}.")
+        start = self.version = max(checkpoints, default=-1)
+        while self.version + 1 in commits:
+            self.version += 1
+        if commits and self.version < max(commits):
+            raise SourceError(f"The log of '{root.shown}' lacks version {self.version + 1}.")
+        self._checkpoint = [f"{LOG}/{name}" for name in checkpoints.get(start, ())]
+        self._commits = [commit_path(number) for number in range(start + 1, self.version + 1)]
+
+    def steps(self) -> Iterator[None]:
+        """
+        Copy the log, and give the library a turn after each step, which makes a newer version of the table.
+
+        Raises:
+            SourceError: A file of the log is missing or damaged, or it names what lies outside of the table.
+            OSError: There is no room for the copy.
+        """
+        for path in self._checkpoint:
+            self._copy(path)
+        for name in sorted(self._sidecars):
+            self._copy(f"{_SIDECARS}/{name}")
+        if self._checkpoint:
+            yield
+        for start in range(0, len(self._commits), _STEP):
+            for path in self._commits[start : start + _STEP]:
+                self._copy(path)
+            yield
+
+    def copy_deletion_vectors(self) -> None:
+        """Copy what says which rows are deleted. Raises as `steps`."""
+        for path in sorted(self._vectors):
+            # Those that later versions replaced may have been cleaned up.
+            if self._root.has(path):
+                self._fetch(path)
+
+    def require(self, features: frozenset[str]) -> None:
+        """Add a version to the copy that asks its readers for *features* only."""
+        names = sorted(features)
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
+        path = self.directory / commit_path(self.version + 1)
+        path.write_text(json.dumps({"protocol": protocol}), encoding="utf-8")
+
+    def _copy(self, path: str) -> None:
+        """Copy a file of the log and judge what it names."""
+        target = self._fetch(path)
+        try:
+            for action in _json_actions(target) if path.endswith(".json") else _parquet_actions(target):
+                self._judge(action)
+        except (ValueError, TypeError, AttributeError, RecursionError, pa.ArrowException, OSError):
+            raise SourceError(f"'{path}' of '{self._root.shown}' is damaged.") from None
+
+    def _fetch(self, path: str) -> Path:
+        target = self.directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._root.open(path) as source, target.open("wb") as file:
+            while block := self._read(path, source):
+                self._load.deadline.check()
+                self._left_bytes -= len(block)
+                if self._left_bytes < 0:
+                    raise SourceError(
+                        f"The log of '{self._root.shown}' is larger than query.temp_directory_limit: write a "
+                        "checkpoint, or raise the limit."
+                    )
+                file.write(block)
+        return target
+
+    def _read(self, path: str, source: pa.NativeFile) -> bytes:
+        # Not around the writing too: that the copy has no room is not the table's fault.
+        with self._root.reading(path):
+            block: bytes = source.read(_BLOCK_BYTES)
+            return block
+
+    def _judge(self, action: dict[str, Any]) -> None:
+        sidecar, vector = action.get("sidecar"), (action.get("add") or {}).get("deletionVector")
+        if sidecar is not None:
+            name = sidecar["path"]
+            if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name) is None:
+                raise _outside(self._root)
+            self._sidecars.add(name)
+        if vector is not None:
+            self.has_deletion_vectors = True
+            kind, text = vector["storageType"], vector["pathOrInlineDv"]
+            if kind == "u":
+                self._vectors.add(self._vector_path(text))
+            elif kind != "i":
+                raise _outside(self._root)
+
+    def _vector_path(self, text: str) -> str:
+        """Return the path of a deletion vector: a prefix, and 20 characters that encode a UUID."""
+        prefix, encoded = text[:-20], text[-20:]
+        if re.fullmatch(r"[A-Za-z0-9_-]*", prefix) is None:
+            raise _outside(self._root)
+        raw = b"".join(_word(encoded[start : start + 5]) for start in range(0, 20, 5))
+        path = inside(f"{prefix}/deletion_vector_{uuid.UUID(bytes=raw)}.bin".lstrip("/"))
+        if path is None:
+            raise _outside(self._root)
+        return path
+
+
+def _complete(names: dict[str, int]) -> dict[int, list[str]]:
+    """Return the files of each version that has a checkpoint of which no part is missing."""
+    found: dict[int, list[str]] = {}
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name in names:
+        match = _CHECKPOINT.fullmatch(name)
+        if match is None:
+            continue
+        if match[3] is not None:
+            parts.setdefault((int(match[1]), int(match[3])), []).append(name)
+        else:
+            # One is enough: the others of a version say the same.
+            found.setdefault(int(match[1]), [name])
+    for (version, count), members in parts.items():
+        if len(members) == count:
+            found.setdefault(version, members)
+    return found
+
+
+def _json_actions(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            if line.strip():
+                yield json.loads(line, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that comes twice: which one counts is a matter of the reader."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("repeated name")
+    return made
+
+
+def _parquet_actions(path: Path) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        present = {file.schema.column(index).path for index in range(len(file.schema.names))}
+        columns = [name for name in _NAMING if name in present]
+        if not columns:
+            return
+        for batch in file.iter_batches(_ROWS, columns=columns, use_threads=False):
+            yield from batch.to_pylist()
+
+
+def _word(digits: str) -> bytes:
+    value = 0
+    for digit in digits:
+        value = value * 85 + _Z85.index(digit)
+    return value.to_bytes(4, "big")
+
+
+def _outside(root: TableRoot) -> SourceError:
+    return SourceError(
+        f"The log of '{root.shown}' names a file outside of the table, as that of a shallow clone does: only what lies "
+        "in the table is read."
+    )

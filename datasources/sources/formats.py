@@ -1,0 +1,395 @@
+"""
+How files of each format are read, and what is wrong with one that cannot be.
+
+Each format reads strictly: a row that does not fit is an error, not a guess, because what is guessed away is gone.
+What the engine would let pass (a wrong gzip checksum, a JSON array cut after a comma, a decimal it would round) is
+checked here.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import duckdb
+
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from datasources.sql import literal, literals
+
+#: Of a text file, this much is looked at for its header (bytes). The engine itself takes lines of up to 2 MB.
+_HEAD_BYTES = 2 * 1024 * 1024
+_BLOCK_BYTES = 1024 * 1024
+
+#: The most digits of a decimal that the engine keeps exactly.
+_MAX_DECIMAL_DIGITS = 38
+
+#: Where the system shows this process what it has open, by the numbers of the descriptors.
+DESCRIPTORS = "/proc/self/fd"
+
+#: What the engine says of a file that goes by another name than when the load began, whatever its format.
+_MOVED = "file system operations are disabled"
+
+_DELIMITERS = ",\t;|"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Identity(NamedTuple):
+    """Which file this is, and in which version; two equal ones are the same bytes."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> Identity:
+        """Take it from what `stat` says."""
+        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFile:
+    """A regular file held open by *descriptor*; *shown* is its path as the YAML's author would write it."""
+
+    descriptor: int
+    shown: str
+    identity: Identity
+
+    @property
+    def path(self) -> str:
+        """A path by which this process opens this very file, wherever its name has gone."""
+        return f"{DESCRIPTORS}/{self.descriptor}"
+
+
+class FileFormat(ABC):
+    """Pinned files of one format. *gzipped* is about all of them."""
+
+    name: ClassVar[str]
+    #: What the engine's message contains, and what we say instead. The engine quotes contents, paths and its options.
+    reasons: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, files: Sequence[PinnedFile], *, gzipped: bool, deadline: Deadline) -> None:
+        self.files = tuple(files)
+        self.deadline = deadline
+        self.compression = "gzip" if gzipped else "none"
+        self._names: list[str] = []
+
+    @abstractmethod
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """
+        Check the files and return the SQL of a table function that reads them.
+
+        Raises:
+            SourceError: A file is not what it should be.
+            duckdb.Error: The engine cannot read a file.
+        """
+
+    def accept(self, _connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+        """
+        Compare the *names* of the columns that the engine found with those that the files have.
+
+        Raises:
+            SourceError: They differ: the engine left something out, or made a name up.
+        """
+        if set(map(_folded, names)) != set(map(_folded, self._names)):
+            raise SourceError(f"'{self.files[0].shown}': its columns cannot be told from its first line.")
+
+    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error, shown: str) -> SourceError:
+        """Say which file cannot be read and why; *shown* stands for the files when the engine names none."""
+        text = self.details(connection, error)
+        named = re.search(rf"{DESCRIPTORS}/(\d+)", text)
+        by_descriptor = {file.descriptor: file.shown for file in self.files}
+        if named is not None:
+            shown = by_descriptor.get(int(named[1]), shown)
+        elif len(self.files) == 1:
+            shown = self.files[0].shown
+        reasons = {**self.reasons, _MOVED: "it was moved while it was read; the next refresh reads it again"}
+        reason = next((reason for part, reason in reasons.items() if part in text), None)
+        if reason is None:
+            reason = self.other_reason(text)
+        line = re.search(r"(?:on Line: |in line )(\d+)", text)
+        place = f", line {line[1]}" if line else ""
+        return SourceError(f"'{shown}'{place}: {reason}.")
+
+    def details(self, _connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
+        """Return the engine's message, or a more exact one if there is a way to get it."""
+        return str(error)
+
+    def other_reason(self, _text: str) -> str:
+        """What to say about an engine's message that `reasons` does not know."""
+        return f"the engine cannot read it as {self.name}"
+
+
+class Parquet(FileFormat):
+    """Parquet files that have the same columns; a column's type is the widest of its types in the files."""
+
+    name = "Parquet"
+    reasons: ClassVar[Mapping[str, str]] = {
+        "No magic bytes": "it is not a Parquet file, or it was cut short",
+        "too small to be a Parquet": "it is not a Parquet file, or it was cut short",
+        "Need at least one non-root column": "it has no columns",
+        "encrypted": "it is encrypted",
+    }
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Check names and decimals of every file, as `FileFormat.bind` promises."""
+        paths = literals(file.path for file in self.files)
+        for file in self.files:
+            self.deadline.check()
+            names = self._names_in(connection, file)
+            _refuse_repeated(names, file)
+            self._names = self._names or names
+            _refuse_other_columns(self._names, self.files[0], names, file)
+        return f"read_parquet({paths}, union_by_name = true, hive_partitioning = false, filename = false)"
+
+    def _names_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[str]:
+        rows = connection.execute(
+            "SELECT name, coalesce(num_children, 0), coalesce(precision, 0) FROM parquet_schema($1)", [file.path]
+        ).fetchall()
+        for name, _, precision in rows:
+            if precision > _MAX_DECIMAL_DIGITS:
+                raise SourceError(
+                    f"'{file.shown}': the column '{name}' has decimals of {precision} digits; the engine keeps at most "
+                    f"{_MAX_DECIMAL_DIGITS} exactly."
+                )
+        # The tree comes depth first: a node, then as many subtrees as it has children; the first node is the root.
+        names = []
+        open_subtrees = [rows[0][1]]
+        for name, children, _ in rows[1:]:
+            while not open_subtrees[-1]:
+                open_subtrees.pop()
+            if len(open_subtrees) == 1:
+                names.append(name)
+            open_subtrees[-1] -= 1
+            open_subtrees.append(children)
+        return names
+
+    def other_reason(self, text: str) -> str:
+        """Pass on the engine's first line: about Parquet it names structure, not contents."""
+        line = re.sub(r"^[A-Z][A-Za-z ]+: ", "", text.partition("\n")[0])
+        line = re.sub(rf"(?:\b(?:the )?file )?['\"]?{DESCRIPTORS}/\d+['\"]?", "the file", line).strip().rstrip(".")
+        return f"the engine cannot read it as Parquet: {line[:300]}"
+
+
+class Csv(FileFormat):
+    """
+    CSV files (RFC 4180, UTF-8) whose first line names the columns, the same ones in each file.
+
+    The delimiter (comma, tabulator, semicolon or bar) is the one that parts the header. Types come from all rows.
+    """
+
+    name = "CSV"
+    reasons: ClassVar[Mapping[str, str]] = {
+        "Invalid unicode": "it is not UTF-8",
+        "unterminated quote": "a quote is not closed, or something follows the closing one",
+        "Expected Number of Columns": "it has more or fewer fields than the header",
+        "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
+        "Maximum line size": "it is longer than 2 MB",
+        # Types come from all rows, so only a refresh_sql asks for one that does not fit.
+        "converting column": "a value does not fit the type that it is to have",
+        "Unexpected end of GZIP": "it was cut short",
+    }
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Check each header, as `FileFormat.bind` promises."""
+        self._names, delimiter = self._header(self.files[0])
+        for file in self.files[1:]:
+            names, other_delimiter = self._header(file)
+            _refuse_other_columns(self._names, self.files[0], names, file)
+            if other_delimiter != delimiter:
+                raise SourceError(f"'{file.shown}' has another delimiter than '{self.files[0].shown}'.")
+        self._dialect = (
+            f"header = true, skip = 0, delim = {literal(delimiter)}, quote = '\"', escape = '\"', comment = '', "
+            f"strict_mode = true, compression = '{self.compression}'"
+        )
+        paths = literals(file.path for file in self.files)
+        return f"read_csv({paths}, {self._dialect}, sample_size = -1, files_to_sniff = -1, union_by_name = true)"
+
+    def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
+        """Find the line: the engine, at a loss for the types of the columns, names none, but as text it does."""
+        if "sniffing" not in str(error):
+            return str(error)
+        columns = ", ".join(f"{literal(f'c{index}')}: 'VARCHAR'" for index in range(len(self._names)))
+        for file in self.files:
+            scan = f"read_csv({literals([file.path])}, {self._dialect}, auto_detect = false, columns = {{{columns}}})"
+            try:
+                connection.execute(f"SELECT count(*) FROM {scan}").fetchall()  # noqa: S608 - the SQL of two lines above
+            except duckdb.InvalidInputException as exact:
+                return str(exact)
+        return str(error)
+
+    def _header(self, file: PinnedFile) -> tuple[list[str], str]:
+        text = Text.probe(file, self)
+        head = text.head.removeprefix(_BYTE_ORDER_MARK)
+        record = _first_record(head)
+        if record is None:
+            raise SourceError(f"'{file.shown}', line 1: a quote is not closed, or the line is longer than 2 MB.")
+        try:
+            header = record.decode("utf-8")
+        except UnicodeDecodeError:
+            raise SourceError(f"'{file.shown}', line 1: it is not UTF-8.") from None
+        if not header.strip():
+            raise SourceError(f"'{file.shown}' has no columns: its first line must name them.")
+        outside_quotes = re.sub(r'"[^"]*"', "", header)
+        delimiter = max(_DELIMITERS, key=outside_quotes.count)
+        try:
+            fields = next(csv.reader(io.StringIO(header, newline=""), delimiter=delimiter))
+        except csv.Error:
+            raise SourceError(f"'{file.shown}', line 1: it does not name columns.") from None
+        # A field without a name (an index column, a delimiter at the end) is called as the engine calls it.
+        names = [field.strip() or f"column{index}" for index, field in enumerate(fields)]
+        _refuse_repeated(names, file)
+        return names, delimiter
+
+
+class Json(FileFormat):
+    """JSON files: an array of objects, or objects one after another, such as one a line. Keys may differ."""
+
+    name = "JSON"
+    reasons: ClassVar[Mapping[str, str]] = {
+        "UTF-8": "it is not UTF-8",
+        "unexpected end of data": "the JSON was cut short",
+        "Malformed JSON": "the JSON is malformed",
+        "duplicate key": "an object has the same key twice",
+        "expected records": "it has no columns: it must hold objects that have keys",
+        "maximum_object_size": "an object is larger than 16 MB",
+        "Unexpected end of GZIP": "it was cut short",
+    }
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Check how each file ends, as `FileFormat.bind` promises."""
+        firsts = set()
+        for file in self.files:
+            text = Text.probe(file, self)
+            first = text.head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
+            # The engine takes an array that was cut after a comma for a complete one.
+            if first == b"[" and text.last != b"]":
+                raise SourceError(f"'{file.shown}': the JSON was cut short.")
+            firsts.add(first)
+        # On its own the engine does not see an array behind a byte order mark.
+        self._layout = "array" if firsts == {b"["} else "auto"
+        return (
+            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
+            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
+        )
+
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+        """Refuse keys that differ in case only, of which the engine calls the second `KEY_1`."""
+        folded = set(map(_folded, names))
+        numbered = [match[1] for match in map(re.compile(r"(.*)_\d+").fullmatch, names) if match]
+        if folded.isdisjoint(map(_folded, numbered)):
+            return
+        keys = connection.execute(
+            f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
+        ).fetchall()
+        _refuse_repeated(sorted(key for (key,) in keys), self.files[0])
+
+    @property
+    def _common(self) -> str:
+        paths = literals(file.path for file in self.files)
+        return f"{paths}, format = '{self._layout}', compression = '{self.compression}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a text file begins with (at most `_HEAD_BYTES`), and its last byte that is not white space."""
+
+    head: bytes
+    last: bytes
+
+    @classmethod
+    def probe(cls, file: PinnedFile, reader: FileFormat) -> Text:
+        """
+        Look at a file; a gzipped one is read to its end, since the engine does not compare its checksum.
+
+        Raises:
+            SourceError: There is nothing but white space in it, or its compression is damaged.
+        """
+        head, last = _probe_gzip(file, reader) if reader.compression == "gzip" else _probe_plain(file, reader)
+        if not last:
+            raise SourceError(f"'{file.shown}' has no data in it.")
+        return cls(head, last)
+
+
+def _probe_plain(file: PinnedFile, reader: FileFormat) -> tuple[bytes, bytes]:
+    head = os.pread(file.descriptor, _HEAD_BYTES, 0)
+    end = file.identity.size
+    while end > 0:
+        reader.deadline.check()
+        start = max(0, end - _BLOCK_BYTES)
+        block = os.pread(file.descriptor, end - start, start).rstrip()
+        if block:
+            return head, block[-1:]
+        end = start
+    return head, b""
+
+
+def _probe_gzip(file: PinnedFile, reader: FileFormat) -> tuple[bytes, bytes]:
+    head, last = b"", b""
+    try:
+        with open(file.path, "rb") as raw, gzip.GzipFile(fileobj=raw) as stream:  # noqa: PTH123 - a descriptor's path
+            while block := stream.read(_BLOCK_BYTES):
+                reader.deadline.check()
+                if len(head) < _HEAD_BYTES:
+                    head += block
+                last = block.rstrip()[-1:] or last
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise SourceError(
+            f"'{file.shown}' is damaged: it was cut short, its checksum is wrong, or it is not gzip at all."
+        ) from None
+    return head[:_HEAD_BYTES], last
+
+
+def _first_record(head: bytes) -> bytes | None:
+    """Return the first line, where a line end between quotes does not count; None when there is no end of it."""
+    quoted = False
+    for match in re.finditer(rb'["\r\n]', head):
+        if match[0] == b'"':
+            quoted = not quoted
+        elif not quoted:
+            return head[: match.start()]
+    return None if quoted or len(head) >= _HEAD_BYTES else head
+
+
+def _folded(name: str) -> str:
+    """Return the name as the engine compares it: a column is found whatever the case of its letters."""
+    return name.lower()
+
+
+def _refuse_repeated(names: Iterable[str], file: PinnedFile) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.get(_folded(name))
+        if other is not None:
+            pair = f"column '{name}' twice" if other == name else f"columns '{other}' and '{name}', alike but for case"
+            raise SourceError(f"'{file.shown}' has the {pair}; each column needs a name of its own.")
+        seen[_folded(name)] = name
+
+
+def _refuse_other_columns(expected: Sequence[str], first: PinnedFile, names: Sequence[str], file: PinnedFile) -> None:
+    wanted, found = set(map(_folded, expected)), set(map(_folded, names))
+    if wanted == found:
+        return
+    differences = [f"lacks '{name}'" for name in expected if _folded(name) not in found]
+    differences += [f"adds '{name}'" for name in names if _folded(name) not in wanted]
+    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+    raise SourceError(f"'{file.shown}' has other columns than '{first.shown}': it {', '.join(differences[:3])}{more}.")
+
+
+FORMATS: Mapping[str, type[FileFormat]] = {
+    "parquet": Parquet,
+    "csv": Csv,
+    "tsv": Csv,
+    "json": Json,
+    "ndjson": Json,
+    "jsonl": Json,
+}

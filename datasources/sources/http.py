@@ -1,0 +1,191 @@
+"""
+`http:` and `https:` sources: one file of a web server, brought by one request and then read as a local one.
+
+Which version it is say its entity tag and the time of its last change (RFC 9110, 8.8). After the file has arrived the
+server is asked once more whether it is still that version, if that says something about its bytes: a file that is
+overwritten in place while the server sends it arrives as a mix of two.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import TypeGuard
+from urllib.parse import unquote, urlsplit
+
+from datasources.errors import SourceError
+from datasources.sources.downloads import DEFAULT_SILENCE_S, Downloads
+from datasources.sources.files import FileScan
+from datasources.sources.format_detection import Kind, extension, once_compressed
+from datasources.sources.formats import FORMATS
+from datasources.sources.origin import Answer, Origin
+from datasources.sources.source import Load
+from runtimeconf.connectors.http import parse_headers
+from runtimeconf.model import DatasetConfig
+
+#: The format that a media type means.
+_MEDIA_TYPES = {
+    "text/csv": "csv",
+    "application/csv": "csv",
+    "text/tab-separated-values": "tsv",
+    "application/json": "json",
+    "text/json": "json",
+    "application/x-ndjson": "ndjson",
+    "application/ndjson": "ndjson",
+    "application/jsonl": "jsonl",
+    "application/x-jsonlines": "jsonl",
+    "application/vnd.apache.parquet": "parquet",
+}
+
+_WEB_PAGES = frozenset({"text/html", "application/xhtml+xml"})
+
+_STATUSES = {
+    401: "the server wants credentials, or others than these: see http_username, http_bearer_token and http_headers",
+    403: "the server does not allow it",
+    404: "it does not exist",
+    407: "the proxy that the environment names wants credentials",
+    410: "it does not exist any more",
+    429: "the server wants fewer requests",
+}
+
+#: A longer validator is not kept, and a version with it is not known.
+_MAX_VALIDATOR_LENGTH = 1000
+
+
+class HttpSource:
+    """A file of a web server."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        params = dataset.params
+        self._shown = dataset.from_
+        self._params = params
+        parts = urlsplit(dataset.location)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        if parts.port is None and "http_port" in params:
+            self._origin += f":{params['http_port']}"
+        self._path = parts.path
+        self._target = parts.path + (f"?{params['http_query']}" if "http_query" in params else "")
+        self._headers = _request_headers(params)
+
+    @contextmanager
+    def open(self, load: Load) -> Iterator[FileScan]:
+        """Bring the file, as `Source.open` promises."""
+        with ExitStack() as stack:
+            with self._server(load) as server:
+                with server.get(self._target, self._headers) as answer:
+                    self._refuse(answer)
+                    kind = self._kind(answer)
+                    version = version_of(answer)
+                    downloads = Downloads.of(load, stack, self._params.get("max_download_size"))
+                    file = downloads.save(answer, self._shown)
+                if _tells_bytes(version) and self._is_other(server, version):
+                    raise SourceError(f"'{self._shown}' changed while it was read; the next refresh reads it again.")
+            reader = kind.format([file], gzipped=kind.gzipped, deadline=load.deadline)
+            yield FileScan(reader, self._shown, version)
+
+    def has_changed(self, version: str, load: Load) -> bool:
+        """Ask the server for the file on the condition that it is another."""
+        with self._server(load) as server:
+            return self._is_other(server, version)
+
+    def _server(self, load: Load) -> Origin:
+        return Origin(
+            self._origin,
+            self._shown,
+            load.deadline,
+            silence_s=float(self._params.get("client_timeout", DEFAULT_SILENCE_S)),
+            root_certificate_file=self._params.get("http_tls_root_certificate_file"),
+        )
+
+    def _is_other(self, server: Origin, version: str) -> bool:
+        tag, changed_at = json.loads(version)
+        conditions = [("If-None-Match", tag)] if tag else [("If-Modified-Since", changed_at)]
+        with server.get(self._target, [*self._headers, *conditions]) as answer:
+            if answer.status == 304:
+                return False
+            self._refuse(answer)
+            # Not every server knows conditions; the body is left unread.
+            return version_of(answer) != version
+
+    def _refuse(self, answer: Answer) -> None:
+        """Raise SourceError unless *answer* brings the file, whole and as it is."""
+        status = answer.status
+        if status != 200:
+            said = _STATUSES.get(status)
+            if said is None:
+                said = "the server failed" if status >= 500 else "the server does not answer with the file"
+            raise SourceError(f"'{self._shown}': {said} (status {status}).")
+        if _media_type(answer) in _WEB_PAGES:
+            raise SourceError(
+                f"'{self._shown}': the server answers with a web page, such as one to log in, not a file."
+            )
+
+    def _kind(self, answer: Answer) -> Kind:
+        named, gzipped = extension(unquote(self._path))
+        name = self._params.get("file_format") or (named if named in FORMATS else _MEDIA_TYPES.get(_media_type(answer)))
+        if name is None:
+            raise SourceError(
+                f"The format of '{self._shown}' cannot be told from its name or its media type: set "
+                "params.file_format to parquet, csv or json."
+            )
+        encoding = answer.headers.get("content-encoding", "identity").strip().lower()
+        if encoding in {"gzip", "x-gzip"}:
+            # A file whose name ends with .gz is often said to be encoded too; it is compressed once.
+            gzipped = True
+        elif encoding not in {"identity", ""}:
+            raise SourceError(f"'{self._shown}': the server compresses it in a way other than gzip.")
+        return once_compressed(Kind(name, gzipped), self._shown)
+
+
+def version_of(answer: Answer) -> str | None:
+    """
+    Return the validators of an answer as a text; None when there is none that tells every change.
+
+    A time of the last change has seconds: it tells only when a second has passed since (RFC 9110, 8.8.2.2).
+    """
+    tag = answer.headers.get("etag", "")
+    changed_at = answer.headers.get("last-modified", "")
+    if len(tag) > _MAX_VALIDATOR_LENGTH or not (tag or _is_settled(changed_at, answer.headers.get("date", ""))):
+        return None
+    return json.dumps([tag, "" if tag else changed_at])
+
+
+def _tells_bytes(version: str | None) -> TypeGuard[str]:
+    """Say whether equal validators mean equal bytes: a weak tag is of the meaning only (RFC 9110, 8.8.1)."""
+    return version is not None and not json.loads(version)[0].startswith("W/")
+
+
+def _is_settled(changed_at: str, now: str) -> bool:
+    changed, sent = _date(changed_at), _date(now)
+    return changed is not None and sent is not None and (sent - changed).total_seconds() >= 1
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return date if date.tzinfo is not None else None
+
+
+def _media_type(answer: Answer) -> str:
+    return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _request_headers(params: Mapping[str, str]) -> list[tuple[str, str]]:
+    headers = parse_headers(params.get("http_headers", ""))
+    names = {name.lower() for name, _ in headers}
+    defaults = {"User-Agent": "dataset-loader", "Accept": "*/*"}
+    headers += [(name, value) for name, value in defaults.items() if name.lower() not in names]
+    # What is stored is asked for, so that its length is known and no answer expands.
+    headers.append(("Accept-Encoding", "identity"))
+    if "http_bearer_token" in params:
+        headers.append(("Authorization", f"Bearer {params['http_bearer_token']}"))
+    if "http_username" in params:
+        pair = f"{params['http_username']}:{params.get('http_password', '')}"
+        headers.append(("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"))
+    return headers

@@ -1,0 +1,312 @@
+"""
+`iceberg:` sources: tables of Apache Iceberg, on disk and on S3.
+
+The library parses the metadata and the manifests, from bytes that are read here; the data files are read here too
+(`lake_parquet`). Its own reader is not used: it opens what the metadata name, wherever that is, and needs credentials.
+The rules are those of the Iceberg table specification, versions 1 and 2.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldSummary,
+)
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.transforms import IdentityTransform
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.sources import lake_parquet
+from datasources.sources.iceberg_avro import MAX_BYTES, UnknownCodecError, records
+from datasources.sources.iceberg_location import newest
+from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names, value_of
+from datasources.sources.lake import TableRoot, inside
+from datasources.sources.lake_parquet import Column, Key
+from datasources.sources.source import Bound, Load
+from datasources.sources.streams import StreamScan
+from runtimeconf.model import DatasetConfig
+
+#: The schemas of version 2 read files of version 1 too.
+_READ_AS = 2
+
+_GZIP = 31  # for zlib: with the header of gzip
+
+#: The columns of a file of deleted rows: the ids are the specification's.
+_DELETES = (
+    Column("file_path", 2147483546, pa.string(), is_nullable=False),
+    Column("pos", 2147483545, pa.int64(), is_nullable=False),
+)
+
+
+class IcebergSource:
+    """A table of Apache Iceberg, in its newest snapshot."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        self._dataset = dataset
+
+    @contextmanager
+    def open(self, load: Load) -> Iterator[StreamScan]:
+        """Work out the newest snapshot, as `Source.open` promises."""
+        with newest(self._dataset, load.deadline) as (root, path):
+            table = _Table(root, path, load)
+            columns = lake_parquet.pick(table.columns, load.wanted.columns)
+            files = table.files(load.wanted.bounds)
+            reader = lake_parquet.batches(root, files, columns, table.identify, load)
+            yield StreamScan(reader, load, lake_parquet.explain, version=table.version)
+
+    def has_changed(self, version: str, load: Load) -> bool:
+        """Read the newest metadata file, and compare the snapshot and the schema."""
+        with newest(self._dataset, load.deadline) as (root, path):
+            return _Table(root, path, load).version != version
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file of the table, as a manifest tells of it, and where the table was when it was written: `sequence`."""
+
+    path: str
+    file: DataFile
+    sequence: int
+    spec_id: int
+
+
+class _Table:
+    """
+    One version of a table.
+
+    Raises:
+        SourceError: A file of its metadata is missing or damaged, or it needs what is not supported.
+    """
+
+    def __init__(self, root: TableRoot, path: str, load: Load) -> None:
+        self._root = root
+        self._load = load
+        content = root.read(path, MAX_BYTES)
+        with self._understood(path):
+            if content[:2] == b"\x1f\x8b":
+                content = self._unpacked(content)
+            raw = json.loads(content)
+            if raw["format-version"] not in {1, 2}:
+                raise _unsupported(root, f"version {int(raw['format-version'])} of the format")
+            self._metadata: TableMetadata = TableMetadataUtil.parse_raw(content.decode())
+            schema = self._metadata.schema()
+            self._types = {field.field_id: field.field_type for field in schema.fields}
+            self.columns = [column_of(field) for field in schema.fields]
+            mapping = self._metadata.name_mapping()
+            self._ids: Mapping[tuple[str, ...], int] = dict(ids_of_names(mapping.root)) if mapping else {}
+            self._snapshot = self._metadata.current_snapshot()
+            current = self._metadata.current_snapshot_id
+            if (self._snapshot is None) != (current is None):
+                raise ValueError("no such snapshot")
+            identity = re.sub(r"[^0-9A-Fa-f-]", "", str(raw.get("table-uuid", "")))[:36]
+            self.version = f"{identity}-{current}-{schema.schema_id}"
+
+    def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
+        """As `Identify`: by the id, and by the names where a file was added that has no ids."""
+        field_id = (part.metadata or {}).get(b"PARQUET:field_id")
+        return int(field_id) if field_id is not None else self._ids.get(path)
+
+    def files(self, bounds: tuple[Bound, ...]) -> list[lake_parquet.DataFile]:
+        """
+        Return the files in which there may be rows that pass *bounds*.
+
+        Raises:
+            SourceError: A manifest is missing or damaged, names a file outside of the table or of another format, or
+                deletes rows in a way that is not supported.
+        """
+        if self._snapshot is None:
+            return []
+        manifests = self._manifests(self._snapshot.manifest_list)
+        data = [
+            entry
+            for manifest in manifests
+            if manifest.content == ManifestContent.DATA
+            for entry in self._entries(manifest)
+            if self._may_hold(entry, bounds)
+        ]
+        deletes = [
+            entry
+            for manifest in manifests
+            if manifest.content == ManifestContent.DELETES
+            for entry in self._entries(manifest)
+        ]
+        gone = self._deleted_rows({entry.path: entry for entry in data}, deletes)
+        return [
+            lake_parquet.DataFile(entry.path, self._constants(entry), _kept(gone.get(entry.path))) for entry in data
+        ]
+
+    def _manifests(self, location: str) -> list[ManifestFile]:
+        path = self._inside(location)
+        content = self._root.read(path, MAX_BYTES)
+        with self._understood(path):
+            manifests: list[ManifestFile] = records(
+                path,
+                content,
+                MANIFEST_LIST_FILE_SCHEMAS[_READ_AS],
+                types={-1: ManifestFile, 508: PartitionFieldSummary},
+                enums={517: ManifestContent},
+            )
+            summary = self._snapshot.summary if self._snapshot is not None else None
+            if not manifests and summary is not None and int(summary["total-data-files"] or 0) > 0:
+                raise ValueError("a list that was cut short")
+        return manifests
+
+    def _entries(self, manifest: ManifestFile) -> list[_Entry]:
+        """Read one manifest, and return those files that are the table's."""
+        self._load.deadline.check()
+        path = self._inside(manifest.manifest_path)
+        content = self._root.read(path, MAX_BYTES)
+        with self._understood(path):
+            found: list[ManifestEntry] = records(
+                path,
+                content,
+                MANIFEST_ENTRY_SCHEMAS[_READ_AS],
+                types={-1: ManifestEntry, 2: DataFile},
+                enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            )
+            live = [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
+            counts = (manifest.added_files_count, manifest.existing_files_count)
+            if None not in counts and len(live) != sum(count or 0 for count in counts):
+                raise ValueError("a manifest of another length")
+            for entry in live:
+                self._judge(entry.data_file, manifest.content)
+            return [self._entry(entry, manifest) for entry in live]
+
+    def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
+        sequence = entry.sequence_number
+        if sequence is None:
+            # By the specification an added file has that of its manifest; before version 2 there were none.
+            if entry.status != ManifestEntryStatus.ADDED and manifest.sequence_number:
+                raise ValueError("no sequence number")
+            sequence = manifest.sequence_number or 0
+        path = self._inside(entry.data_file.file_path)
+        return _Entry(path, entry.data_file, sequence, manifest.partition_spec_id)
+
+    def _judge(self, file: DataFile, content: ManifestContent) -> None:
+        if file.content == DataFileContent.EQUALITY_DELETES:
+            raise _unsupported(self._root, "rows that are deleted by their values (equality deletes)")
+        if file.file_format != FileFormat.PARQUET:
+            raise _unsupported(self._root, f"files of the format {file.file_format.value}")
+        if file.key_metadata is not None:
+            raise _unsupported(self._root, "encrypted files")
+        if (file.content == DataFileContent.DATA) != (content == ManifestContent.DATA):
+            raise ValueError("deleted rows among the rows")
+
+    def _may_hold(self, entry: _Entry, bounds: tuple[Bound, ...]) -> bool:
+        if not bounds:
+            return True
+        lower, upper = entry.file.lower_bounds or {}, entry.file.upper_bounds or {}
+        for column in self.columns:
+            named = [bound for bound in bounds if bound.column.lower() == column.name.lower()]
+            if named:
+                kind = self._types[int(column.key)]
+                low, high = (bound_of(kind, column, encoded.get(int(column.key))) for encoded in (lower, upper))
+                if not all(lake_parquet.may_hold(bound, low, high) for bound in named):
+                    return False
+        return True
+
+    def _constants(self, entry: _Entry) -> dict[Key, pa.Scalar]:
+        """Return the values of columns by which the table is partitioned: files need not have them."""
+        with self._understood(entry.path):
+            spec = self._metadata.specs()[entry.spec_id]
+            by_key = {column.key: column for column in self.columns}
+            return {
+                field.source_id: value_of(by_key[field.source_id], entry.file.partition[index])
+                for index, field in enumerate(spec.fields)
+                if isinstance(field.transform, IdentityTransform) and field.source_id in by_key
+            }
+
+    def _deleted_rows(self, data: Mapping[str, _Entry], deletes: list[_Entry]) -> dict[str, array[int]]:
+        """Return the positions of the rows of files that are deleted."""
+        gone: dict[str, array[int]] = {}
+        for entry in deletes:
+            file = lake_parquet.DataFile(entry.path)
+            for batch in lake_parquet.batches(self._root, [file], _DELETES, self.identify, self._load):
+                self._load.deadline.check()
+                with self._understood(entry.path):
+                    locations, positions = (column.to_pylist() for column in batch.columns)
+                for location, position in zip(locations, positions, strict=True):
+                    path = self._inside(location)
+                    # Deletes hold for what is as old as they, or older.
+                    if path not in data or data[path].sequence > entry.sequence:
+                        continue
+                    if not 0 <= position < data[path].file.record_count:
+                        raise _damaged(self._root, entry.path)
+                    gone.setdefault(path, array("q")).append(position)
+        return gone
+
+    def _inside(self, location: str) -> str:
+        """
+        Return the path in the table of what its metadata call *location*.
+
+        It counts from where they say that the table is: so a table can be copied or moved as a whole.
+        """
+        start = _plain(self._metadata.location).rstrip("/") + "/"
+        plain = _plain(location)
+        path = inside(plain.removeprefix(start)) if plain.startswith(start) else None
+        if path is None:
+            raise SourceError(
+                f"The metadata of '{self._root.shown}' name a file outside of the table: only what lies in the table "
+                "is read."
+            )
+        return path
+
+    def _unpacked(self, content: bytes) -> bytes:
+        unpacking = zlib.decompressobj(_GZIP)
+        unpacked = unpacking.decompress(content, MAX_BYTES)
+        if not unpacking.eof:
+            raise ValueError("cut short, or too large")
+        return unpacked
+
+    @contextmanager
+    def _understood(self, path: str) -> Iterator[None]:
+        """Turn what the library raises about the file *path* into one sentence: it does not say what it may raise."""
+        try:
+            yield
+        except (SourceError, SnapshotError, MemoryError):
+            raise
+        except UnknownCodecError as exc:
+            raise _unsupported(self._root, f"Avro files that are compressed with {exc}") from None
+        except Exception:  # noqa: BLE001
+            raise _damaged(self._root, path) from None
+
+
+def _kept(gone: array[int] | None) -> pa.BooleanArray | None:
+    """Return which rows are left, up to the last one that is *gone*."""
+    if gone is None:
+        return None
+    rows = max(gone) + 1
+    bits = bytearray(b"\xff") * ((rows + 7) // 8)
+    for position in gone:
+        bits[position >> 3] &= ~(1 << (position & 7))
+    return pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(bits)])
+
+
+def _plain(location: str) -> str:
+    """Return a location as all writers would have it: `s3a:` and `s3n:` are what Hadoop calls `s3:`."""
+    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(?://)?(?=/)", "", location))
+
+
+def _unsupported(root: TableRoot, what: str) -> SourceError:
+    return SourceError(f"'{root.shown}' needs what this reader does not support: {what}.")
+
+
+def _damaged(root: TableRoot, path: str) -> SourceError:
+    return SourceError(f"'{path}' of '{root.shown}' is damaged, or not as the specification has it.")

@@ -1,0 +1,119 @@
+"""
+Where an Iceberg table lies, and which of its metadata files is the newest.
+
+A catalog says so: the table of a SQL catalog in a SQLite file, which Iceberg's JDBC catalog and pyiceberg's SQL catalog
+keep alike. Without one it is the file that `from:` names, or the one of the highest version in the table's directory.
+The catalog is read here and not by the library, which would need an object-relational mapper for one SELECT.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from datasources.sources.lake import TableRoot, inside, root_of
+from runtimeconf.model import DatasetConfig
+
+_DIRECTORY = "metadata"
+
+#: The metadata files of a catalog's tables begin with a number, and those of tables without a catalog with v and one.
+_VERSION = re.compile(r"(?:v(\d{1,18})|(\d{1,18})-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_METADATA_FILE = re.compile(r"(.+)/metadata/([^/]+\.metadata\.json(?:\.gz)?)")
+
+#: How long another program's lock on the catalog is waited for (seconds).
+_LOCK_S = 5.0
+#: Steps of SQLite's machine between two looks at the clock: some milliseconds.
+_STEPS = 100_000
+
+#: What SQLite says of a file that another program is writing to.
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_NO_CATALOG = "damaged, or no SQL catalog of Iceberg"
+
+_LOOKUP = """
+SELECT metadata_location FROM iceberg_tables
+WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?
+LIMIT 1
+"""
+
+
+@contextmanager
+def newest(dataset: DatasetConfig, deadline: Deadline) -> Iterator[tuple[TableRoot, str]]:
+    """
+    Open the directory of the table, and give the path of its newest metadata file in it.
+
+    Raises:
+        SourceError: There is no such table, it lies outside of what `from:` names, or the catalog cannot be read.
+    """
+    has_catalog = "iceberg_catalog" in dataset.params
+    named = None if has_catalog else _METADATA_FILE.fullmatch(dataset.location)
+    with root_of(replace(dataset, location=named[1]) if named else dataset, deadline) as root:
+        if has_catalog:
+            yield _by_catalog(root, dataset.params, deadline)
+        else:
+            yield root, f"{_DIRECTORY}/{named[2]}" if named else _highest(root)
+
+
+def _highest(root: TableRoot) -> str:
+    versions: dict[int, list[str]] = {}
+    for name in root.names(_DIRECTORY):
+        if (match := _VERSION.fullmatch(name)) is not None:
+            versions.setdefault(int(match[1] or match[2]), []).append(name)
+    if not versions:
+        raise SourceError(f"'{root.shown}' is not an Iceberg table: it has no metadata files.")
+    newest, names = max(versions.items())
+    if len(names) > 1:
+        raise SourceError(
+            f"'{root.shown}' has {len(names)} metadata files of version {newest}: only its catalog knows which one is "
+            "the table's."
+        )
+    return f"{_DIRECTORY}/{names[0]}"
+
+
+def _by_catalog(root: TableRoot, params: Mapping[str, str], deadline: Deadline) -> tuple[TableRoot, str]:
+    table = params["iceberg_table"]
+    location = _looked_up(params, deadline)
+    if location is None:
+        raise SourceError(f"The catalog has no table '{table}'.")
+    path = root.relative(location)
+    place = _METADATA_FILE.fullmatch(inside(path) or "") if path is not None else None
+    if place is None:
+        raise SourceError(f"The catalog says that '{table}' lies outside of '{root.shown}', or gives no metadata file.")
+    return root.below(place[1]), f"{_DIRECTORY}/{place[2]}"
+
+
+def _looked_up(params: Mapping[str, str], deadline: Deadline) -> str | None:
+    """Return the location of the metadata file of the table, which the catalog has."""
+    path = Path(params["iceberg_catalog"])
+    namespace, _, name = params["iceberg_table"].rpartition(".")
+    key = (params.get("iceberg_catalog_name", "default"), namespace, name)
+    try:
+        # Before it is opened: opening a pipe would wait for a writer.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SourceError("The file of iceberg_catalog is not a regular file.")
+        timeout_s = max(0.0, min(_LOCK_S, deadline.left_s))
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=timeout_s)) as connection:
+            connection.execute("PRAGMA trusted_schema = off")
+            # Whoever writes the file could make its table a view that never ends.
+            connection.set_progress_handler(lambda: deadline.passed, _STEPS)
+            row = connection.execute(_LOOKUP, key).fetchone()
+    except OSError as exc:
+        raise SourceError(f"The file of iceberg_catalog cannot be read: {exc.strerror}.") from None
+    except sqlite3.Error as exc:
+        deadline.check()
+        # Extended codes have the primary one in their lowest byte.
+        is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
+        reason = "locked by another program; the next refresh reads it again" if is_locked else _NO_CATALOG
+        raise SourceError(f"The file of iceberg_catalog is {reason}.") from None
+    if row is None:
+        return None
+    if not isinstance(row[0], str):
+        raise SourceError("The catalog has no metadata file for the table.")
+    return row[0]

@@ -1,0 +1,371 @@
+"""
+Parquet files of a table, read as the table's schema says they are, one small batch after the other.
+
+The schema of a table may be newer than a file of it: columns were added, dropped, renamed or widened since. How a
+column is found in a file is the table format's business (`Column.key`); what may become of its values is judged here:
+only what loses nothing. A file that is not what the schema says ends the load.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.sources.lake import TableRoot
+from datasources.sources.source import Bound, Load
+
+#: What a batch is to take in memory, and how many rows it has at most, however narrow they are.
+_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_ROWS = 16 * 1024
+
+#: What all columns of a file that are read at once may take for their read-ahead, and the bounds for one of them.
+_AHEAD_BYTES = 32 * 1024 * 1024
+_MIN_AHEAD_BYTES, _MAX_AHEAD_BYTES = 64 * 1024, 4 * 1024 * 1024
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+_TOO_LARGE = "The load needs more memory than query.memory_limit allows."
+
+#: Where a column is in a file: the id that both give it, or its name.
+Key = int | str
+#: Gives the key of a column of a file, from it and the names that lead to it; None when it has none.
+Identify = Callable[[pa.Field, tuple[str, ...]], Key | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    A column of the table, or a part of one.
+
+    *parts* are the fields of a struct, the element of a list, or the key and the value of a map. *default* is what
+    files have that were written before the column was added.
+    """
+
+    name: str
+    key: Key
+    type: pa.DataType
+    is_nullable: bool = True
+    parts: tuple[Column, ...] = ()
+    default: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """
+    A file of the table, by its path in the root.
+
+    *constants* are the values of columns, by their key, that hold for all rows. *kept* says of the first rows of the
+    file which ones are rows of the table; None, or a row after the last of them: it is.
+    """
+
+    path: str
+    constants: Mapping[Key, pa.Scalar] = field(default_factory=dict)
+    kept: pa.BooleanArray | None = None
+
+
+def column_of(described: pa.Field, key: Callable[[pa.Field], Key]) -> Column:
+    """Make the column that an Arrow field describes; *key* gives the key of a field of any depth."""
+    parts = tuple(column_of(part, key) for part in _parts(described.type))
+    return Column(described.name, key(described), _plain(described.type, parts), described.nullable, parts)
+
+
+def batches(
+    root: TableRoot, files: Iterable[DataFile], columns: Sequence[Column], identify: Identify, load: Load
+) -> pa.RecordBatchReader:
+    """
+    Return the rows of *files* as *columns*.
+
+    Raises, while it is read:
+        SourceError: A file is missing, damaged, or not what *columns* say.
+    """
+    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+
+    def all_batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            load.deadline.check()
+            with _explained(root, file.path), root.open(file.path) as opened:
+                for arrays in _File(opened, file, columns, identify).arrays():
+                    load.deadline.check()
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, all_batches())
+
+
+def pick(columns: Sequence[Column], names: frozenset[str] | None) -> list[Column]:
+    """Return those of *columns* that are wanted, *names* being in lower case; one of them at least."""
+    wanted = [column for column in columns if names is None or column.name.lower() in names]
+    return wanted or list(columns[:1])
+
+
+def explain(error: Exception) -> SourceError:
+    """
+    Say what is to be said about an error that nobody else explained.
+
+    Raises:
+        SnapshotError: It was for want of memory.
+    """
+    if isinstance(error, MemoryError):
+        raise SnapshotError(_TOO_LARGE) from None
+    return SourceError("The library that reads the table failed.")
+
+
+def may_hold(bound: Bound, low: object, high: object) -> bool:
+    """
+    Say whether a value from *low* to *high* may pass *bound*. It may where the two cannot be compared exactly.
+
+    Both ends are widened by a millisecond where they are times: statistics are often cut to milliseconds.
+    """
+    value, (low, high) = _comparable(bound.value), (_comparable(low), _comparable(high))
+    if value is None or low is None or high is None or type(low) is not type(value) or type(high) is not type(value):
+        return True
+    if isinstance(low, datetime) and isinstance(high, datetime):
+        low, high = _moved(low, -1), _moved(high, 1)
+    if bound.operator == "=":
+        return bool(low <= value <= high)  # type: ignore[operator]
+    end = low if bound.operator in {"<", "<="} else high
+    return bool(_COMPARISONS[bound.operator](end, value))
+
+
+def _comparable(value: object) -> Decimal | date | datetime | None:
+    """Return *value* as one of the types that Python and the engine compare alike; not floats, and no text."""
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return Decimal(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return value if isinstance(value, date) else None
+
+
+def _moved(value: datetime, milliseconds: int) -> datetime:
+    try:
+        return value + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return value
+
+
+class _File:
+    """
+    One open file.
+
+    Raises:
+        _UnfitError: It is not what *columns* say.
+        pa.ArrowException: It is damaged.
+    """
+
+    def __init__(self, opened: pa.NativeFile, file: DataFile, columns: Sequence[Column], identify: Identify) -> None:
+        self._metadata = pq.read_metadata(opened)
+        described = self._metadata.schema.to_arrow_schema()
+        found: dict[Key, pa.Field] = {}
+        for part in described:
+            key = identify(part, (part.name,))
+            if key is not None and found.setdefault(key, part) is not part:
+                raise _UnfitError(f"it has the column '{part.name}' twice")
+        if not found:
+            raise _UnfitError("its columns have no ids")
+        self._file = file
+        self._columns = columns
+        self._identify = identify
+        self._found = found
+        read = [found[column.key].name for column in columns if self._is_in_file(column)]
+        ahead = max(_MIN_AHEAD_BYTES, min(_MAX_AHEAD_BYTES, _AHEAD_BYTES // max(1, len(read))))
+        self._read = read
+        self._parquet = pq.ParquetFile(
+            opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False, coerce_int96_timestamp_unit="us"
+        )
+        folded = {key.lower(): key for key in found if isinstance(key, str)}
+        for column in columns:
+            if column.key in found or column.key in file.constants:
+                continue
+            if isinstance(column.key, str) and (other := folded.get(column.key.lower())):
+                raise _UnfitError(f"it has the column '{other}' where the table has '{column.key}'")
+            if not column.is_nullable and column.default is None:
+                raise _UnfitError(f"it lacks the column '{column.name}', which has to have values")
+
+    def _is_in_file(self, column: Column) -> bool:
+        return column.key not in self._file.constants and column.key in self._found
+
+    def arrays(self) -> Iterator[list[pa.Array]]:
+        """Read the columns, some rows at a time, without those rows that are not the table's."""
+        position = 0
+        kept = self._file.kept
+        if kept is not None and len(kept) > self._metadata.num_rows:
+            raise _UnfitError("rows of it are deleted that it does not have")
+        for rows, batch in self._batches():
+            mask = None if kept is None or position >= len(kept) else kept.slice(position, rows)
+            position += rows
+            arrays = [self._column(column, batch, rows) for column in self._columns]
+            if mask is not None:
+                if len(mask) < rows:
+                    mask = pa.concat_arrays([mask, pa.array([True] * (rows - len(mask)))])
+                arrays = [array.filter(mask) for array in arrays]
+            yield arrays
+
+    def _batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if not self._read:
+            rows = self._metadata.num_rows
+            for start in range(0, rows, _BATCH_ROWS):
+                yield min(_BATCH_ROWS, rows - start), None
+            return
+        for group in range(self._metadata.num_row_groups):
+            about = self._metadata.row_group(group)
+            rows = max(1, _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size))
+            size = max(1, min(_BATCH_ROWS, rows))
+            for batch in self._parquet.iter_batches(size, [group], self._read, use_threads=False):
+                yield batch.num_rows, batch
+
+    def _column(self, column: Column, batch: pa.RecordBatch, rows: int) -> pa.Array:
+        if column.key in self._file.constants:
+            return pa.repeat(self._file.constants[column.key].cast(column.type), rows)
+        if column.key not in self._found:
+            return pa.repeat(pa.scalar(column.default, column.type), rows)
+        name = self._found[column.key].name
+        values = _projected(batch.column(name), column, (name,), self._identify)
+        if values.null_count and not column.is_nullable:
+            raise _UnfitError(f"the column '{column.name}' has rows without a value, and has to have one in each")
+        return values
+
+
+def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify: Identify) -> pa.Array:
+    """
+    Return *values*, to which the names *path* lead in a file, as those of *column*.
+
+    Raises:
+        _UnfitError: They are of a type that does not become that of the column without a loss.
+        pa.ArrowException: A value does not fit.
+    """
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    kind, wanted = values.type, column.type
+    if pa.types.is_struct(wanted) and pa.types.is_struct(kind):
+        return _struct(values, column, path, identify)
+    if pa.types.is_map(wanted) and pa.types.is_map(kind):
+        names = ((*path, "key"), (*path, "value"))
+        keys, items = (
+            _projected(child, part, name, identify)
+            for child, part, name in zip((values.keys, values.items), column.parts, names, strict=True)
+        )
+        return pa.MapArray.from_arrays(_offsets(values), keys, items, type=wanted)
+    if pa.types.is_list(wanted) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        if pa.types.is_large_list(kind):
+            values = values.cast(pa.list_(kind.value_field))
+        element = _projected(values.values, column.parts[0], (*path, "element"), identify)
+        return pa.ListArray.from_arrays(_offsets(values), element, type=wanted)
+    if kind == wanted:
+        return values
+    if isinstance(wanted, pa.BaseExtensionType) and kind == wanted.storage_type:
+        return pa.ExtensionArray.from_storage(wanted, values)
+    if not _becomes(kind.value_type if pa.types.is_dictionary(kind) else kind, wanted):
+        raise _UnfitError(f"the column '{column.name}' is of the type {kind}, where the table has {wanted}")
+    return values.cast(wanted)
+
+
+def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], identify: Identify) -> pa.Array:
+    found: dict[Key, tuple[int, pa.Field]] = {}
+    for index, part in enumerate(values.type):
+        key = identify(part, (*path, part.name))
+        if key is not None and found.setdefault(key, (index, part))[0] != index:
+            raise _UnfitError(f"it has the field '{part.name}' of '{path[0]}' twice")
+    children = []
+    for part in column.parts:
+        if part.key in found:
+            index, described = found[part.key]
+            child = values.field(index)
+            children.append(_projected(child, part, (*path, described.name), identify))
+        elif not part.is_nullable and part.default is None:
+            raise _UnfitError(f"it lacks the field '{part.name}' of '{path[0]}', which has to have values")
+        else:
+            children.append(pa.repeat(pa.scalar(part.default, part.type), len(values)))
+    return pa.StructArray.from_arrays(children, fields=list(column.type), mask=values.is_null())
+
+
+def _offsets(values: pa.Array) -> pa.Array:
+    """Return where the values of each list begin, and the last one ends; nothing where a list is null."""
+    if not values.null_count:
+        return values.offsets
+    nulls = pa.concat_arrays([values.is_null(), pa.array([False])])
+    return pc.if_else(nulls, pa.scalar(None, pa.int32()), values.offsets)
+
+
+def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: PLR0911 (a table of types)
+    """Say whether values of *kind* may be cast to *wanted*; the cast is one that fails where a value does not fit."""
+    types = pa.types
+    if types.is_null(kind):
+        return True
+    if types.is_integer(kind):
+        if types.is_floating(wanted):
+            # As many digits as the fraction of a double, or of a float, holds.
+            return bool(kind.bit_width <= (32 if wanted == pa.float64() else 16))
+        return bool(types.is_integer(wanted) or types.is_decimal(wanted))
+    if types.is_floating(kind):
+        return bool(types.is_floating(wanted) and bool(kind.bit_width < wanted.bit_width))
+    if types.is_decimal(kind):
+        return bool(types.is_decimal(wanted))
+    if types.is_timestamp(wanted):
+        return bool(types.is_timestamp(kind) or (types.is_date(kind) and wanted.tz is None))
+    if types.is_date(wanted):
+        return bool(types.is_date(kind))
+    if types.is_time(wanted):
+        return bool(types.is_time(kind))
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    if types.is_string(wanted):
+        # Some writers leave out the mark that says that bytes are text.
+        return bool(is_bytes or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    return bool(types.is_binary(wanted) and (is_bytes or types.is_binary_view(kind)))
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if pa.types.is_list(kind) or pa.types.is_large_list(kind) else []
+
+
+def _plain(kind: pa.DataType, parts: Sequence[Column]) -> pa.DataType:
+    """Return *kind* as the engine is to see it: without views, large types, ids and marks of the table format."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(part.name, part.type) for part in parts])
+    if pa.types.is_map(kind):
+        return pa.map_(parts[0].type, parts[1].type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(parts[0].type)
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    return kind
+
+
+class _UnfitError(Exception):
+    """A file is not what the table says; the message goes on after "The file cannot be read: "."""
+
+
+@contextmanager
+def _explained(root: TableRoot, path: str) -> Iterator[None]:
+    """Turn what goes wrong with a file into a sentence that names it, without its contents."""
+    try:
+        with root.reading(path):
+            yield
+    except _UnfitError as exc:
+        raise SourceError(f"The file '{path}' of '{root.shown}' cannot be read: {exc}.") from None
+    except MemoryError:
+        raise
+    except pa.ArrowException:
+        raise SourceError(
+            f"The file '{path}' of '{root.shown}' cannot be read: it is damaged, is not Parquet, or a value does not "
+            "fit the type that the table gives its column."
+        ) from None

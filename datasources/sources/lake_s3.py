@@ -1,0 +1,128 @@
+"""
+A table of files in a bucket of S3.
+
+Files are read by ranges, over the connection of `s3:` sources: the same rules hold for time, redirects, certificates,
+proxies and credentials.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from typing import Self
+
+import pyarrow as pa
+
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from datasources.sources.lake import TableRoot
+from datasources.sources.s3_bucket import Bucket, StoredObject
+
+
+class S3Root(TableRoot):
+    """
+    What lies below a prefix of a bucket; its owner closes it.
+
+    Args:
+        url: `s3://bucket/prefix`.
+        params: The parameters of the dataset: endpoint, region and credentials.
+        deadline: The end of the load.
+
+    Raises:
+        SourceError: As `Bucket`.
+    """
+
+    def __init__(self, url: str, params: Mapping[str, str], deadline: Deadline) -> None:
+        super().__init__(url)
+        name, self._prefix = _bucket_and_key(url)
+        self._name = name
+        self._bucket = Bucket(name, params, deadline)
+
+    def __enter__(self) -> Self:
+        self._bucket.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bucket.__exit__(*raised)
+
+    def names(self, directory: str) -> dict[str, int]:
+        """As `TableRoot.names`."""
+        prefix = f"{self._key(directory)}/"
+        found = {one.key.removeprefix(prefix): one.size or 0 for one in self._bucket.listed(prefix, delimiter="/")}
+        # A mark that stands for the directory itself; and not every server knows delimiters.
+        return {name: size for name, size in found.items() if name and "/" not in name}
+
+    def has(self, path: str) -> bool:
+        """As `TableRoot.has`."""
+        return self._bucket.look(self._key(path)) is not None
+
+    def open(self, path: str) -> pa.NativeFile:
+        """As `TableRoot.open`."""
+        found = self._bucket.look(self._key(path))
+        if found is None:
+            raise SourceError(f"'{path}' of '{self.shown}' cannot be read: it does not exist.")
+        if found.size is None:
+            raise SourceError(f"'{path}' of '{self.shown}' cannot be read: the server does not give its length.")
+        return pa.PythonFile(_Ranges(self._bucket, found, found.size), mode="r")
+
+    def below(self, directory: str) -> TableRoot:
+        """As `TableRoot.below`; it is open as long as this one."""
+        root = object.__new__(S3Root)
+        root.shown = f"{self.shown.rstrip('/')}/{directory}"
+        root._name, root._bucket, root._prefix = self._name, self._bucket, self._key(directory)
+        return root
+
+    def relative(self, location: str) -> str | None:
+        """As `TableRoot.relative`; `s3a:` and `s3n:` are what Hadoop calls the same."""
+        if location.partition("://")[0] not in {"s3", "s3a", "s3n"}:
+            return None
+        name, key = _bucket_and_key(location)
+        prefix = f"{self._prefix}/"
+        return key.removeprefix(prefix) if name == self._name and key.startswith(prefix) else None
+
+    def _key(self, path: str) -> str:
+        return f"{self._prefix}/{path}"
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file: each read is one request."""
+
+    def __init__(self, bucket: Bucket, found: StoredObject, size: int) -> None:
+        super().__init__()
+        self._bucket = bucket
+        self._found = found
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move there."""
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Return that many bytes, or those that are left."""
+        left = max(0, self._size - self._position)
+        count = left if size < 0 else min(size, left)
+        if not count:
+            return b""
+        content = self._bucket.read(self._found, self._position, count)
+        self._position += count
+        return content
+
+
+def _bucket_and_key(url: str) -> tuple[str, str]:
+    name, _, key = url.partition("://")[2].partition("/")
+    return name, key.strip("/")

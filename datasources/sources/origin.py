@@ -1,0 +1,305 @@
+"""
+The server that files are downloaded from: one scheme, host and port, and one connection to it.
+
+Nothing that is asked there goes anywhere else: a redirect to another origin is refused, so credentials stay with the
+server that they are for. Certificates are always verified. A read ends when the server was silent for too long, and
+whatever the server does, everything ends with the deadline of the load: it is looked at several times a second, so that
+a server that sends a byte now and then cannot hold a load up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import certifi
+import httpcore
+
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from runtimeconf.connectors.downloads import is_loopback, parse_origin
+from runtimeconf.fields import UnfitError
+
+#: Seconds between two looks at the deadline while a server is silent.
+_LOOK_S = 0.25
+
+_MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Answer:
+    """
+    The beginning of an answer, and what follows it as it arrives. `status` and `headers` (names in small letters).
+
+    *shown* stands for what was asked for in errors.
+    """
+
+    def __init__(self, response: httpcore.Response, shown: str) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers
+        }
+        self._response = response
+        self._shown = shown
+
+    @property
+    def length(self) -> int | None:
+        """The length of the body as the server gives it, in bytes; None when only its end will tell."""
+        if "transfer-encoding" in self.headers:
+            return None  # which overrides a length (RFC 9112, 6.3)
+        text = self.headers.get("content-length")
+        return int(text) if text is not None else None
+
+    def beginning(self, limit: int) -> bytes:
+        """Give the body, or what came of it: at least *limit* bytes of a longer one."""
+        content = bytearray()
+        for block in self._response.iter_stream():
+            content += block
+            if len(content) >= limit:
+                break
+        return bytes(content)
+
+    def blocks(self) -> Iterator[bytes]:
+        """
+        Give the body as it was sent, without undoing any encoding, to its end.
+
+        Raises:
+            SourceError: Nothing says where it ends (RFC 9112, 6.3): a cut would not show. One that does show ends the
+                stream, in `Origin.get`.
+        """
+        if self.length is None and "chunked" not in self.headers.get("transfer-encoding", "").lower():
+            raise SourceError(
+                f"'{self._shown}': the server gives neither the length of the file nor a chunked one, so that a file "
+                "that was cut short could not be told from a whole one."
+            )
+        yield from self._response.iter_stream()
+
+
+class Origin:
+    """
+    One server. It is closed by its owner; use it from one thread.
+
+    Args:
+        origin: As `parse_origin` gives it.
+        shown: What stands for the source in errors.
+        deadline: The end of the load.
+        silence_s: How long a server may be silent, and how long a connection may take, in seconds.
+        root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
+
+    Raises:
+        SourceError: The certificate file or a proxy that the environment names cannot be used.
+    """
+
+    def __init__(
+        self, origin: str, shown: str, deadline: Deadline, *, silence_s: float, root_certificate_file: str | None = None
+    ) -> None:
+        parts = urlsplit(origin)
+        self._origin = origin
+        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        self._port = parts.port
+        self._shown = shown
+        self._deadline = deadline
+        self._silence_s = silence_s
+        self._proxy = _proxy_for(*_endpoint(origin))
+        context = _tls_context(root_certificate_file) if parts.scheme == "https" else None
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=context,
+            proxy=self._proxy,
+            max_connections=1,
+            network_backend=_Backend(deadline, silence_s),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._pool.close()
+
+    @contextmanager
+    def get(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
+        """
+        Ask for *target*, a path with its query, and follow redirects within the origin.
+
+        The answer is open until the end of the block; what is left of its body then is not read.
+
+        Raises:
+            SourceError: The server cannot be reached, does not speak HTTP, breaks off, or sends elsewhere.
+            SnapshotError: The deadline passed.
+        """
+        # As headers of answers are read, so that an entity tag is sent back in the bytes in which it came.
+        sent = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in [("Host", self._host_header), *headers]
+        ]
+        for _ in range(_MAX_REDIRECTS + 1):
+            with self._explained(), self._pool.stream(method, self._url(target), headers=sent) as response:
+                answer = Answer(response, self._shown)
+                if answer.status not in _REDIRECTS or "location" not in answer.headers:
+                    yield answer
+                    return
+                target = self._within(target, answer.headers["location"])
+        raise SourceError(f"'{self._shown}': the server sends from one address to the next without end.")
+
+    @property
+    def _host_header(self) -> str:
+        # Without the usual port, which signatures leave out.
+        return self._origin.partition("://")[2].removesuffix(f":{_PORTS[self._scheme]}")
+
+    def _url(self, target: str) -> httpcore.URL:
+        return httpcore.URL(
+            scheme=self._scheme.encode(), host=self._host.encode(), port=self._port, target=target.encode()
+        )
+
+    def _within(self, target: str, location: str) -> str:
+        """Return the target that a redirect names, which is refused outside the origin; it may hold a token."""
+        try:
+            url = urljoin(self._origin + target, location).partition("#")[0]
+            origin, rest = parse_origin(url)
+            rest.encode("ascii")
+        except (UnfitError, ValueError):
+            raise SourceError(f"'{self._shown}': the server sends to an address that is not a URL.") from None
+        if _endpoint(origin) != _endpoint(self._origin):
+            raise SourceError(
+                f"'{self._shown}': the server sends to another one, {origin}, which is not followed: "
+                "name that one in the YAML if it is to be trusted."
+            )
+        return rest if rest.startswith("/") else f"/{rest}"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what the connection raises into sentences; the deadline comes first."""
+        try:
+            yield
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, httpcore.ProxyError) as exc:
+            self._deadline.check()
+            raise SourceError(f"'{self._shown}': {self._reason(exc)}.") from exc
+
+    def _reason(self, error: Exception) -> str:
+        # Which the library passes on in place of a text.
+        cause = error.args[0] if error.args else None
+        through = " through the proxy that the environment names" if self._proxy is not None else ""
+        silence = f"{self._silence_s:g} s, the client_timeout"
+        untrusted = getattr(cause, "verify_message", None)
+        why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "the connection failed"
+        reasons: tuple[tuple[bool, str], ...] = (
+            (untrusted is not None, f"the certificate of the server is not trusted ({untrusted})"),
+            (isinstance(cause, ssl.SSLError), "the server and this program find no way to speak TLS"),
+            (
+                isinstance(error, httpcore.ProxyError),
+                "the proxy that the environment names does not let the connection through",
+            ),
+            (isinstance(cause, socket.gaierror), f"the name of the server cannot be resolved{through}"),
+            (isinstance(error, httpcore.ConnectTimeout), f"no connection to the server{through} within {silence}"),
+            (isinstance(error, httpcore.ConnectError), f"the server cannot be reached{through} ({why})"),
+            (isinstance(error, httpcore.TimeoutException), f"the server was silent for {silence}"),
+            (isinstance(error, httpcore.LocalProtocolError), "the address or a header cannot be sent"),
+        )
+        broken = "the connection broke, or what came is not HTTP, before everything had arrived"
+        return next((reason for holds, reason in reasons if holds), broken)
+
+
+def _endpoint(origin: str) -> tuple[str, str, int]:
+    """Return scheme, host and port, which are what two URLs of one origin have in common (RFC 6454)."""
+    parts = urlsplit(origin)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
+
+
+def _tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
+    try:
+        # The usual roots are those that the client of the runtime trusts: the same on every system.
+        usual = os.environ.get("SSL_CERT_FILE") or certifi.where()
+        return ssl.create_default_context(cafile=root_certificate_file or usual)
+    except OSError as exc:
+        reason = exc.strerror if exc.errno and not isinstance(exc, ssl.SSLError) else "it is not a PEM certificate"
+        raise SourceError(f"The file of root certificates cannot be used: {reason}.") from exc
+
+
+def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
+    """Return the proxy that the environment names (HTTPS_PROXY, NO_PROXY and their kin); loopback needs none."""
+    proxies = getproxies()
+    url = proxies.get(scheme) or proxies.get("all")
+    if not url or is_loopback(host) or proxy_bypass(f"{host}:{port}"):
+        return None
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        origin, _ = parse_origin(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+    except (UnfitError, ValueError):
+        raise SourceError(
+            "The proxy that the environment names cannot be used: give an http:// or https:// URL."
+        ) from None
+    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
+    ssl_context = _tls_context(None) if parts.scheme == "https" else None
+    return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection that obeys the deadline, whatever time-out it is given."""
+
+    def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline, silence_s: float) -> None:
+        self._stream = stream
+        self._deadline = deadline
+        self._silence_s = silence_s
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        end = time.monotonic() + self._silence_s
+        while True:
+            try:
+                return self._stream.read(max_bytes, _allowed_s(self._deadline, min(_LOOK_S, self._silence_s)))
+            except httpcore.ReadTimeout:
+                if time.monotonic() >= end:
+                    raise
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _allowed_s(self._deadline, self._silence_s))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        allowed_s = _allowed_s(self._deadline, self._silence_s)
+        stream = self._stream.start_tls(ssl_context, server_hostname, allowed_s)
+        return _Stream(stream, self._deadline, self._silence_s)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Backend(httpcore.NetworkBackend):
+    """What makes `_Stream`s."""
+
+    def __init__(self, deadline: Deadline, silence_s: float) -> None:
+        self._deadline = deadline
+        self._silence_s = silence_s
+        self._sockets = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        allowed_s = _allowed_s(self._deadline, self._silence_s)
+        stream = self._sockets.connect_tcp(host, port, allowed_s, local_address, socket_options)
+        return _Stream(stream, self._deadline, self._silence_s)
+
+
+def _allowed_s(deadline: Deadline, silence_s: float) -> float:
+    """Return for how many seconds one step may wait."""
+    deadline.check()
+    return max(0.001, min(silence_s, deadline.left_s))

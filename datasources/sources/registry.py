@@ -1,0 +1,44 @@
+"""
+Which class reads the datasets of which connector.
+
+A connector's module is imported when it is first used: several need a library that is installed for them alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+
+from datasources.sources.source import Source
+from runtimeconf.model import DatasetConfig
+
+#: For each connector of `runtimeconf.connectors`, the module and the class, which is called with the dataset.
+CLASSES: Mapping[str, tuple[str, str]] = {
+    "delta": ("datasources.sources.delta", "DeltaSource"),
+    "delta_lake": ("datasources.sources.delta", "DeltaSource"),
+    "duckdb": ("datasources.sources.duckdb_file", "DuckdbFileSource"),
+    "file": ("datasources.sources.files", "FileSource"),
+    "flightsql": ("datasources.sources.flightsql", "FlightSqlSource"),
+    "http": ("datasources.sources.http", "HttpSource"),
+    "https": ("datasources.sources.http", "HttpSource"),
+    "iceberg": ("datasources.sources.iceberg", "IcebergSource"),
+    "postgres": ("datasources.sources.postgres", "PostgresSource"),
+    "s3": ("datasources.sources.s3", "S3Source"),
+    "sqlite": ("datasources.sources.sqlite", "SqliteSource"),
+}
+
+
+def import_source(connector: str) -> bool:
+    """Import what reads the datasets of *connector*, and the library that it needs; say whether that was to do."""
+    module, _ = CLASSES[connector]
+    is_new = module not in sys.modules
+    import_module(module)
+    return is_new
+
+
+def source_of(dataset: DatasetConfig) -> Source:
+    """Return the source that `from:` names."""
+    module, name = CLASSES[dataset.connector]
+    source: Source = getattr(import_module(module), name)(dataset)
+    return source

@@ -1,0 +1,334 @@
+"""
+A bucket of S3, or of a server that speaks its protocol: what is in it, and the bytes of one generation of an object.
+
+Requests are signed by botocore, which also finds the credentials of a machine when it is asked to; they are sent over
+the same connection as those of `http:` sources, so the same rules hold for time, redirects, certificates and proxies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import quote, unquote_plus
+from xml.etree import ElementTree as ET
+
+import botocore.session
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials, ReadOnlyCredentials
+
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from datasources.sources.downloads import DEFAULT_SILENCE_S
+from datasources.sources.origin import Answer, Origin
+
+_DEFAULT_REGION = "us-east-1"
+
+#: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
+_MAX_PAGE_BYTES = 8 * 1024 * 1024
+#: Of elements: those of an owner are the deepest.
+_MAX_DEPTH = 8
+_FED_LETTERS = 64 * 1024
+_MAX_ERROR_BYTES = 64 * 1024
+
+#: A longer one is not kept; those of S3 have some forty characters.
+_MAX_TAG_LENGTH = 1000
+
+#: What the error codes of S3 mean here.
+_CODES = {
+    "NoSuchKey": "it does not exist",
+    "NoSuchBucket": "the bucket does not exist",
+    "InvalidAccessKeyId": "s3_key is not known there",
+    "SignatureDoesNotMatch": "s3_secret does not belong to s3_key",
+    "ExpiredToken": "the session token has expired",
+    "InvalidToken": "the session token is not valid",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "InvalidObjectState": "it is archived: restore it first",
+    "SlowDown": "the server wants fewer requests",
+}
+_STATUSES = {
+    400: "the server does not understand the request, perhaps for a wrong s3_region or s3_url_style",
+    401: "the server wants credentials, or others than these: see s3_key and s3_secret",
+    403: "the server does not allow it: see s3_auth, s3_key and s3_secret",
+    404: "it does not exist",
+    407: "the proxy that the environment names wants credentials",
+    429: "the server wants fewer requests",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """
+    An object of a bucket: its *key*, and the entity *tag* of its generation, empty where there is none.
+
+    *size* is in bytes, None where the server does not say. One generation has one size: it is not compared.
+    """
+
+    key: str
+    tag: str
+    size: int | None = field(default=None, compare=False)
+
+
+class Bucket:
+    """
+    The bucket *name*, for one load, which ends with *deadline*; its owner closes it. *params* are `S3_PARAMS`.
+
+    Raises:
+        SourceError: There are no credentials, or the connection cannot be made as the parameters say.
+    """
+
+    def __init__(self, name: str, params: Mapping[str, str], deadline: Deadline) -> None:
+        self._name = name
+        self._region = params.get("s3_region", _DEFAULT_REGION)
+        self._credentials = _credentials(params)
+        self._address, self._path = place_of(name, params)
+        self._origin = Origin(
+            self._address,
+            f"s3://{name}",
+            deadline,
+            silence_s=float(params.get("client_timeout", DEFAULT_SILENCE_S)),
+            root_certificate_file=params.get("s3_tls_root_certificate_file"),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._origin.close()
+
+    def shown(self, key: str) -> str:
+        """Return what stands for *key* in errors: a key may hold anything."""
+        return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"s3://{self._name}/{key}")
+
+    def look(self, key: str) -> StoredObject | None:
+        """
+        Return the object *key*; None when there is none.
+
+        Raises:
+            SourceError: It cannot be asked for.
+        """
+        # An answer to HEAD has no body, and so no reason: whether key or bucket is missing, GET tells.
+        for method in ("HEAD", "GET"):
+            with self._ask(method, key) as answer:
+                if answer.status == 200:
+                    return StoredObject(key, _tag(answer.headers.get("etag", "")), answer.length)
+                if method == "GET":
+                    code = _code_of(answer)
+                    if answer.status != 404 or code == "NoSuchBucket":
+                        raise self._refusal(answer, code, self.shown(key))
+        return None
+
+    def listed(self, prefix: str, delimiter: str = "") -> Iterator[StoredObject]:
+        """
+        Give the objects whose keys begin with *prefix* and have no *delimiter* after it, in the order of the server.
+
+        Raises:
+            SourceError: They cannot be listed.
+        """
+        shown = self.shown(prefix)
+        token: str | None = ""
+        while token is not None:
+            query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+            if delimiter:
+                query["delimiter"] = delimiter
+            if token:
+                query["continuation-token"] = token
+            with self._ask("GET", "", query) as answer:
+                if answer.status != 200:
+                    raise self._refusal(answer, _code_of(answer), shown)
+                page = answer.beginning(_MAX_PAGE_BYTES + 1)
+            objects, token = _page_of(page, shown)
+            if not all(one.key.startswith(prefix) for one in objects):
+                raise SourceError(f"'{shown}': the server lists objects that were not asked for.")
+            yield from objects
+
+    def read(self, found: StoredObject, start: int, count: int) -> bytes:
+        """
+        Return *count* bytes of an object from *start* on, in the very generation that was *found*.
+
+        Raises:
+            SourceError: It is another by now, or gone, or cannot be read, or the server gives another part of it.
+        """
+        wanted = f"{start}-{start + count - 1}"
+        with self.get(found, f"bytes={wanted}") as answer:
+            # One more than that, so that the connection is left at the end of the answer.
+            content = answer.beginning(count + 1)
+            part = answer.headers.get("content-range", "").partition("/")[0]
+        if len(content) != count or part != f"bytes {wanted}":
+            raise SourceError(f"'{self.shown(found.key)}': the server gives another part than the one asked for.")
+        return content
+
+    @contextmanager
+    def get(self, found: StoredObject, part: str = "") -> Iterator[Answer]:
+        """
+        Ask for the bytes of an object, or for *part* of them (a `Range`), in the very generation that was *found*.
+
+        Raises:
+            SourceError: It is another by now, or gone, or cannot be read.
+        """
+        status = 206 if part else 200
+        # A weak tag fits no If-Match (RFC 9110, 13.1.1), but is compared below.
+        headers = {"If-Match": found.tag} if found.tag.startswith('"') else {}
+        if part:
+            headers["Range"] = part
+        shown = self.shown(found.key)
+        with self._ask("GET", found.key, headers=headers) as answer:
+            # Not every server knows conditions.
+            tag = _tag(answer.headers.get("etag", ""))
+            is_other = bool(tag and found.tag) and tag.removeprefix("W/") != found.tag.removeprefix("W/")
+            if answer.status == 412 or (answer.status == status and is_other):
+                raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
+            if answer.status != status:
+                raise self._refusal(answer, _code_of(answer), shown)
+            yield answer
+
+    @contextmanager
+    def _ask(
+        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Answer]:
+        target = quote(f"{self._path}/{key}", safe="/-_.~")
+        if query:
+            target += "?" + "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in query.items())
+        signed: dict[str, str] = {}
+        if self._credentials is not None:
+            request = AWSRequest(method=method, url=self._address + target)
+            S3SigV4Auth(self._credentials, "s3", self._region).add_auth(request)
+            signed = dict(request.headers.items())
+        sent = {**signed, **(headers or {}), "Accept-Encoding": "identity", "User-Agent": "dataset-loader"}
+        with self._origin.get(target, sent.items(), method=method) as answer:
+            yield answer
+
+    def _refusal(self, answer: Answer, code: str, shown: str) -> SourceError:
+        region = answer.headers.get("x-amz-bucket-region", self._region)
+        if region != self._region and re.fullmatch(r"[a-z0-9-]{1,63}", region):
+            return SourceError(f"'{shown}': the bucket is in the region {region}: set params.s3_region to it.")
+        reason = _CODES.get(code) or _STATUSES.get(answer.status)
+        if reason is None:
+            reason = "the server failed" if answer.status >= 500 else "the server does not answer as S3 does"
+        return SourceError(f"'{shown}': {reason} (status {answer.status}).")
+
+
+def place_of(bucket: str, params: Mapping[str, str]) -> tuple[str, str]:
+    """
+    Return the origin of *bucket*, and the path that its keys follow.
+
+    Amazon's own hosts have the bucket in their name, unless its name does not fit there (a dot fits no certificate);
+    other servers have it in the path.
+    """
+    region = params.get("s3_region", _DEFAULT_REGION)
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    origin = params.get("s3_endpoint", f"https://s3.{region}.{domain}")
+    fits_host = re.fullmatch(r"[a-z0-9-]+", bucket) is not None
+    style = params.get("s3_url_style", "vhost" if fits_host and "s3_endpoint" not in params else "path")
+    if style == "path":
+        return origin, f"/{bucket}"
+    scheme, _, host = origin.partition("://")
+    return f"{scheme}://{bucket}.{host}", ""
+
+
+def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials | None:
+    """Return what requests are signed with; None for none. The environment is asked only where the author says so."""
+    if "s3_key" in params:
+        return Credentials(params["s3_key"], params["s3_secret"], params.get("s3_session_token"))
+    if params.get("s3_auth") != "iam_role":
+        return None
+    try:
+        found = botocore.session.Session().get_credentials()
+        frozen = found.get_frozen_credentials() if found is not None else None
+    except MemoryError:
+        raise
+    except Exception as exc:
+        # It reads files, runs programs and asks services; what these say may hold a secret, so it is not shown.
+        raise SourceError(f"The credentials of this machine cannot be had ({type(exc).__name__}).") from exc
+    if frozen is None:
+        raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
+    return frozen
+
+
+def _tag(text: str) -> str:
+    """Return *text* as an entity tag (RFC 9110, 8.8.3); some servers list it without quotes. Nothing if it is none."""
+    if len(text) > _MAX_TAG_LENGTH:
+        return ""
+    if re.fullmatch(r'(?:W/)?"[!#-~]*"', text) is not None:
+        return text
+    return f'"{text}"' if re.fullmatch(r"[!#-~]+", text) is not None else ""
+
+
+def _size(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) is not None else None
+
+
+def _code_of(answer: Answer) -> str:
+    """Return the error code of S3 in *answer*; nothing when there is none."""
+    code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
+    return code[1].decode() if code is not None else ""
+
+
+class _Page:
+    """
+    What is needed of one page of a list, gathered while the page is parsed: a short page can stand for a large tree.
+
+    `fields` are those of the whole list; of each object there is a mapping in `objects`.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.objects: list[dict[str, str]] = []
+        self._open: list[str] = []
+        self._text: list[str] = []
+
+    def start(self, tag: str, _attributes: Mapping[str, str]) -> None:
+        """Begin an element; its name counts without its namespace."""
+        self._open.append(tag.rpartition("}")[2])
+        self._text.clear()
+        if self._open[0] != "ListBucketResult" or len(self._open) > _MAX_DEPTH:
+            raise ET.ParseError
+        if self._open[1:] == ["Contents"]:
+            self.objects.append({})
+
+    def data(self, text: str) -> None:
+        """Take a part of a text."""
+        self._text.append(text)
+
+    def end(self, _tag: str) -> None:
+        """End an element."""
+        name = self._open.pop()
+        if self._open == ["ListBucketResult"]:
+            self.fields[name] = "".join(self._text)
+        elif self._open == ["ListBucketResult", "Contents"]:
+            self.objects[-1][name] = "".join(self._text)
+        self._text.clear()
+
+    def close(self) -> None:
+        """End the page."""
+
+
+def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
+    """Return the objects of one page of a list, and what the next page is asked for with; None after the last."""
+    strange = SourceError(f"'{shown}': the server does not list objects as S3 does.")
+    # No server declares entities, which is how a short document becomes a very long one.
+    if len(content) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in content:
+        raise strange
+    page = _Page()
+    parser = ET.XMLParser(target=page)  # noqa: S314 (see above; another encoding does not decode)
+    try:
+        text = content.decode("utf-8")
+        # In pieces: a refusal by the page is looked at after each.
+        for start in range(0, len(text), _FED_LETTERS):
+            parser.feed(text[start : start + _FED_LETTERS])
+        parser.close()
+    except (ET.ParseError, UnicodeDecodeError) as exc:
+        raise strange from exc
+    unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
+    objects = [
+        StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", "")), _size(one.get("Size", "")))
+        for one in page.objects
+    ]
+    if page.fields.get("IsTruncated") != "true":
+        return objects, None
+    if not page.fields.get("NextContinuationToken"):
+        raise strange
+    return objects, page.fields["NextContinuationToken"]

@@ -1,0 +1,66 @@
+"""
+Ends the connections of a client library whose own time-outs do not cover every wait.
+
+A server that takes a connection and then says nothing holds up a library that waits without end. Once the time of the
+load is up its connections are shut down here, so that the library finds them closed and returns with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from datasources.deadline import Deadline
+
+#: Seconds between two looks at the clock.
+_LOOK_S = 0.05
+
+#: The address of the other side, as `socket.getpeername` gives it.
+Peer = tuple[object, ...] | str | bytes
+
+
+@contextmanager
+def cut_off(deadline: Deadline, is_theirs: Callable[[Peer], bool]) -> Iterator[None]:
+    """
+    Until the block ends, shut down connections as soon as the load must end.
+
+    That concerns those which this process opened since the block began, and whose other side *is_theirs* knows.
+    """
+    done = threading.Event()
+    before = set(_sockets())
+
+    def watch() -> None:
+        while not done.wait(_LOOK_S):
+            if deadline.passed:
+                for inode, descriptor in _sockets().items():
+                    if inode not in before:
+                        _shut_down(descriptor, is_theirs)
+
+    watcher = threading.Thread(target=watch, name="source-deadline", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _sockets() -> dict[str, int]:
+    """Return the descriptors of this process's sockets, by what the system calls each of them."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
+    return found
+
+
+def _shut_down(descriptor: int, is_theirs: Callable[[Peer], bool]) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        if is_theirs(duplicate.getpeername()):
+            duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,293 @@
+"""
+`sqlite:` sources: a table or view of an SQLite database file, by its ADBC driver.
+
+SQLite gives every value a type of its own, whatever its column declares; the engine gives every column one. So each
+column is read as what it declares, and the statement tells for each row the first column whose value is something else:
+such a row is an error, never a guess. The driver takes the types of a result from its first rows, so the statement
+begins with a row of our own, which has the right ones and is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasources.errors import SourceError
+from datasources.sources.adbc import Column, chosen, condition, engine_types, mapped
+from datasources.sources.formats import Identity
+from datasources.sources.source import Load, Value
+from datasources.sources.streams import StreamScan
+from datasources.sql import identifier, literal
+from runtimeconf.model import DatasetConfig
+
+#: How long a writer is waited for at most (seconds), before the load is left to the next refresh.
+_BUSY_S = 5.0
+
+#: A file that was written to this short a time ago (seconds) may be written to again under the same time.
+_SETTLED_S = 0.05
+
+_BATCH_ROWS = 16_384
+
+#: Of a file's header: the size of a page, the counter of changes, the number of pages, and when that was counted.
+_HEADER = struct.Struct(">16x H 6x I I 60x I")
+
+#: The name of the column that tells what is wrong with a row; no table has it twice.
+_FAULT = "querykeep fault"
+_OURS = -1
+
+#: SQLite's doubles hold whole numbers up to this one exactly.
+_EXACT = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """
+    How a column with such a declaration is read.
+
+    Args:
+        stored: SQLite's types (of `typeof`) that its values may have.
+        example: A value of the type that the driver is to give it.
+        value: What to select, `{}` being the column.
+        engine_type: As `Column.engine_type`.
+        also: What else holds for its values.
+    """
+
+    stored: tuple[str, ...]
+    example: str
+    value: str = "{}"
+    engine_type: str | None = None
+    also: str | None = None
+
+
+_INTEGER = _Kind(("integer",), "0")
+_BOOLEAN = _Kind(("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
+_REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {_EXACT} OR typeof({{}}) = 'real'")
+_TEXT = _Kind(("text", "integer", "real"), "''", "CAST({} AS TEXT)")
+_BLOB = _Kind(("blob",), "x''")
+_DATE = _Kind(("text",), "''", engine_type="DATE")
+#: The engine would drop what follows a sign, so it has to be nothing, or UTC.
+_TIMESTAMP = _Kind(("text",), "''", engine_type="TIMESTAMP", also="{} NOT GLOB '*:*[+-]*' OR {} GLOB '*[0-9]+00:00'")
+_TIME = _Kind(("text",), "''", engine_type="TIME")
+_ANYTHING = _Kind(
+    ("text", "integer", "real", "blob"), "''", "CASE typeof({}) WHEN 'blob' THEN hex({}) ELSE CAST({} AS TEXT) END"
+)
+
+#: By a part of the declaration, the first that fits. What has INT, CHAR, CLOB, TEXT, BLOB, REAL, FLOA or DOUB in it has
+#: the affinity that SQLite gives it (section 3.1 of its page on datatypes); it gives no meaning to the others.
+_KINDS = (
+    (re.compile("INT"), _INTEGER),
+    (re.compile("CHAR|CLOB|TEXT"), _TEXT),
+    (re.compile("BLOB"), _BLOB),
+    (re.compile("REAL|FLOA|DOUB"), _REAL),
+    (re.compile("BOOL"), _BOOLEAN),
+    (re.compile("DATETIME|TIMESTAMP"), _TIMESTAMP),
+    (re.compile("DATE"), _DATE),
+    (re.compile("TIME"), _TIME),
+    (re.compile("NUM|DEC"), _REAL),
+)
+
+
+class SqliteSource:
+    """One table or view of a database file that others may write to at the same time."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        self._path = Path(dataset.location)
+        self._shown = re.sub(r"^sqlite:(//)?", "", dataset.from_)
+        self._table = dataset.params["sqlite_table"]
+        self._is_text = dataset.params.get("sqlite_types") == "text"
+
+    @contextmanager
+    def open(self, load: Load) -> Iterator[StreamScan]:
+        """Begin to read the table, as `Source.open` promises."""
+        load.deadline.check()
+        before = self._version()
+        self._refuse_cut()
+        with self._explained(load), self._connection() as connection, connection.cursor() as cursor:
+            self._prepare(cursor, load)
+            columns, kinds = self._columns(cursor)
+            asked = chosen(columns, load.wanted)
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+            cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted, identifier))
+            rows = _Rows(asked, kinds, self._table)
+            reader = mapped(cursor.fetch_record_batch(), rows.taken)
+            # The snapshot of the transaction is older than this look at the file.
+            version = before if before == self._version() else None
+            yield StreamScan(
+                reader,
+                load,
+                lambda exc: self._explanation(exc, load),
+                version=version,
+                types=engine_types(asked),
+            )
+
+    def has_changed(self, version: str, load: Load) -> bool:
+        """Compare what the system says about the file, and about what is written ahead of it, with what it said."""
+        load.deadline.check()
+        return self._version() != version
+
+    def _version(self) -> str | None:
+        """Return what tells one version of the file from another; None while it may change without a trace."""
+        identities = []
+        for suffix in ("", "-wal"):
+            try:
+                info = Path(f"{self._path}{suffix}").stat()
+            except FileNotFoundError as exc:
+                if suffix:
+                    continue
+                raise SourceError(f"'{self._shown}' does not exist.") from exc
+            except OSError as exc:
+                raise SourceError(f"'{self._shown}' cannot be read: {exc.strerror}.") from exc
+            if not stat.S_ISREG(info.st_mode):
+                raise SourceError(f"'{self._shown}' is not a regular file.")
+            if not suffix and not os.access(self._path, os.R_OK):
+                raise SourceError(f"'{self._shown}' cannot be read: Permission denied.")
+            if suffix and not info.st_size:
+                continue  # whoever opens the database makes one
+            if 0 <= time.time() - info.st_mtime < _SETTLED_S:
+                return None
+            identities.append(tuple(Identity.of(info)))
+        return hashlib.sha256(repr(identities).encode()).hexdigest()
+
+    def _refuse_cut(self) -> None:
+        """Compare the size of the file with what its header says (section 1.3 of SQLite's page on its file format)."""
+        # Before there is a connection: whoever closes a descriptor of a file drops the locks of the process.
+        with self._path.open("rb", buffering=0) as file:
+            header, size = file.read(_HEADER.size), os.fstat(file.fileno()).st_size
+        if len(header) < _HEADER.size:
+            return
+        page_bytes, changes, pages, counted_at = _HEADER.unpack(header)
+        if changes == counted_at and size < pages * (65_536 if page_bytes == 1 else page_bytes):
+            raise SourceError(f"'{self._shown}' was cut short, or is being written to.")
+
+    def _connection(self) -> adbc_driver_sqlite.dbapi.Connection:
+        # By its name, not by a descriptor: SQLite looks for the file of the write-ahead log beside it.
+        return adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro")
+
+    def _prepare(self, cursor: Any, load: Load) -> None:
+        busy_ms = int(1000 * max(0.0, min(_BUSY_S, load.deadline.left_s)))
+        for pragma in (f"busy_timeout = {busy_ms}", "query_only = on", "trusted_schema = off", "cell_size_check = on"):
+            cursor.execute(f"PRAGMA {pragma}")
+
+    def _columns(self, cursor: Any) -> tuple[list[Column], dict[str, _Kind]]:
+        cursor.execute(
+            "SELECT name, type FROM pragma_table_xinfo(" + literal(self._table) + ") WHERE hidden <> 1"  # noqa: S608
+        )
+        found = cursor.fetchall()
+        if not found:
+            raise SourceError(f"'{self._shown}' has no table or view '{self._table}'.")
+        kinds = {name: _ANYTHING if self._is_text else _kind(declared) for name, declared in found}
+        return [_column(name, kind) for name, kind in kinds.items()], kinds
+
+    def _statement(self, columns: Sequence[Column], kinds: dict[str, _Kind]) -> str:
+        ours = ", ".join(f"{kinds[column.name].example} AS {identifier(column.name)}" for column in columns)
+        values = ", ".join(column.expression for column in columns)
+        faults = " ".join(
+            f"WHEN NOT coalesce({_fits(column.name, kinds[column.name])}, 1) THEN {index}"
+            for index, column in enumerate(columns)
+        )
+        return (
+            f"SELECT {ours}, {_OURS} AS {identifier(_FAULT)} UNION ALL "  # noqa: S608 - quoted
+            f"SELECT {values}, CASE {faults} ELSE {_OURS} END FROM {identifier(self._table)}"
+        )
+
+    @contextmanager
+    def _explained(self, load: Load) -> Iterator[None]:
+        try:
+            yield
+        except adbc_driver_manager.Error as exc:
+            raise self._explanation(exc, load) from None
+
+    def _explanation(self, error: Exception, load: Load) -> SourceError:
+        """Turn what the library raised into a sentence: its own texts hold paths and SQL."""
+        load.deadline.check()
+        text = str(error)
+        reasons = (
+            ("locked|busy", "another program is writing to it; the next refresh reads it again"),
+            ("not a database|encrypted", "it is not an SQLite database, or it is encrypted"),
+            ("malformed|corrupt", "it is damaged"),
+            ("unable to open", "it cannot be opened; in WAL mode that takes the right to write to its directory"),
+            ("no such", f"the view '{self._table}' names a table, column or function that is not there"),
+            ("not authorized|unsafe use", f"the view '{self._table}' does what a source may not"),
+            ("overflow", f"a number in '{self._table}' is too large"),
+        )
+        reason = next((reason for words, reason in reasons if re.search(words, text)), None)
+        return SourceError(f"'{self._shown}': {reason or f'SQLite cannot read {self._table!r}'}.")
+
+
+class _Rows:
+    """Drops the row of our own, and looks for rows that do not fit."""
+
+    def __init__(self, columns: Sequence[Column], kinds: dict[str, _Kind], table: str) -> None:
+        self._columns = columns
+        self._kinds = kinds
+        self._table = table
+        self._begun = False
+        self._rows = 0
+
+    def taken(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what is data in *batch*."""
+        if not self._begun and batch.num_rows:
+            self._begun = True
+            batch = batch.slice(1)
+        faults = batch.column(len(self._columns))
+        worst = pc.max(faults).as_py()
+        if worst is not None and worst != _OURS:
+            index = pc.index(pc.not_equal(faults, _OURS), value=True).as_py()
+            column = self._columns[faults[index].as_py()]
+            stored = " or ".join(self._kinds[column.name].stored)
+            raise SourceError(
+                f"'{self._table}', row {self._rows + index + 1}: the value of '{column.name}' is not of the type that "
+                f"the column declares ({stored}); sqlite_types: text reads every value."
+            )
+        self._rows += batch.num_rows
+        return batch.select(range(len(self._columns)))
+
+
+def _kind(declared: str) -> _Kind:
+    upper = declared.upper()
+    # As SQLite does: without a known word, a declaration says nothing about what is stored.
+    return next((kind for words, kind in _KINDS if words.search(upper)), _TEXT)
+
+
+def _fits(name: str, kind: _Kind) -> str:
+    quoted = identifier(name)
+    stored = ", ".join(map(literal, kind.stored))
+    also = f" AND ({kind.also.format(quoted, quoted)})" if kind.also is not None else ""
+    return f"typeof({quoted}) IN ({stored}, 'null'){also}"
+
+
+def _column(name: str, kind: _Kind) -> Column:
+    quoted = identifier(name)
+    value = kind.value.format(quoted, quoted, quoted)
+    return Column(
+        name=name,
+        # A value that does not fit would change the type that the driver gives the column.
+        expression=value if kind is _ANYTHING else f"CASE WHEN {_fits(name, kind)} THEN {value} END",
+        engine_type=kind.engine_type,
+        literal=_number if kind in {_INTEGER, _REAL} else _nothing,
+    )
+
+
+def _nothing(_value: Value) -> str | None:
+    return None
+
+
+def _number(value: Value) -> str | None:
+    """Write a whole number of SQLite's own range: it compares with whole numbers and doubles alike without rounding."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _EXACT
+    return str(value) if is_whole else None

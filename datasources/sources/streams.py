@@ -1,0 +1,131 @@
+"""
+Sources that come as a stream of Arrow record batches, made by a client library of the source.
+
+The engine pulls the batches while it writes the snapshot, so memory holds one or two of them. Whatever goes wrong at
+the source while a batch is fetched passes through the engine, which wraps it in words and tracebacks of its own; it is
+kept here as it was and told from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import duckdb
+import pyarrow as pa
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.sources.source import Load
+from datasources.sql import identifier
+
+# Before it makes its first array: its own allocator reserves a gibibyte, which counts against the limit of a load.
+pa.set_memory_pool(pa.system_memory_pool())
+
+#: The name by which the engine calls the stream of a load, and a part of it that is looked at once more.
+_RELATION = "_source"
+_PROBE = "_probe"
+
+#: What a library holds for each column: a page or a buffer of it as it came, and its values.
+_COLUMN_BYTES = 1024 * 1024
+
+
+class StreamScan:
+    """
+    A `Scan` of *reader*.
+
+    Args:
+        reader: What to read; its owner closes it.
+        load: The load; its deadline is looked at before each batch.
+        explain: Turns an error of the client library into a sentence without host, credentials or contents.
+        version: As `Scan.version`.
+        confirm: As `Scan.confirm`.
+        types: For columns that the client library cannot give the right type, the engine's type to cast them to.
+    """
+
+    paths: tuple[str, ...] = ()
+    is_read_once = True
+
+    def __init__(  # noqa: PLR0913 (each is about the one stream)
+        self,
+        reader: pa.RecordBatchReader,
+        load: Load,
+        explain: Callable[[Exception], SourceError],
+        *,
+        version: str | None = None,
+        confirm: Callable[[], None] = lambda: None,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._types = types or {}
+        self._batch: pa.RecordBatch | None = None
+        self._load = load
+        self._explain = explain
+        self._error: SourceError | SnapshotError | None = None
+        self.version = version
+        self.confirm = confirm
+        self.held_bytes = _COLUMN_BYTES * len(reader.schema)
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Hand the stream to the engine under a name."""
+        _refuse_repeated(self._reader.schema.names)
+        guarded = pa.RecordBatchReader.from_batches(self._reader.schema, self._batches())
+        connection.register(_RELATION, guarded)
+        if not self._types:
+            return _RELATION
+        return f"(SELECT {', '.join(map(self._cast, self._reader.schema.names))} FROM {_RELATION})"  # noqa: S608 - quoted
+
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+        """Take them: an Arrow schema says its names itself."""
+
+    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
+        """Tell what went wrong at the source, or that the engine does not take what came from it."""
+        if isinstance(self._error, SnapshotError):
+            raise self._error
+        if self._error is not None:
+            return self._error
+        for field in self._reader.schema:
+            if not self._fits(connection, field):
+                kind = self._types.get(field.name, field.type)
+                return SourceError(f"The engine cannot take the column '{field.name}': a value does not fit {kind}.")
+        return SourceError("The engine cannot take a type or a value of the source.")
+
+    def _cast(self, name: str) -> str:
+        quoted = identifier(name)
+        return f"CAST({quoted} AS {self._types[name]}) AS {quoted}" if name in self._types else quoted
+
+    def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> bool:
+        """Whether the engine takes this column of the batch that it got last, or of none."""
+        values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
+        try:
+            connection.register(_PROBE, pa.table([values], schema=pa.schema([field])))
+            relation = connection.sql(f"SELECT {self._cast(field.name)} FROM {_PROBE}")  # noqa: S608 - quoted
+            relation.fetchall()
+        except duckdb.Error:
+            return False
+        return True
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            while True:
+                self._load.deadline.check()
+                try:
+                    batch = self._reader.read_next_batch()
+                except StopIteration:
+                    return
+                except (SourceError, SnapshotError):
+                    raise
+                except Exception as exc:  # noqa: BLE001 (each library raises errors of its own)
+                    raise self._explain(exc) from None
+                self._batch = batch
+                yield batch
+        except (SourceError, SnapshotError) as exc:
+            self._error = exc
+            raise
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.lower())) is not None:
+            pair = f"'{other}' and '{name}'"
+            raise SourceError(f"The source has the columns {pair}: each column needs a name of its own.")
+        seen[name.lower()] = name

@@ -1,0 +1,153 @@
+"""
+gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its log.
+
+The worker differs from gunicorn's threaded one in three things: what gunicorn itself refuses is a problem body like any
+other refusal, an answer that is cut short never looks complete, and a connection with an unread body is closed. That of
+the web tier is in `httpserver.gevent_worker`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
+from gunicorn.http.parser import RequestParser
+from gunicorn.workers.gthread import ThreadWorker
+
+import queryengine.state
+from httpserver.http_requests import WebRequest
+from httpserver.refusals import refuse
+from httpserver.truncation_guard import VisibleCuts
+from runtimeconf.model import RuntimeConfig
+from system.descriptors import connection_limit
+from system.heartbeat import Pulse
+
+#: Threads beyond those that run or await a statement: health checks, status, refusals, bodies on their way in.
+SPARE_THREADS = 32
+#: Seconds between the end of a stopping worker's statements and the arbiter's SIGKILL.
+STOP_MARGIN_S = 2.0
+#: Seconds without a heartbeat until the arbiter takes a worker for dead.
+HEARTBEAT_TIMEOUT_S = 120
+#: The same without an engine in the process: nothing there keeps a worker from its heartbeat.
+WEB_HEARTBEAT_TIMEOUT_S = 30
+
+
+def web_workers() -> int:
+    """Return how many processes answer HTTP: one for each core."""
+    return len(os.sched_getaffinity(0))
+
+
+def options(config: RuntimeConfig) -> dict[str, Any]:
+    """Return gunicorn's settings for *config*: one process with threads, and the engine in it."""
+    return _common(config) | {
+        "worker_class": "httpserver.gunicorn_server.WebWorker",
+        "workers": 1,
+        "threads": config.query.workers + config.query.max_queued + SPARE_THREADS,
+        "timeout": HEARTBEAT_TIMEOUT_S,
+    }
+
+
+def web_options(config: RuntimeConfig) -> dict[str, Any]:
+    """Return gunicorn's settings for the web tier of *config*: a process for each core, without an engine."""
+    return _common(config) | {
+        "worker_class": "httpserver.gevent_worker.GeventWebWorker",
+        "workers": web_workers(),
+        # The engine's workers bound how many statements have a socket, whichever process they come from.
+        "worker_connections": connection_limit(config.query.workers),
+        "timeout": WEB_HEARTBEAT_TIMEOUT_S,
+    }
+
+
+def _common(config: RuntimeConfig) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "bind": [str(config.http.bind)],
+        "graceful_timeout": max(1, round(config.shutdown_timeout_s)),
+        "keepalive": 15,
+        "logger_class": "httpserver.gunicorn_server.ServerLogger",
+        "proc_name": "web",
+        "control_socket_disable": True,
+        # Not whatever happens to be installed: docs/decisions/0010-web-server.md says why not the other one.
+        "http_parser": "python",
+        # No header of a caller may change the path, the peer or the scheme.
+        "forwarder_headers": "",
+        "forwarded_allow_ips": "",
+    }
+    if config.tls.enabled:
+        settings |= {"certfile": str(config.tls.certificate_file), "keyfile": str(config.tls.key_file)}
+    return settings
+
+
+class ServerLogger(Logger):
+    """gunicorn's own log, through the handlers of this project; its access log is not used."""
+
+    def setup(self, cfg: Any) -> None:
+        """Leave handlers and formats to Django's LOGGING."""
+        self.cfg = cfg
+        self._access_log_enabled = False
+        self.loglevel = self.LOG_LEVELS.get(cfg.loglevel.lower(), logging.INFO)
+        # gunicorn says at INFO what an operator need not read: worker numbers, signals by name.
+        self.error_log.setLevel(max(self.loglevel, logging.WARNING))
+        self.error_log.propagate = True
+
+
+class WebArbiter(Arbiter):
+    """
+    gunicorn's parent process of the web tier, as a part of a supervised whole.
+
+    Some signals make no sense there: SIGHUP starts workers anew with another configuration, SIGTTIN and SIGTTOU change
+    their number, SIGUSR2 starts a second parent.
+    """
+
+    WORKERS: dict[int, Any]
+
+    def __init__(self, app: Any) -> None:
+        self._pulses: dict[int, Pulse] = {}
+        super().__init__(app)
+
+    def handle_hup(self) -> None:
+        """Do nothing: what the YAML says is read at startup only."""
+
+    handle_ttin = handle_ttou = handle_usr2 = handle_hup
+
+    def murder_workers(self) -> None:
+        """Kill workers without a heartbeat, unless this process was stopped as long as they were (Ctrl-Z)."""
+        now = time.monotonic()
+        self._pulses = {pid: self._pulses.get(pid) or Pulse(now) for pid in self.WORKERS}
+        for pid, pulse in self._pulses.items():
+            pulse.look(self.WORKERS[pid].tmp.last_update(), now)
+        if any(pulse.quiet_s > self.timeout for pulse in self._pulses.values()):
+            super().murder_workers()
+
+
+class WebWorker(ThreadWorker):
+    """A threaded worker that answers refusals with problem bodies and cuts a failed answer visibly."""
+
+    wsgi: Any
+
+    def init_process(self) -> None:
+        """Serve until the end. Each connection makes a parser of gunicorn's, which cannot be chosen."""
+        RequestParser.mesg_class = WebRequest
+        super().init_process()
+
+    def load_wsgi(self) -> None:
+        """Load the application and wrap it in what needs the response object and the socket."""
+        super().load_wsgi()
+        self.wsgi = VisibleCuts(self.wsgi, lambda: not self.alive)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begin a graceful stop (SIGTERM): what still runs shortly before the end is cancelled with a typed error."""
+        super().handle_exit(sig, frame)
+        delay_s = max(self.cfg.graceful_timeout - STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
+        timer = threading.Timer(delay_s, queryengine.state.cancel_statements)
+        timer.daemon = True
+        timer.start()
+
+    def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
+        """Answer what went wrong outside the application."""
+        refuse(client, addr, exc)

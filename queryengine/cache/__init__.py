@@ -1,0 +1,1 @@
+"""Keep results, and share one run among identical statements."""

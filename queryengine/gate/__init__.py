@@ -1,0 +1,1 @@
+"""The statement gate: whether a statement may run, and what it reads."""

@@ -1,0 +1,351 @@
+"""
+Decide whether a statement may run, before any engine that holds data sees it.
+
+First its shape (`lexer`), then DuckDB's own parser on a private, empty, locked instance, then its tree against a
+positive list (`parse_tree`, `functions`). `docs/sql.md` tells users what passes; the reasons are in
+`docs/decisions/0004-statement-gate.md`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+import duckdb
+
+from queryengine.engine import GatedStatement, StatementKind
+from queryengine.errors import (
+    EmptyStatementError,
+    EngineUnavailableError,
+    ParameterError,
+    SqlSyntaxError,
+    StatementNotAllowedError,
+)
+from queryengine.gate import functions, rewriting
+from queryengine.gate.fingerprint import pattern, shape
+from queryengine.gate.lexer import Scan, Token, scan
+from queryengine.gate.parse_tree import Reading, decode
+
+#: Statements up to this many characters are remembered, this many of them, and as many shapes.
+_REMEMBERED_CHARACTERS: Final = 4096
+_REMEMBERED: Final = 512
+
+#: How many idle parsers are kept.
+_IDLE_PARSERS: Final = 4
+
+#: A parser message may quote the whole statement.
+_MESSAGE_CHARACTERS: Final = 300
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "threads": 1,
+    "async_threads": 1,  # It reads no file; DuckDB's default is eight.
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "lock_configuration": True,
+}
+_PARSE: Final = "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)"
+
+_EXPLAIN_FORMATS: Final = frozenset({"text", "json", "html", "graphviz", "yaml", "mermaid"})
+
+#: Statements whose own answer would name the engine's internal databases.
+_CONSTANT_ANSWERS: Final = {
+    "databases": "SELECT 'runtime' AS database_name",
+    "schemas": "SELECT 'runtime' AS database_name, 'main' AS schema_name, true AS \"current\"",
+}
+
+_ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
+
+#: What writes after a WITH clause.
+_WRITES: Final = ("insert", "update", "delete", "merge")
+
+
+class Gate:
+    """Judges statements; for any number of threads at once. It holds no data."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:", config=_SETTINGS)
+        self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
+        self._parsers: deque[_Parser] = deque()
+        self._closed = False
+        self._remembered: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_REMEMBERED)(self._admit)
+        self._shapes = _Shapes()
+
+    def close(self) -> None:
+        """Give the parser back; `admit` then raises `EngineUnavailableError` for what it does not remember."""
+        self._closed = True
+        self._connection.close()
+        self._close_parsers()
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """
+        Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+
+        Raises:
+            EmptyStatementError: There is nothing but white space, comments and semicolons.
+            SqlSyntaxError: It cannot be parsed, or is nested too deep or too long to be parsed safely.
+            StatementNotAllowedError: It is not one statement, or does something that is not in the list.
+            SqlError: It names a table or function that does not exist.
+            ParameterError: It has parameters with and without names.
+        """
+        if len(sql) <= _REMEMBERED_CHARACTERS:
+            return self._remembered(sql, relations)
+        return self._admit(sql, relations)
+
+    def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        before, whole = _one_statement(scan(sql))
+        first = whole[0].word
+        if answer := _constant_answer(whole, first):
+            return GatedStatement(answer, "show", frozenset(), frozenset())
+        if first == "explain":
+            return self._admit_explain(whole, relations, before)
+        if len(whole.text) > _REMEMBERED_CHARACTERS:
+            return self._judge(whole, relations, before)
+        key = shape(whole)
+        if known := self._shapes.find(key, relations):
+            return replace(known, sql=whole.text, lines_before=before.count("\n"))
+        statement = self._judge(whole, relations, before)
+        # Only what runs as it was written: a text that was changed has numbers of its own in it.
+        if statement.kind == "select" and statement.sql == whole.text:
+            statement = replace(statement, pattern=pattern(key))
+            self._shapes.keep(key, relations, statement)
+        return statement
+
+    def _admit_explain(self, whole: Scan, relations: frozenset[str], before: str) -> GatedStatement:
+        prefix, begin = _explain_prefix(whole)
+        explained = scan(whole.text[begin:])
+        if explained[0].word == "explain":
+            raise StatementNotAllowedError("EXPLAIN of an EXPLAIN is not allowed.")
+        statement = self._judge(explained, relations, before + whole.text[:begin])
+        if statement.kind == "pivot":
+            raise StatementNotAllowedError(
+                "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
+            )
+        # What is explained begins on a line of its own: an error shows that line as its author wrote it.
+        return replace(
+            statement,
+            sql=f"{prefix}\n{statement.sql}",
+            kind="explain",
+            plain=False,
+            lines_before=statement.lines_before - 1,
+        )
+
+    def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
+        """Judge *statement*; *before* is the text before it, for the places of errors."""
+        kind, tree = self._tree(statement, before)
+        engine_tables = self._engine_tables if kind == "pivot" else frozenset()
+        reading = Reading(relations, engine_tables=engine_tables)
+        reading.judge(tree)
+        plain = kind == "select" and reading.steady and not reading.catalog_views
+        if reading.catalog_views:
+            statement = scan(rewriting.with_hidden_catalog(statement))
+            kind, tree = self._tree(statement, before)
+            reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
+            reading.judge(tree)
+        parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
+        if kind == "select" and reading.shows:
+            kind = "show"
+        relations_read = frozenset(reading.relations)
+        return GatedStatement(statement.text, kind, relations_read, parameters, plain, lines_before=before.count("\n"))
+
+    def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
+        if tree := self._parse(statement, before):
+            return "select", self._with_windows(statement) or tree
+        if rewriting.is_query_with_pivot(statement):
+            return "pivot", self._parse_pivot(statement, before)
+        raise _not_a_query(statement)
+
+    def _parse_pivot(self, statement: Scan, before: str) -> dict[str, Any]:
+        """Parse a statement with a PIVOT whose columns the engine finds in the data, which has no tree of its own."""
+        for token, following in zip(statement.tokens, statement.tokens[1:], strict=False):
+            # The tree is of a changed text; no function that is refused may be called in the text that runs.
+            if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
+                raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
+        try:
+            changed = scan(rewriting.with_pivot_values(statement))
+            tree = self._with_windows(changed) or self._parse(changed, before)
+        except SqlSyntaxError:
+            tree = None
+        if tree is None or not self._is_one_pivot(statement.text):
+            raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
+        return tree
+
+    def _with_windows(self, statement: Scan) -> dict[str, Any] | None:
+        """Return the tree of *statement* with the windows that it does not use; None when it names no window."""
+        if not rewriting.has_windows(statement):
+            return None
+        return self._parse(scan(rewriting.with_windows_used(statement)), "")
+
+    def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
+        """Return the tree of one statement, None when it is not a query."""
+        try:
+            with self._parser(keep=len(statement.text) <= _REMEMBERED_CHARACTERS) as parser:
+                answer = decode(parser.tree(statement.text))
+        except duckdb.Error as exc:
+            raise EngineUnavailableError("The engine cannot take statements at the moment.") from exc
+        if answer["error"]:
+            _raise_parse_error(answer, statement.text, before)
+            return None
+        if len(answer["statements"]) != 1:
+            raise _not_one()
+        tree: dict[str, Any] = answer["statements"][0]
+        return tree
+
+    @contextmanager
+    def _parser(self, *, keep: bool) -> Iterator[_Parser]:
+        """Lend a parser for one text. It is kept for the next one when that text was short and nothing failed."""
+        try:
+            parser = self._parsers.pop()
+        except IndexError:
+            parser = _Parser(self._connection)
+        try:
+            yield parser
+        except BaseException:
+            parser.close()
+            raise
+        if keep and len(self._parsers) < _IDLE_PARSERS:
+            self._parsers.append(parser)
+            if self._closed:
+                self._close_parsers()
+        else:
+            parser.close()
+
+    def _close_parsers(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._parsers.pop().close()
+
+    def _is_one_pivot(self, text: str) -> bool:
+        with self._connection.cursor() as cursor:
+            found = cursor.extract_statements(text)
+        return len(found) == 1 and found[0].type == duckdb.StatementType.MULTI
+
+
+class _Parser:
+    """A cursor that has the question to the parser ready."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = connection.cursor()
+        (self._question,) = self._cursor.extract_statements(_PARSE)
+
+    def tree(self, sql: str) -> str:
+        """Return the answer of `json_serialize_sql`."""
+        # `execute` lets other threads run meanwhile; `extract_statements` of the text would hold the interpreter.
+        ((answer,),) = self._cursor.execute(self._question, [sql]).fetchall()
+        return str(answer)
+
+    def close(self) -> None:
+        self._cursor.close()
+
+
+class _Shapes:
+    """Verdicts by the shape of a statement and what it may read, for any number of threads; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._verdicts: dict[tuple[str, frozenset[str]], GatedStatement] = {}
+
+    def find(self, key: str, relations: frozenset[str]) -> GatedStatement | None:
+        return self._verdicts.get((key, relations))
+
+    def keep(self, key: str, relations: frozenset[str], verdict: GatedStatement) -> None:
+        with self._lock:
+            while len(self._verdicts) >= _REMEMBERED:
+                del self._verdicts[next(iter(self._verdicts))]
+            self._verdicts[key, relations] = verdict
+
+
+def _one_statement(found: Scan) -> tuple[str, Scan]:
+    """Return what stands before the only statement, and the statement, without semicolons, comments and space."""
+    count = found.size
+    semicolons = found.separators[:]
+    while semicolons and semicolons[-1] == count - 1:
+        count = semicolons.pop()
+    if count == 0:
+        raise EmptyStatementError
+    if semicolons:
+        raise _not_one()
+    whole = found.head(count)
+    return "" if whole is found else found.text[: found[0].start], whole
+
+
+def _constant_answer(statement: Scan, first: str) -> str | None:
+    if statement.size == 2 and first in ("show", "describe", "desc"):
+        return _CONSTANT_ANSWERS.get(statement[1].word)
+    return None
+
+
+def _explain_prefix(statement: Scan) -> tuple[str, int]:
+    """Return EXPLAIN with its options in one form, and where the explained statement begins."""
+    tokens = statement.tokens
+    index = 1
+    analyze, format_ = False, ""
+    if index < len(tokens) and tokens[index].word == "analyze":
+        analyze, index = True, index + 1
+    if index + 1 < len(tokens) and tokens[index].text == "(" and tokens[index + 1].word in ("analyze", "format"):
+        end = next(at for at in range(index + 1, len(tokens)) if tokens[at].depth == 0)
+        for option in _split_at_commas(tokens[index + 1 : end]):
+            match [token.word or token.text.strip("'").lower() for token in option]:
+                case ["analyze"] | ["analyze", "true" | "on" | "1"]:
+                    analyze = True
+                case ["analyze", "false" | "off" | "0"]:
+                    pass
+                case ["format", name] if name in _EXPLAIN_FORMATS:
+                    format_ = name
+                case _:
+                    raise SqlSyntaxError(
+                        "EXPLAIN takes the options ANALYZE and FORMAT " + ", ".join(sorted(_EXPLAIN_FORMATS)) + "."
+                    )
+        index = end + 1
+    if index == len(tokens):
+        raise SqlSyntaxError("EXPLAIN is followed by the query to explain.")
+    words = ["ANALYZE"] * analyze + [f"FORMAT {format_}"] * bool(format_)
+    return f"EXPLAIN ({', '.join(words)})" if words else "EXPLAIN", tokens[index].start
+
+
+def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.text == ",":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
+    """Raise what the parser says, unless it could parse the text, and only gives no tree."""
+    message = " ".join(str(answer["error_message"]).split())
+    if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
+        return
+    if message.startswith("Mixing named and positional parameters"):
+        raise ParameterError("A statement has parameters either with names ($name) or without (?, $1), not both.")
+    if message.startswith("Max expression depth"):
+        raise SqlSyntaxError("The statement is nested too deep: 1,000 operators and functions in each other at most.")
+    if len(message) > _MESSAGE_CHARACTERS:
+        message = message[:_MESSAGE_CHARACTERS] + "…"
+    if position := answer.get("position"):
+        before += text.encode()[: int(position)].decode(errors="replace")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message += f" (line {line}, column {column})"
+    raise SqlSyntaxError(f"{message[:1].upper()}{message[1:]}.")
+
+
+def _not_one() -> StatementNotAllowedError:
+    return StatementNotAllowedError(
+        "One statement at a time: send what stands before and after a semicolon separately."
+    )
+
+
+def _not_a_query(statement: Scan) -> StatementNotAllowedError:
+    word = statement[0].word
+    if word == "with":
+        word = next((token.word for token in statement.tokens if token.depth == 0 and token.word in _WRITES), word)
+    what = f"{word.upper()} statements are" if word else "This statement is"
+    return StatementNotAllowedError(f"{what} not allowed: this endpoint only reads.")

@@ -1,0 +1,182 @@
+"""
+Change the text of a statement where the engine's own form cannot be judged or run as it is.
+
+All changes are made on tokens and are sound by what follows them: the changed text is parsed and judged like any
+other, so a change in the wrong place can only make a statement fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from queryengine.gate.lexer import Kind, Scan, Token, lower
+from queryengine.gate.parse_tree import CATALOG, CATALOG_VIEWS
+
+_PIVOT = frozenset({"pivot", "pivot_wider"})
+
+_SET_OPERATIONS = frozenset({"union", "except", "intersect"})
+
+#: Reserved words that can follow the ON list of a PIVOT; none of them is part of an expression outside brackets.
+_AFTER_ON = frozenset(
+    {
+        *("using", "group", "order", "limit", "offset", "having", "where", "qualify", "window", "on", "from", "join"),
+        *_SET_OPERATIONS,
+    }
+)
+#: What a bracket after IN begins with when it holds a query; the engine then finds the values by running it.
+_QUERY = frozenset(
+    {"select", "from", "with", "values", "table", "pivot", "unpivot", "describe", "desc", "show", "summarize"}
+)
+
+
+def is_query_with_pivot(scan: Scan) -> bool:
+    """Say whether the statement begins as a query does, and the word PIVOT stands in it."""
+    begins = scan[0].text == "(" or scan[0].word in _QUERY | _PIVOT
+    return begins and any(token.word in _PIVOT for token in scan.tokens)
+
+
+def with_pivot_values(scan: Scan) -> str:
+    """
+    Give each ON item of a PIVOT a list of values: `a` becomes `(a) IN (0)`, `a IN (FROM b)` `a IN (0, abs((FROM b)))`.
+
+    The engine cannot serialise a PIVOT whose values it must first find. The changed text holds every token of the
+    statement in the same order, so its tree has every function and relation of the statement.
+    """
+    tokens = scan.tokens
+    insertions: list[tuple[int, str]] = []
+    # The innermost first: where two items end in one place, its values come first.
+    for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}, reverse=True):
+        for first, last in _items(tokens, on):
+            insertions += _values(tokens[first : last + 1])
+    return _insert(scan.text, insertions)
+
+
+def has_windows(scan: Scan) -> bool:
+    """Say whether the statement may name windows."""
+    return "window" in lower(scan.text) and any(token.word == "window" for token in scan.tokens)
+
+
+def with_windows_used(scan: Scan) -> str:
+    """
+    Use each named window: `WINDOW w AS (...)` gets `QUALIFY (count(*) OVER w) IS NULL`.
+
+    The parser leaves a window that nothing uses out of its tree.
+    """
+    tokens = scan.tokens
+    insertions: list[tuple[int, str]] = []
+    for index, token in enumerate(tokens):
+        if token.word != "window":
+            continue
+        names: list[str] = []
+        end = index
+        while (end == index or _text(tokens, end) == ",") and _name(tokens, end + 1) and _text(tokens, end + 3) == "(":
+            names.append(tokens[end + 1].text)
+            depth = tokens[end + 3].depth
+            end = next(at for at in range(end + 4, len(tokens)) if tokens[at].depth == depth) + 1
+        if names:
+            uses = f"({', '.join(f'count(*) OVER {name}' for name in names)}) IS NULL"
+            is_qualified = end < len(tokens) and tokens[end].word == "qualify"
+            insertions.append(
+                (tokens[end].end, f" {uses} AND ") if is_qualified else (tokens[end - 1].end, f" QUALIFY {uses} ")
+            )
+    return _insert(scan.text, insertions)
+
+
+def with_hidden_catalog(scan: Scan) -> str:
+    """
+    Name the hidden views where the statement names `information_schema.tables`, `.columns` or `.schemata`.
+
+    As the qualifier of a column (`information_schema.tables.table_name`), only the last part stays.
+    """
+    tokens = scan.tokens
+    pieces: list[str] = []
+    kept = 0
+    for index, token in enumerate(tokens):
+        if (
+            token.name != "information_schema"
+            or _text(tokens, index + 1) != "."
+            or _name(tokens, index + 2) not in CATALOG_VIEWS
+        ):
+            continue
+        first = index
+        if _text(tokens, index - 1) == "." and _name(tokens, index - 2) == "runtime":
+            first = index - 2
+        view = _name(tokens, index + 2)
+        new = f"{view}" if _text(tokens, index + 3) == "." else f"{CATALOG}.main.{view}"
+        pieces += [scan.text[kept : tokens[first].start], new]
+        kept = tokens[index + 2].end
+    return "".join([*pieces, scan.text[kept:]])
+
+
+def _pivots(tokens: tuple[Token, ...]) -> Iterator[int]:
+    return (index for index, token in enumerate(tokens) if token.word in _PIVOT)
+
+
+def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:
+    """Find the ON of the PIVOT at index *pivot*: the last at its depth, for the ones before are of joins."""
+    depth = tokens[pivot].depth
+    found = None
+    for index in range(pivot + 1, len(tokens)):
+        token = tokens[index]
+        if token.depth < depth or (token.depth == depth and (token.text == ";" or token.word in _SET_OPERATIONS)):
+            break
+        if token.depth == depth and token.word == "on":
+            found = index
+    return found
+
+
+def _items(tokens: tuple[Token, ...], on: int) -> Iterator[tuple[int, int]]:
+    """Give the first and last index of each item after the ON at index *on*."""
+    depth = tokens[on].depth
+    first = on + 1
+    for index in range(on + 1, len(tokens) + 1):
+        token = tokens[index] if index < len(tokens) else None
+        ends = (
+            token is None
+            or (token.kind is Kind.CLOSING and token.depth < depth)
+            or (token.depth == depth and (token.text == ";" or token.word in _AFTER_ON))
+        )
+        if ends or (token is not None and token.depth == depth and token.text == ","):
+            if first < index:
+                yield first, index - 1
+            first = index + 1
+        if ends:
+            return
+
+
+def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
+    """What to insert into an ON item so that it lists its values."""
+    depth = item[0].depth
+    for index, token in enumerate(item[:-1]):
+        if token.word != "in" or token.depth != depth or not _is_column(item[:index]):
+            continue
+        opening, closing = item[index + 1], item[-1]
+        inside = next((other for other in item[index + 1 :] if other.kind is not Kind.OPENING), closing)
+        if opening.kind is not Kind.OPENING or closing.kind is not Kind.CLOSING or inside.word not in _QUERY:
+            return []
+        return [(opening.end, "0, abs(("), (closing.start, "))")]
+    return [(item[0].start, "("), (item[-1].end, ") IN (0)")]
+
+
+def _is_column(head: tuple[Token, ...]) -> bool:
+    """Say whether *head* is a column or something in brackets: after anything else, IN is part of an expression."""
+    if head and head[0].kind is Kind.OPENING:
+        return all(token.depth > head[0].depth for token in head[1:-1])
+    return all(token.name or token.text == "." for token in head) and (len(head) < 2 or head[-1].word != "not")
+
+
+def _insert(text: str, insertions: Iterable[tuple[int, str]]) -> str:
+    pieces: list[str] = []
+    kept = 0
+    for position, new in sorted(insertions, key=lambda insertion: insertion[0]):
+        pieces += [text[kept:position], new]
+        kept = position
+    return "".join([*pieces, text[kept:]])
+
+
+def _text(tokens: tuple[Token, ...], index: int) -> str:
+    return tokens[index].text if 0 <= index < len(tokens) else ""
+
+
+def _name(tokens: tuple[Token, ...], index: int) -> str:
+    return (tokens[index].name or "") if 0 <= index < len(tokens) else ""

@@ -1,0 +1,236 @@
+"""
+The catalog of published data: one manifest, replaced as a whole by an atomic rename.
+
+`datasets` builds snapshots and publishes; `queryengine` reads. A snapshot is one immutable DuckDB file that holds
+one table named like its dataset. A reader that finds a snapshot gone reads the manifest again: its file is unlinked
+right after the manifest that no longer names it has taken the place of the one that did.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from system.files import MissingFileError, UnreadableFileError, read_regular_file
+
+#: Of the manifest and of the snapshots. Another number on disk means: rebuild from the sources, with a warning.
+FORMAT_VERSION = 2
+
+MANIFEST_NAME = "manifest.json"
+SNAPSHOT_DIRECTORY = "snapshots"
+
+#: A manifest larger than this is not ours: about 1 KiB a column, so room for tens of thousands of them.
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+
+#: What makes one manifest another: modification time in nanoseconds, inode and size; None when there is none.
+Signature = tuple[int, int, int] | None
+
+
+class ManifestError(Exception):
+    """The manifest cannot be used; `str()` is a sentence without a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a dataset: its name and its DuckDB type, such as `DECIMAL(18,3)`."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """
+    One published version of one dataset.
+
+    `file` is a name inside `SNAPSHOT_DIRECTORY`; `sha256` and `size_bytes` are of that file; `created_at` is
+    ISO 8601 in UTC; `source` fingerprints the settings it was built from, so that a changed YAML rebuilds it.
+    `source_version` says which version of the source it was built from and by which `refresh_sql`, as only `datasets`
+    reads it; None where the source cannot tell its version.
+    """
+
+    dataset: str
+    file: str
+    rows: int
+    size_bytes: int
+    sha256: str
+    created_at: str
+    source: str
+    source_version: str | None = None
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All published snapshots. `generation` grows by one with each publication."""
+
+    generation: int
+    snapshots: tuple[Snapshot, ...] = ()
+
+
+def manifest_path(state_dir: Path) -> Path:
+    """Where the manifest of *state_dir* lies; a change of its inode is a new generation."""
+    return state_dir / MANIFEST_NAME
+
+
+def signature(path: str) -> Signature:
+    """Return what tells the manifest at *path* from those before and after it."""
+    try:
+        stat = os.stat(path)  # noqa: PTH116 - for each statement; a Path takes three times as long
+    except OSError:
+        return None
+    return _signature_of(stat)
+
+
+class Pin:
+    """
+    Holds the manifest at *path*. While it is held no later one can have its inode, and so its `signature`.
+
+    Without it, of two manifests that are replaced within one tick of the file system's clock the next may look like the
+    first. `is_held` is False when there is none, or no descriptor to hold it by: then its signature may come again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.signature = signature(path)
+        else:
+            self.signature = _signature_of(os.fstat(self._descriptor))
+        self.is_held = self._descriptor is not None
+
+    def close(self) -> None:
+        """Let go. More than one call is harmless, from one thread."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _signature_of(stat: os.stat_result) -> Signature:
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def snapshot_path(state_dir: Path, snapshot: Snapshot) -> Path:
+    """Where the file of *snapshot* lies; it is gone as soon as a newer manifest no longer names it."""
+    return state_dir / SNAPSHOT_DIRECTORY / snapshot.file
+
+
+def read_manifest(state_dir: Path) -> Manifest:
+    """
+    Read what is published; generation 0 and no snapshots when nothing ever was.
+
+    Raises:
+        ManifestError: The file cannot be read, is damaged, or has a format version of another release.
+    """
+    try:
+        text = read_regular_file(manifest_path(state_dir), MAX_MANIFEST_BYTES).data
+    except MissingFileError:
+        return Manifest(generation=0)
+    except UnreadableFileError as exc:
+        raise ManifestError(f"The manifest of published data cannot be read: {exc}.") from exc
+    return _decode(text)
+
+
+def write_manifest(state_dir: Path, manifest: Manifest) -> bool:
+    """
+    Publish *manifest*: once this returns, every reader sees it.
+
+    Returns:
+        Whether it survives a loss of power for sure. When the disk does not confirm it, the one before may come back.
+
+    Raises:
+        OSError: It could not be written, or is too large to be read again; what was published before still is.
+    """
+    text = _encode(manifest)
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    target = manifest_path(state_dir)
+    temporary = target.with_name(f"{MANIFEST_NAME}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    try:
+        sync_directory(state_dir)
+    except OSError:
+        return False
+    return True
+
+
+def sync_directory(directory: Path) -> None:
+    """
+    Make the names in *directory* durable: a rename is on disk only once its directory is.
+
+    Raises:
+        OSError: The directory cannot be opened or synchronised.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    """Return the text of *content* over which its checksum is made."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def _checksum(canonical: bytes) -> str:
+    return hashlib.sha256(canonical).hexdigest()
+
+
+def _encode(manifest: Manifest) -> bytes:
+    snapshots = [_plain(snapshot) for snapshot in manifest.snapshots]
+    content = _canonical({"generation": manifest.generation, "snapshots": snapshots})
+    head = f'{{"format_version":{FORMAT_VERSION},"checksum":"{_checksum(content)}","content":'
+    return head.encode("ascii") + content + b"}\n"
+
+
+def _plain(snapshot: Snapshot) -> dict[str, Any]:
+    """As `dataclasses.asdict`, which copies whatever it finds: all of them are written for each publication."""
+    values = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
+    return {**values, "columns": [{"name": column.name, "type": column.type} for column in snapshot.columns]}
+
+
+def _decode(text: bytes) -> Manifest:
+    try:
+        document = json.loads(text)
+        version = document["format_version"]
+        if version != FORMAT_VERSION:
+            # Judged before the checksum: another release may compute that otherwise too.
+            raise ManifestError(
+                f"The manifest of published data has format version {version!r:.40}, not {FORMAT_VERSION}."
+            )
+        content = document["content"]
+        if _checksum(_canonical(content)) != document["checksum"]:
+            raise ManifestError("The manifest of published data is damaged: its checksum is wrong.")
+        return Manifest(
+            generation=int(content["generation"]),
+            snapshots=tuple(_decode_snapshot(item) for item in content["snapshots"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise ManifestError("The manifest of published data is damaged: it is not what this release writes.") from exc
+
+
+def _decode_snapshot(item: dict[str, Any]) -> Snapshot:
+    columns = tuple(Column(**column) for column in item["columns"])
+    snapshot = Snapshot(**{**item, "columns": columns})
+    if Path(snapshot.file).name != snapshot.file:
+        raise ValueError("a snapshot is a name inside its directory")
+    return snapshot

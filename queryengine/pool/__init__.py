@@ -1,0 +1,1 @@
+"""Run statements in processes that may be killed: broker, slots, workers and their client."""

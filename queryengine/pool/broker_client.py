@@ -1,0 +1,383 @@
+"""
+A client process's side of the broker: one connection for all its statements, and what came over it.
+
+One thread reads, and connects again after a loss; another is the clock of all statements, so that none of their waits
+needs a time-out of its own. Sending never waits: what a broker does not read at once is kept until it does, or for
+`SILENCE_S` seconds. The threads are greenlets where gevent has replaced threads: everything of `socket` and
+`threading` is looked up when it is used, so that its patches hold whenever they were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from queryengine.engine import EngineStatus
+from queryengine.errors import EngineUnavailableError
+from queryengine.pool.broker import BROKER_SOCKET
+from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
+
+logger = logging.getLogger(__name__)
+
+#: An engine that has said nothing for so long is dead; a connection is given up after twice that, or when nothing that
+#: is said to it was read for so long.
+SILENCE_S = 4.0
+#: How often the clock looks.
+TICK_S = 0.25
+#: How long a statement waits for a connection that was lost, or never was, so that a restart costs none.
+RECONNECT_GRACE_S = 1.0
+
+_FIRST_RETRY_S = 0.02
+_LONGEST_RETRY_S = 0.5
+_ANSWER_TIMEOUT_S = 2.0
+_CLOSE_S = 2.0
+_RECEIVE_BYTES = 64 * 1024
+
+stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.")
+unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try again.")
+
+
+class Listener(Protocol):
+    """Who is told what the broker says. Called from the threads of the link; nothing in it blocks."""
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take a message that is no answer to a question and no status."""
+
+    def lost(self) -> None:
+        """Take note that the connection is lost: whatever the broker knew is forgotten."""
+
+    def tick(self, now: float) -> float:
+        """Do what is due at *now* (`time.monotonic()`); seconds until the next tick at the latest."""
+
+
+class _Question:
+    """Something asked of the broker."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, Any] | None = None
+        self._waits = threading.Lock()
+        self._waits.acquire()
+
+    def wake(self) -> None:
+        """Let who asks go on. Called once."""
+        self._waits.release()
+
+    def wait(self) -> dict[str, Any] | None:
+        """Wait for the answer; None when there is none in time."""
+        self._waits.acquire(timeout=_ANSWER_TIMEOUT_S)
+        return self.answer
+
+
+class _Connection:
+    """A connection to the broker at *path*. One thread reads it; any thread sends, and none waits for that."""
+
+    def __init__(self, path: str) -> None:
+        """
+        Connect.
+
+        Raises:
+            OSError: There is no broker, or no descriptor.
+        """
+        self._lock = threading.Lock()  # nothing under it blocks
+        self._unsent = bytearray()
+        self._moved_at = 0.0  # when something was read of what is unsent, or the first of it was said
+        self._reads = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # The kernel knows one socket, a non-blocking one: with a time-out, this end of it waits all the same.
+            self._reads.settimeout(SILENCE_S)
+            self._reads.connect(path)
+            self._writes = self._reads.dup()
+        except BaseException:
+            self._reads.close()
+            raise
+        self._writes.setblocking(False)
+
+    def send(self, fields: Mapping[str, Any]) -> None:
+        """
+        Send a message, or keep it until the broker reads.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        frame = encode_json(Kind.MESSAGE, fields)
+        with self._lock:
+            if not self._unsent:
+                self._moved_at = time.monotonic()
+            self._unsent += frame
+            self._push()
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the broker takes it. A loss is found by who reads."""
+        if self._unsent:
+            with self._lock, suppress(OSError):
+                self._push()
+
+    def is_read(self, now: float) -> bool:
+        """Whether the broker has read something lately, if there was anything to read."""
+        return not self._unsent or now - self._moved_at < SILENCE_S
+
+    def receive(self) -> bytes:
+        """Wait for bytes; none when the connection is lost."""
+        while True:
+            try:
+                return self._reads.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                continue  # How long is too long is for the clock to say.
+            except OSError:
+                return b""
+
+    def hang_up(self) -> None:
+        """End the connection for who reads it, who then closes it."""
+        with suppress(OSError):
+            self._reads.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it, for who reads it."""
+        self.hang_up()
+        with self._lock:
+            self._writes.close()
+        self._reads.close()
+
+    def _push(self) -> None:
+        with suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self._writes.send(self._unsent)]
+                self._moved_at = time.monotonic()
+
+
+class BrokerLink:
+    """The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread."""
+
+    def __init__(self, state_dir: Path, listener: Listener) -> None:
+        self._lock = threading.Lock()  # nothing under it blocks
+        self._listener = listener
+        self._path = str(state_dir / BROKER_SOCKET)
+        self._connection: _Connection | None = None
+        self._connected = threading.Event()
+        self._closed = threading.Event()
+        self._woken = threading.Event()
+        self._lost_at = time.monotonic()
+        self._questions: dict[int, _Question] = {}
+        self._numbers = itertools.count()
+        self._status = (0, 0, False)
+        self._status_at = -math.inf
+        self._was_alive = False
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._run, "engine-broker"), (self._keep_time, "engine-clock"))
+        ]
+
+    def start(self) -> None:
+        """Connect, and stay so. The listener is called from now on."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def era(self) -> object | None:
+        """Another object for each connection, None while there is none."""
+        return self._connection
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the broker has said something lately."""
+        return time.monotonic() - self._status_at < SILENCE_S
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the runtime ends, or this does."""
+        return self._status[2] or self._closed.is_set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine takes statements, as far as is known."""
+        alive, _, is_stopping = self._status
+        return self.is_heard and alive > 0 and not is_stopping
+
+    @property
+    def status(self) -> EngineStatus:
+        """What the broker said last; none alive when that is too long ago."""
+        alive, killed, _ = self._status
+        return EngineStatus(
+            workers_alive=alive if self.is_heard else 0, workers_killed=killed, is_starting=not self._was_alive
+        )
+
+    def require(self) -> None:
+        """
+        Wait a moment for a connection, if there is none.
+
+        Raises:
+            EngineUnavailableError: There is no broker, or this is closed.
+        """
+        if not self._connected.is_set():
+            self._connected.wait(max(0.0, self._lost_at + RECONNECT_GRACE_S - time.monotonic()))
+        if self._closed.is_set():
+            raise stopping()
+        if self._connection is None or not self.is_heard:
+            raise unreachable()
+
+    def say(self, fields: Mapping[str, Any]) -> bool:
+        """Send a message, without waiting; False: not now. For what is lost after that, `Listener.lost` is called."""
+        connection = self._connection
+        if connection is None:
+            return False
+        with suppress(EngineUnavailableError):
+            self._send(connection, fields)
+        return True
+
+    def wake(self) -> None:
+        """Have `Listener.tick` called soon: what it is to do may be due earlier than it said."""
+        self._woken.set()
+
+    def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Ask the broker something and wait for the answer.
+
+        Raises:
+            EngineUnavailableError: There is none.
+        """
+        question = _Question()
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise unreachable()
+            number = next(self._numbers)
+            self._questions[number] = question
+        try:
+            self._send(connection, {**fields, "ask": number})
+            answer = question.wait()
+        finally:
+            with self._lock:
+                self._questions.pop(number, None)
+        if answer is None:
+            raise unreachable()
+        return answer
+
+    def shut(self) -> None:
+        """Let nothing begin any more. More than one call is harmless."""
+        self._closed.set()
+        self._woken.set()
+
+    def close(self) -> None:
+        """End the connection. More than one call is harmless."""
+        self.shut()
+        with self._lock:
+            connection = self._connection
+        if connection is not None:
+            connection.hang_up()
+        for thread in self._threads:
+            thread.join(_CLOSE_S)
+
+    def _send(self, connection: _Connection, fields: Mapping[str, Any]) -> None:
+        try:
+            connection.send(fields)
+        except OSError as error:
+            connection.hang_up()
+            raise unreachable() from error
+
+    # The threads.
+
+    def _keep_time(self) -> None:
+        wait_s = TICK_S
+        while not self._closed.is_set():
+            self._woken.wait(wait_s)
+            self._woken.clear()
+            with _going_on():
+                wait_s = self._tick(time.monotonic())
+
+    def _tick(self, now: float) -> float:
+        connection = self._connection
+        if connection is not None:
+            connection.flush()
+            if now - self._status_at >= 2 * SILENCE_S or not connection.is_read(now):
+                connection.hang_up()
+        return min(TICK_S, self._listener.tick(now))
+
+    def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while not self._closed.is_set():
+            with _going_on():
+                connection = self._connected_one()
+                if connection is not None:
+                    retry_s = _FIRST_RETRY_S
+                    self._serve(connection)
+            self._closed.wait(retry_s)
+            retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+
+    def _connected_one(self) -> _Connection | None:
+        try:
+            return _Connection(self._path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        except OSError as error:
+            logger.warning("the broker cannot be reached", extra={"fields": {"error": error.strerror}})
+            return None
+
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            self._gain(connection)
+            self._read(connection)
+        finally:
+            self._lose(connection)
+
+    def _gain(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connection = connection
+            # It has as long for its first status as for any other.
+            self._status, self._status_at = (0, self._status[1], False), time.monotonic()
+            if self._closed.is_set():  # `close` came before there was something to hang up
+                connection.hang_up()
+        self._connected.set()
+
+    def _lose(self, connection: _Connection) -> None:
+        """Take leave of a connection: who asks over it asks in vain."""
+        with self._lock:
+            self._connection = None
+            self._connected.clear()
+            self._lost_at = time.monotonic()
+            self._status_at = -math.inf
+            questions = list(self._questions.values())
+            self._questions.clear()
+        connection.close()
+        self._listener.lost()
+        for question in questions:
+            question.wake()
+
+    def _read(self, connection: _Connection) -> None:
+        decoder = FrameDecoder()
+        while data := connection.receive():
+            for _, payload in decoder.feed(data):
+                self._take(decode_json(payload))
+            connection.flush()  # Who speaks has read, too.
+
+    def _take(self, fields: dict[str, Any]) -> None:
+        match fields.get("is"):
+            case "status":
+                self._status = (fields["alive"], fields["killed"], fields["stopping"])
+                self._status_at = time.monotonic()
+                self._was_alive |= fields["alive"] > 0
+            case "active" | "cancelled":
+                with self._lock:
+                    question = self._questions.pop(fields["ask"], None)
+                if question is not None:
+                    question.answer = fields
+                    question.wake()
+            case _:
+                self._listener.take(fields)
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Log what is raised, and go on: a thread of the link ends with the link only."""
+    try:
+        yield
+    except Exception:
+        logger.exception("the link to the broker failed and goes on")

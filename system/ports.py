@@ -1,0 +1,94 @@
+"""Whether a TCP port can be bound, and who holds it when not."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from pathlib import Path
+
+from system.addresses import Address
+
+_POLL_S = 0.1
+
+
+def wait_until_bindable(address: Address, setting: str, deadline: float) -> None:
+    """
+    Return as soon as *address* can be bound.
+
+    Args:
+        address: Where a server is about to listen; port 0 is always free.
+        setting: The field of the YAML that says so.
+        deadline: A `time.monotonic()` value until which a predecessor may still hold the port.
+
+    Raises:
+        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen, and
+            what to do.
+    """
+    while True:
+        try:
+            _try_bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(_problem(address, error)) from error
+            if time.monotonic() >= deadline:
+                holder = _holder(address.port)
+                raise OSError(
+                    f"Cannot listen on {address}: {holder}. Stop that server, or change {setting}."
+                ) from error
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def bind_problem(address: Address) -> str | None:
+    """Return why no process could ever listen on *address* here; None when it can, or when one does already."""
+    try:
+        _try_bind(address)
+    except OSError as error:
+        return None if error.errno == errno.EADDRINUSE else _problem(address, error)
+    return None
+
+
+def _problem(address: Address, error: OSError) -> str:
+    return f"Cannot listen on {address}: {error.strerror or 'the system refuses it'}."
+
+
+def _try_bind(address: Address) -> None:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address.host, address.port))
+        probe.listen(1)
+
+
+def _holder(port: int) -> str:
+    """Return a clause that names who listens on *port*, as far as /proc shows it to this user."""
+    inodes = _listening_inodes(port)
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and inodes & _socket_inodes(process):
+            return f"process {process.name} has the port"
+    return "another process has the port"
+
+
+def _listening_inodes(port: int) -> set[str]:
+    listening = "0A"
+    inodes = set()
+    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
+        for row in table.read_text().splitlines()[1:]:
+            fields = row.split()
+            if fields[3] == listening and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(fields[9])
+    return inodes
+
+
+def _socket_inodes(process: Path) -> set[str]:
+    inodes = set()
+    try:
+        for descriptor in (process / "fd").iterdir():
+            target = str(descriptor.readlink())
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        return inodes  # Ended meanwhile, or another user's.
+    return inodes

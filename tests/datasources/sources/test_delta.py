@@ -1,0 +1,503 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from datasources.errors import SourceError
+from datasources.refresh.loader import LoaderProcess
+from datasources.sources.registry import source_of
+from datasources.sources.source import Bound, Wanted
+from runtimeconf.model import DatasetConfig
+from tests.datasources.sources.delta_tables import HandMade, field, mapped
+from tests.datasources.sources.lakes import (
+    has_changed,
+    load,
+    outlive,
+    refusal,
+    scan,
+    table,
+    version,
+)
+from tests.datasources.sources.test_files import make_fifo
+from tests.datasources.support import builder, deadline, rows
+
+OUTSIDE = "names a file outside of the table"
+
+
+def delta(directory: Path, text: str = "t", **more: Any) -> DatasetConfig:
+    return table(directory, f"delta:{text}", **more)
+
+
+def write(directory: Path, mode: Literal["append", "overwrite"] = "append", **columns: Any) -> None:
+    options = columns.pop("options", {})
+    write_deltalake((directory / "t").as_uri(), pa.table(columns), mode=mode, **options)
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_version_is_read_and_a_newer_one_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path, n=[1, 2])
+    first = version(tmp_path, delta(tmp_path))
+    assert not has_changed(tmp_path, delta(tmp_path), first)
+
+    write(tmp_path, n=[3])
+
+    assert has_changed(tmp_path, delta(tmp_path), first)
+    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (2,), (3,)]
+    second = version(tmp_path, delta(tmp_path))
+    assert second != first
+    assert not has_changed(tmp_path, delta(tmp_path), second)
+
+
+def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+    first = version(tmp_path, delta(tmp_path))
+    shutil.rmtree(tmp_path / "t")
+
+    write(tmp_path, n=[1])
+
+    assert has_changed(tmp_path, delta(tmp_path), first)
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(SourceError, match=r"^'t' does not exist\.$"):
+        has_changed(tmp_path, delta(tmp_path), first)
+
+
+def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path) -> None:
+    write(tmp_path, n=[1, 2, 3])
+    DeltaTable(tmp_path / "t").delete("n = 2")
+
+    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (3,)]
+
+    write(tmp_path, mode="overwrite", n=[9])
+
+    assert load(tmp_path, table(tmp_path, "delta_lake:t")) == [(9,)]
+
+
+def test_a_checkpoint_with_many_commits_before_and_after_it_is_read(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    for number in range(5):
+        made.commit(made.add(f"{number}.parquet", pa.table({"n": [number]})))
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    for number in range(5, 45):
+        made.commit(made.add(f"{number}.parquet", pa.table({"n": [number]})))
+    (made.log / f"{0:020}.json").unlink()
+
+    assert load(tmp_path, delta(tmp_path), "SELECT count(*), sum(n) FROM d") == [(45, 990)]
+
+
+def test_a_checkpoint_with_sidecars_is_read(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")], features=["v2Checkpoint"])
+    made.checkpoint_v2(made.add("a.parquet", pa.table({"n": [1, 2]})))
+    made.commit(made.add("b.parquet", pa.table({"n": [3]})))
+
+    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (2,), (3,)]
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
+    moment = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
+    columns = {
+        "by": pa.array([-128, None], pa.int8()),
+        "sh": pa.array([-32768, None], pa.int16()),
+        "i": pa.array([-(2**31), None], pa.int32()),
+        "l": pa.array([2**63 - 1, None], pa.int64()),
+        "f": pa.array([0.5, None], pa.float32()),
+        "d": pa.array([float("nan"), None], pa.float64()),
+        "de": pa.array([Decimal("12345678901234567890123456789012345.678"), None], pa.decimal128(38, 3)),
+        "bo": pa.array([True, None]),
+        "s": pa.array(["ü'\"\n", None]),
+        "bi": pa.array([b"\x00\xff", None]),
+        "da": pa.array([date(1, 1, 1), None]),
+        "ts": pa.array([moment, None], pa.timestamp("us", "UTC")),
+        "nt": pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us")),
+        "li": pa.array([[1, None], None], pa.list_(pa.int64())),
+        "st": pa.array([{"A b": 1, "c": [None]}, None], pa.struct({"A b": pa.int32(), "c": pa.list_(pa.string())})),
+        "ma": pa.array([[("k", {"x": 1})], None], pa.map_(pa.string(), pa.struct({"x": pa.int8()}))),
+    }
+    write(tmp_path, **columns)
+
+    snapshot = builder(tmp_path).build(delta(tmp_path), None, deadline())
+
+    types = "TINYINT SMALLINT INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB DATE"
+    assert [column.type for column in snapshot.columns] == [
+        *types.split(),
+        "TIMESTAMP WITH TIME ZONE",
+        "TIMESTAMP",
+        "BIGINT[]",
+        'STRUCT("A b" INTEGER, c VARCHAR[])',
+        "MAP(VARCHAR, STRUCT(x TINYINT))",
+    ]
+    first, second = rows(tmp_path, snapshot, "SELECT * REPLACE (ts::TIMESTAMP AS ts) FROM d ORDER BY l NULLS LAST")
+    assert second == (None,) * 16
+    assert repr(first[5]) == "nan"
+    naive = moment.replace(tzinfo=None)
+    assert first[:5] == (-128, -32768, -(2**31), 2**63 - 1, 0.5)
+    assert first[6:11] == (columns["de"][0].as_py(), True, "ü'\"\n", b"\x00\xff", date(1, 1, 1))
+    assert first[11:] == (naive, naive, [1, None], {"A b": 1, "c": [None]}, {"k": {"x": 1}})
+
+
+def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("at", "timestamp")])
+    moments = [datetime(1, 1, 1), datetime(2024, 1, 1, 0, 0, 0, 1), datetime(9999, 12, 31)]  # noqa: DTZ001
+    old = {"use_deprecated_int96_timestamps": True}
+    made.commit(made.add("a.parquet", pa.table({"at": pa.array(moments, pa.timestamp("us"))}), options=old))
+
+    found = load(tmp_path, delta(tmp_path), 'SELECT "at"::TIMESTAMP FROM d ORDER BY "at"')
+
+    assert found == [(moment,) for moment in moments]
+
+
+@pytest.mark.parametrize("name", ["q\"u'o", "ü", "With Space", "dot.ted", "UPPER"])
+def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> None:
+    columns: dict[str, Any] = {name: [1]}
+    write(tmp_path, **columns)
+    # The library that writes would take %20 for a blank.
+    (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
+
+    snapshot = builder(tmp_path).build(delta(tmp_path, f"my {name} %20 t"), None, deadline())
+
+    assert [column.name for column in snapshot.columns] == [name]
+    assert rows(tmp_path, snapshot) == [(1,)]
+
+
+def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
+    kinds = {"l": "long", "d": "date", "e": "decimal(10,2)", "t": "timestamp", "s": "string"}
+    fields = [field("n", "long"), *(field(name, kind) for name, kind in kinds.items())]
+    made = HandMade(tmp_path / "t", fields, partition_by=list(kinds))
+    values = {"l": "7", "d": "2024-01-02", "e": "1.25", "t": "2024-01-02 03:04:05.678901", "s": "a/b ü%"}
+    none = dict.fromkeys(kinds) | {"s": ""}
+    rows = pa.table({"n": [1]})
+    made.commit(
+        made.add("l=7/a b.parquet", rows, partitionValues=values) | {},
+        made.add("x.parquet", pa.table({"n": [2]}), partitionValues=none),
+    )
+
+    found = load(tmp_path, delta(tmp_path), "SELECT * REPLACE (t::TIMESTAMP AS t) FROM d ORDER BY n")
+
+    moment = datetime(2024, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001
+    assert found == [(1, 7, date(2024, 1, 2), Decimal("1.25"), moment, "a/b ü%"), (2, *[None] * 5)]
+
+
+def test_a_table_partitioned_by_the_library_is_read(tmp_path: Path) -> None:
+    days = [date(2024, 1, day) for day in (1, 2)]
+    write(tmp_path, n=[1, 2, 3], p=["a/b c%", "ü=&", None], d=[*days, None], options={"partition_by": ["p", "d"]})
+
+    found = load(tmp_path, delta(tmp_path), "FROM d ORDER BY n")
+
+    assert found == [(1, "a/b c%", days[0]), (2, "ü=&", days[1]), (3, None, None)]
+
+
+def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+    write(tmp_path, n=pa.array([], pa.int32()), s=pa.array([], pa.string()))
+
+    snapshot = builder(tmp_path).build(delta(tmp_path), None, deadline())
+
+    assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
+    assert snapshot.rows == 0
+
+
+# --- schemas that changed ---------------------------------------------------------------------------------------------
+
+
+def test_columns_that_came_later_are_null_in_older_files(tmp_path: Path) -> None:
+    inner = {"type": "struct", "fields": [field("x", "long"), field("new", "string")]}
+    kinds = [
+        field("n", "long"),
+        field("s", inner),
+        field("l", {"type": "array", "elementType": inner, "containsNull": True}),
+    ]
+    made = HandMade(tmp_path / "t", [*kinds, field("late", "decimal(9,2)")])
+    old = pa.table({"n": [1, 2], "s": [{"x": 1}, None], "l": [[{"x": 1}, None], None]})
+    made.commit(made.add("a.parquet", old))
+
+    found = load(tmp_path, delta(tmp_path), "FROM d ORDER BY n")
+
+    inside = {"x": 1, "new": None}
+    assert found == [(1, inside, [inside, None], None), (2, None, None, None)]
+
+
+def test_columns_that_were_widened_take_the_values_of_older_files(tmp_path: Path) -> None:
+    kinds = {"a": "long", "b": "double", "c": "double", "d": "decimal(20,4)", "e": "timestamp_ntz"}
+    made = HandMade(tmp_path / "t", [field(*kind) for kind in kinds.items()], features=["typeWidening", "timestampNtz"])
+    old = {"a": pa.int8(), "b": pa.int32(), "c": pa.float32(), "d": pa.decimal128(10, 2), "e": pa.date32()}
+    values = {"a": [1], "b": [2], "c": [0.5], "d": [Decimal("1.25")], "e": [date(2024, 1, 1)]}
+    made.commit(made.add("a.parquet", pa.table(values, schema=pa.schema(old))))
+
+    found = load(tmp_path, delta(tmp_path))
+
+    assert found == [(1, 2.0, 0.5, Decimal("1.2500"), datetime(2024, 1, 1))]  # noqa: DTZ001
+
+
+def test_files_that_have_the_same_values_in_other_types_are_read(tmp_path: Path) -> None:
+    texts = {"a": pa.large_string(), "b": pa.dictionary(pa.int8(), pa.string()), "c": pa.binary()}
+    kinds = {**dict.fromkeys(texts, "string"), "d": "binary", "e": "binary", "f": "long"}
+    numbers = {"type": "array", "elementType": "long", "containsNull": True}
+    made = HandMade(tmp_path / "t", [*(field(*kind) for kind in kinds.items()), field("l", numbers)])
+    file = pa.table(
+        {
+            **{name: pa.array(["x"]).cast(kind) for name, kind in texts.items()},
+            "d": pa.array([b"ab"], pa.large_binary()),
+            "e": pa.array([b"ab"], pa.binary(2)),
+            "f": pa.nulls(1),
+            "l": pa.array([[1, None]], pa.large_list(pa.int32())),
+        }
+    )
+    made.commit(made.add("a.parquet", file))
+
+    assert load(tmp_path, delta(tmp_path)) == [("x", "x", "x", b"ab", b"ab", None, [1, None])]
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_that_were_renamed_are_found(tmp_path: Path, mode: str) -> None:
+    inner = {"type": "struct", "fields": [mapped("x", "long", 3)]}
+    fields = [mapped("A b", "long", 1), mapped("st", inner, 2), mapped("p", "long", 4)]
+    made = HandMade(tmp_path / "t", fields, reader=2, partition_by=["p"], delta_columnMapping_mode=mode)
+    names = ("col-1", "col-2", "col-3") if mode == "name" else ("xx", "yy", "zz")
+
+    def described(name: str, kind: pa.DataType, number: int) -> pa.Field:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
+
+    struct = pa.struct([described(names[2], pa.int64(), 3)])
+    schema = pa.schema([described(names[1], struct, 2), described(names[0], pa.int64(), 1)])
+    made.commit(made.add("a.parquet", pa.table([[{names[2]: 5}], [1]], schema=schema), partitionValues={"col-4": "9"}))
+
+    assert load(tmp_path, delta(tmp_path)) == [(1, {"x": 5}, 9)]
+
+
+def test_a_file_without_the_ids_that_the_table_goes_by_is_refused(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [mapped("n", "long", 1)], reader=2, delta_columnMapping_mode="id")
+    made.commit(made.add("a.parquet", pa.table({"col-1": [1]})))
+
+    assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
+
+
+# --- what is not read rather than read wrongly ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        pytest.param({"n": ["1"]}, "the column 'n' is of the type string, where the table has int64", id="text"),
+        pytest.param({"n": [1.5]}, "the column 'n' is of the type double, where the table has int64", id="fraction"),
+        pytest.param({"n": [[1]]}, "the column 'n' is of the type list", id="list"),
+        pytest.param({"N": [1]}, "it has the column 'N' where the table has 'n'", id="case"),
+        pytest.param({"m": [1]}, "it lacks the column 'n', which has to have values", id="missing"),
+        pytest.param({"n": [1, None]}, "the column 'n' has rows without a value", id="null"),
+        pytest.param({"n": pa.array([2**64 - 1], pa.uint64())}, "a value does not fit", id="large"),
+    ],
+)
+def test_a_file_that_is_not_what_the_table_says_is_refused(tmp_path: Path, rows: dict[str, Any], said: str) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long", nullable=False)])
+    made.commit(made.add("a.parquet", pa.table(rows)))
+
+    sentence = refusal(tmp_path, delta(tmp_path))
+
+    assert sentence.startswith("The file 'a.parquet' of 't' cannot be read: ")
+    assert said in sentence
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "file:///etc/passwd",
+        "/etc/passwd",
+        "../u/a.parquet",
+        "x/../../u/a.parquet",
+        "%2e%2e/u/a.parquet",
+        "..%2Fu%2Fa.parquet",
+        "..\\u\\a.parquet",
+        ".\t./u/a.parquet",
+        "http://169.254.169.254/a.parquet",
+        "s3://other/a.parquet",
+    ],
+)
+def test_a_path_that_leads_out_of_the_table_is_refused(tmp_path: Path, path: str) -> None:
+    HandMade(tmp_path / "u", []).put("a.parquet", pa.table({"n": [666]}))
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.commit(made.add(path))
+
+    assert OUTSIDE in refusal(tmp_path, delta(tmp_path))
+
+
+def test_a_deletion_vector_or_a_sidecar_outside_of_the_table_is_refused(tmp_path: Path) -> None:
+    for name, given in {
+        "absolute": {
+            "storageType": "p",
+            "pathOrInlineDv": "file:///dev/zero",
+            "offset": 1,
+            "sizeInBytes": 9,
+            "cardinality": 1,
+        },
+        "prefix": None,
+    }.items():
+        made = HandMade(tmp_path / name, [field("n", "long")], features=["deletionVectors"])
+        vector = given or made.deletion_vector([0], "..")
+        made.commit(made.add("a.parquet", pa.table({"n": [1, 2]}), deletionVector=vector))
+
+        assert OUTSIDE in refusal(tmp_path, delta(tmp_path, name))
+
+    made = HandMade(tmp_path / "sidecar", [field("n", "long")], features=["v2Checkpoint"])
+    made.checkpoint_v2(made.add("a.parquet"), sidecar="../../../out.parquet", place=str(tmp_path / "out.parquet"))
+    assert OUTSIDE in refusal(tmp_path, delta(tmp_path, "sidecar"))
+
+
+def test_links_pipes_and_missing_files_are_refused(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    HandMade(tmp_path / "u", []).put("a.parquet", pa.table({"n": [666]}))
+    made.commit(made.add("sub/a.parquet"))
+    dataset = delta(tmp_path)
+    assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' cannot be read: it does not exist."
+
+    (tmp_path / "t/sub").symlink_to(tmp_path / "u")
+    assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' is a link that leads out of the table."
+    (tmp_path / "t/sub").unlink()
+
+    (tmp_path / "t/sub").mkdir()
+    make_fifo(tmp_path / "t/sub/a.parquet")
+    assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' is not a regular file."
+    (tmp_path / "t/sub/a.parquet").unlink()
+
+    (tmp_path / "t/sub/a.parquet").write_bytes((tmp_path / "u/a.parquet").read_bytes()[:-9])
+    assert "it is damaged" in refusal(tmp_path, dataset)
+
+
+def cut_checkpoint(made: HandMade) -> None:
+    DeltaTable(made.directory).create_checkpoint()
+    (checkpoint,) = made.log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-20])
+
+
+def remove_commit(made: HandMade) -> None:
+    made.commit()
+    (made.log / f"{1:020}.json").unlink()
+
+
+def far_commit(made: HandMade) -> None:
+    (made.log / f"{10**19}.json").write_text("{}")
+
+
+DAMAGE: dict[str, tuple[Callable[[HandMade], object], str]] = {
+    "checkpoint": (cut_checkpoint, "damaged"),
+    "gap": (remove_commit, "The log of 't' lacks version 1."),
+    "far": (far_commit, "The log of 't' lacks version 2."),
+    "json": (lambda made: made.put_commit("{nope"), "'_delta_log/00000000000000000001.json' of 't' is damaged."),
+    "list": (lambda made: made.put_commit("[1]"), "is damaged."),
+    "utf-16": (lambda made: made.put_commit("\ufeff".encode("utf-16").decode("latin-1")), "damaged"),
+    "depth": (lambda made: made.put_commit("[" * 100_000), "is damaged."),
+    "twice": (lambda made: made.put_commit('{"add":{"path":"a","path":"../u"}}'), "is damaged."),
+    "action": (lambda made: made.put_commit('{"add":{"path":1}}'), "damaged"),
+    "schema": (lambda made: made.commit({"metaData": {**made.head[1]["metaData"], "schemaString": "{}"}}), "damaged"),
+    "huge": (lambda made: made.put_commit('{"commitInfo":{"x":"' + "x" * (17 * 1024 * 1024) + '"}}'), "is larger than"),
+    "absent": (lambda made: shutil.rmtree(made.log), "'t' is not a Delta table: it has no _delta_log."),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_log_is_refused(tmp_path: Path, kind: str) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.commit(made.add("a.parquet", pa.table({"n": [1]})))
+    damage, said = DAMAGE[kind]
+    damage(made)
+
+    assert said in refusal(tmp_path, delta(tmp_path))
+
+
+def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("x")
+
+    assert refusal(tmp_path, delta(tmp_path)) == "'t' is not a directory."
+    assert refusal(tmp_path, delta(tmp_path, "../nowhere")) == "'../nowhere' does not exist."
+
+
+# --- what a load wants ------------------------------------------------------------------------------------------------
+
+
+def test_only_wanted_columns_are_given(tmp_path: Path) -> None:
+    write(tmp_path, a=[1], B=["x"], c=[2.5])
+
+    assert scan(tmp_path, delta(tmp_path), Wanted(columns=frozenset({"b"}))) == (["B"], [("x",)])
+    assert scan(tmp_path, delta(tmp_path), Wanted(columns=frozenset())) == (["a"], [(1,)])
+
+
+MARCH = [date(2024, 3, 1), date(2024, 3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "files"),
+    [
+        pytest.param([Bound("p", "=", 2)], {2}, id="partition"),
+        pytest.param([Bound("P", "<", 2)], {0, 1}, id="case"),
+        pytest.param([Bound("n", ">=", 20)], {2, 3}, id="statistics"),
+        pytest.param([Bound("n", ">", 5), Bound("p", "<=", 1)], {1}, id="both"),
+        pytest.param([Bound("n", "<", Decimal("0.5"))], {0}, id="decimal"),
+        pytest.param([Bound("n", "<", 0.5)], {0, 1, 2, 3}, id="float"),
+        pytest.param([Bound("s", "<", "a")], {0, 1, 2, 3}, id="text"),
+        pytest.param([Bound("d", "<", MARCH[1])], {0, 1}, id="date"),
+        pytest.param([Bound("d", "<", datetime(2024, 3, 2))], {0, 1, 2, 3}, id="date and time"),  # noqa: DTZ001
+        pytest.param([Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 500))], {2, 3}, id="time"),  # noqa: DTZ001
+        pytest.param([Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 5000, tzinfo=UTC))], {3}, id="zone"),
+        pytest.param([Bound("e", ">", Decimal(100))], {0, 1, 2, 3}, id="statistics of decimals"),
+        pytest.param([Bound("absent", "=", 1)], {0, 1, 2, 3}, id="another column"),
+    ],
+)
+def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, bounds: list[Bound], files: set[int]) -> None:
+    for index in range(4):
+        start = datetime(2024, 1, 1 + index, tzinfo=UTC)
+        write(
+            tmp_path,
+            p=[index],
+            n=[index * 10],
+            s=["x"],
+            d=[MARCH[index // 2]],
+            t=pa.array([start], pa.timestamp("us", "UTC")),
+            e=pa.array([Decimal(index)], pa.decimal128(9, 2)),
+            options={"partition_by": ["p"]},
+        )
+    wanted = Wanted(columns=frozenset({"p"}), bounds=tuple(bounds))
+
+    assert scan(tmp_path, delta(tmp_path), wanted) == (["p"], [(index,) for index in sorted(files)])
+
+    for index in set(range(4)) - files:
+        shutil.rmtree(tmp_path / f"t/p={index}")
+    assert len(scan(tmp_path, delta(tmp_path), wanted)[1]) == len(files)
+
+
+# --- in the process that loads ----------------------------------------------------------------------------------------
+
+
+def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
+    for start in range(0, 1_000_000, 500_000):
+        numbers = range(start, start + 500_000)
+        write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
+    process = LoaderProcess(builder(tmp_path))
+
+    snapshot = process.build(delta(tmp_path), None, deadline())
+    process.close()
+
+    assert snapshot is not None
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(s) FROM d") == [
+        (1_000_000, 499_999_500_000, "a text of some length, 0")
+    ]
+
+
+def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+
+    outlive(tmp_path, delta(tmp_path), tmp_path / "t", lambda: write(tmp_path, n=[2]))
+
+
+def test_sources_are_made_by_both_names(tmp_path: Path) -> None:
+    assert type(source_of(delta(tmp_path))) is type(source_of(table(tmp_path, "delta_lake:t")))
+    assert os.environ.get("AWS_SECRET_ACCESS_KEY") is None

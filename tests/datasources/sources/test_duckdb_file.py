@@ -1,0 +1,241 @@
+"""`duckdb:` sources against files that other processes write."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from datasources.sources.registry import source_of
+from runtimeconf.model import DatasetConfig
+from tests.datasources.sources.databases import build, declare_table, loaded, outlive, refusal, types
+from tests.datasources.support import new_load, rows, wait_for
+
+#: Runs statements on the database argv[1]; dies without closing it, or holds it open when standard input is a pipe.
+WRITER = """
+import duckdb, os, sys
+connection = duckdb.connect(sys.argv[1])
+for statement in sys.argv[3:]:
+    connection.execute(statement)
+print("done", flush=True)
+if sys.argv[2] == "hold":
+    sys.stdin.read()
+os._exit(0)
+"""
+
+
+def put(directory: Path, *statements: str, name: str = "s.duckdb") -> Path:
+    path = directory / name
+    with duckdb.connect(str(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return path
+
+
+def declare(directory: Path, table: str = "t", name: str = "s.duckdb") -> DatasetConfig:
+    return declare_table("duckdb", table, {"duckdb_open": str(directory / name)})
+
+
+def die_with_a_log(directory: Path, *statements: str) -> None:
+    subprocess.run([sys.executable, "-c", WRITER, str(directory / "s.duckdb"), "die", *statements], check=True)
+    assert (directory / "s.duckdb.wal").exists()
+
+
+def test_tables_and_views_are_read_by_one_two_and_three_names(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE TABLE t AS SELECT 1 AS a",
+        'CREATE SCHEMA "My S"',
+        'CREATE TABLE "My S"."t.1" AS SELECT 2 AS "Ä b"',
+        "CREATE VIEW v AS SELECT a + 2 AS a FROM t",
+        "CREATE VIEW named AS SELECT a + 3 AS a FROM s.main.t",
+    )
+
+    assert loaded(tmp_path, declare(tmp_path)) == [(1,)]
+    assert loaded(tmp_path, declare(tmp_path, '"My S"."t.1"')) == [(2,)]
+    assert loaded(tmp_path, declare(tmp_path, "s.main.v")) == [(3,)]
+    assert loaded(tmp_path, declare(tmp_path, "named")) == [(4,)]
+
+
+@pytest.mark.parametrize("name", ["runtime.duckdb", "memory.db", "_snapshot.db", 'it\'s "one" ü.db'])
+def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a", name=name)
+    (tmp_path / "link.db").symlink_to(name)
+
+    assert loaded(tmp_path, declare(tmp_path, name=name)) == [(1,)]
+    assert loaded(tmp_path, declare(tmp_path, name="link.db")) == [(1,)]
+
+
+def test_types_stay_as_they_are_and_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE t (a HUGEINT, m mood, d DECIMAL(38,10), s STRUCT(x INTEGER, y VARCHAR[]), k MAP(VARCHAR, DATE), "
+        "u UUID, tz TIMESTAMPTZ, j JSON, b BLOB, i INTERVAL, g INTEGER GENERATED ALWAYS AS (1), "
+        "n UNION(x INT, y TEXT))",
+    )
+
+    assert types(tmp_path, declare(tmp_path)) == {
+        "a": "HUGEINT",
+        "m": "ENUM('sad', 'ok')",
+        "d": "DECIMAL(38,10)",
+        "s": "STRUCT(x INTEGER, y VARCHAR[])",
+        "k": "MAP(VARCHAR, DATE)",
+        "u": "UUID",
+        "tz": "TIMESTAMP WITH TIME ZONE",
+        "j": "JSON",
+        "b": "BLOB",
+        "i": "INTERVAL",
+        "g": "INTEGER",
+        "n": "UNION(x INTEGER, y VARCHAR)",
+    }
+    assert loaded(tmp_path, declare(tmp_path)) == []
+
+
+def test_what_a_writer_that_died_left_in_its_log_is_read_and_left_there(tmp_path: Path) -> None:
+    path = put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
+    die_with_a_log(tmp_path, "INSERT INTO t VALUES (2)")
+    content = path.read_bytes()
+
+    assert loaded(tmp_path, declare(tmp_path)) == [(1,), (2,)]
+    assert path.read_bytes() == content
+    assert (tmp_path / "s.duckdb.wal").exists()
+
+
+def test_a_large_table_and_a_refresh_sql_of_it(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t AS SELECT range AS a, repeat('x', 100) AS x FROM range(1000000)")
+
+    snapshot = build(tmp_path, declare(tmp_path))
+
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a), min(length(x)) FROM d") == [(1000000, 499999500000, 100)]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_open_for_writing_is_read_when_it_is_closed(tmp_path: Path) -> None:
+    path = put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
+    command = [sys.executable, "-c", WRITER, str(path), "hold"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "done\n"
+        assert refusal(tmp_path, declare(tmp_path)) == (
+            "'s.duckdb': another program has it open for writing; the next refresh reads it again."
+        )
+        writer.communicate()
+
+    assert loaded(tmp_path, declare(tmp_path)) == [(1,)]
+
+
+def test_a_view_reaches_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    put(
+        tmp_path,
+        "CREATE TABLE t AS SELECT 1 AS a",
+        f"CREATE VIEW file AS SELECT * FROM read_csv('{tmp_path}/secret.csv')",
+        f"CREATE VIEW state AS SELECT * FROM glob('{tmp_path}/*')",
+        "CREATE SCHEMA other",
+        "CREATE VIEW other.elsewhere AS SELECT * FROM t",
+    )
+
+    refused = "'s.duckdb': its view reads another file, which is refused."
+    assert refusal(tmp_path, declare(tmp_path, "file")) == refused
+    assert refusal(tmp_path, declare(tmp_path, "state")) == refused
+    assert "write a schema before each table" in refusal(tmp_path, declare(tmp_path, "other.elsewhere"))
+
+
+def checksum(block: bytes) -> int:
+    """As src/common/checksum.cpp of DuckDB has it, for a whole number of words."""
+    result = 5381
+    for (word,) in struct.iter_unpack("<Q", block):
+        result ^= word * 0xBF58476D1CE4E5B9 % 2**64
+    return result
+
+
+def test_what_is_no_database_of_this_engine_is_refused(tmp_path: Path) -> None:
+    content = put(tmp_path, "CREATE TABLE t AS SELECT range AS a FROM range(100000)").read_bytes()
+    header = content[8:4096]
+    assert struct.unpack("<Q", content[:8]) == (checksum(header),)
+    later = header[:4] + struct.pack("<Q", 998) + header[12:]
+    damaged = bytearray(content)
+    damaged[20_000:21_000] = bytes(1000)
+    for name, written in {
+        "later.db": struct.pack("<Q", checksum(later)) + later + content[4096:],
+        "cut.db": content[:9000],
+        "damaged.db": bytes(damaged),
+        "text.db": b"not a database " * 1000,
+    }.items():
+        (tmp_path / name).write_bytes(written)
+    os.mkfifo(tmp_path / "pipe.db")
+
+    assert refusal(tmp_path, declare(tmp_path, "absent")).startswith("The database has no table or view main.absent.")
+    assert refusal(tmp_path, declare(tmp_path, "other.main.t")) == "The database in 's.duckdb' is called s, not other."
+    assert refusal(tmp_path, declare(tmp_path, name="later.db")) == (
+        "'later.db': it was written by another version of DuckDB, whose files this engine does not read."
+    )
+    for name in ("cut.db", "damaged.db"):
+        assert refusal(tmp_path, declare(tmp_path, name=name)) == f"'{name}': it is damaged, or was cut short."
+    assert refusal(tmp_path, declare(tmp_path, name="text.db")) == "'text.db': it is not a DuckDB database."
+    assert refusal(tmp_path, declare(tmp_path, name="pipe.db")) == "'pipe.db' is not a regular file."
+    assert refusal(tmp_path, declare(tmp_path, name="absent.db")) == (
+        "'absent.db' cannot be read: No such file or directory."
+    )
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_version_stands_for_one_content(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
+    source, load = source_of(declare(tmp_path)), new_load(tmp_path)
+
+    def version() -> str | None:
+        with source.open(load) as scan:
+            return scan.version
+
+    first = wait_for(version, "a version that is settled")
+    assert not source.has_changed(first, load)
+    die_with_a_log(tmp_path, "INSERT INTO t VALUES (2)")
+    assert source.has_changed(first, load)
+    second = wait_for(version, "a version that is settled")
+    put(tmp_path, "CHECKPOINT")
+    assert source.has_changed(second, load)
+    assert wait_for(version, "a version that is settled") not in {first, second}
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_told(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
+    put(tmp_path, "CREATE TABLE t AS SELECT 2 AS a", name="other.db")
+
+    with source_of(declare(tmp_path)).open(new_load(tmp_path)) as scan:
+        (tmp_path / "other.db").rename(tmp_path / "s.duckdb")
+        with pytest.raises(Exception, match="changed while it was read"):
+            scan.confirm()
+        (tmp_path / "s.duckdb").unlink()
+        with pytest.raises(Exception, match="is not there any more"):
+            scan.confirm()
+
+
+def test_a_dataset_follows_its_table_and_outlives_its_file(tmp_path: Path) -> None:
+    path = put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
+
+    def insert() -> None:
+        def attempt() -> bool:
+            command = [sys.executable, "-c", WRITER, str(path), "die", "INSERT INTO t VALUES (2)", "CHECKPOINT"]
+            return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+        # The load that reads the file at this moment keeps writers out.
+        wait_for(attempt, "the file to be free")
+
+    outlive(
+        tmp_path,
+        declare(tmp_path),
+        change=insert,
+        stop=lambda: path.rename(tmp_path / "away"),
+        start=lambda: (tmp_path / "away").rename(path),
+    )

@@ -1,0 +1,461 @@
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datasources.deadline import Deadline
+from datasources.errors import SnapshotError, SourceError
+from datasources.sources.files import _Found, _inode
+from datasources.sources.formats import Identity
+from datasources.sources.registry import source_of
+from tests.datasources.support import builder, deadline, declare, new_load, open_below, rows
+
+ONE_ROW = "a,b\n1,x\n"
+
+
+def put(directory: Path, name: str, content: str | bytes = ONE_ROW) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def put_parquet(directory: Path, name: str, **columns: Sequence[object]) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def load(directory: Path, text: str, file_format: str | None = None) -> list[tuple[object, ...]]:
+    dataset = declare(directory, text, file_format=file_format)
+    return rows(directory, builder(directory).build(dataset, None, deadline()))
+
+
+def refusal(directory: Path, text: str, file_format: str | None = None) -> str:
+    """Return what is said about a source that is refused; it is one line, without a server path, and leaves nothing."""
+    with pytest.raises(SourceError) as caught:
+        builder(directory).build(declare(directory, text, file_format=file_format), None, deadline(20))
+    sentence = str(caught.value)
+    assert str(directory) not in sentence
+    assert "/proc" not in sentence
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    left = {path.name for path in (directory / "state").rglob("*")}
+    assert left <= {"snapshots", "refresh_tmp"}
+    return sentence
+
+
+# --- which files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain.csv", "q'uo\"te $x.csv", "br[1].csv", "st*r.csv", "ü.CSV", "a b.csv.gz"])
+def test_a_file_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
+    put(tmp_path, name, gzip.compress(ONE_ROW.encode()) if name.endswith(".gz") else ONE_ROW)
+    put(tmp_path, "stxr.csv", "a,b\n2,other\n")
+
+    assert load(tmp_path, name) == [(1, "x")]
+
+
+def test_an_absolute_path_and_a_path_with_dots_are_read(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv")
+    (tmp_path / "yaml").mkdir()
+    absolute = declare(tmp_path, "")
+
+    assert load(tmp_path / "yaml", "../data/./a.csv") == [(1, "x")]
+    assert load(tmp_path / "yaml", "../data/*.csv") == [(1, "x")]
+    assert absolute.location.startswith("/")
+
+
+def test_a_symbolic_link_to_a_file_and_to_a_directory_is_followed(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv")
+    (tmp_path / "file.csv").symlink_to("data/a.csv")
+    (tmp_path / "directory").symlink_to("data")
+
+    assert load(tmp_path, "file.csv") == [(1, "x")]
+    assert load(tmp_path, "directory") == [(1, "x")]
+
+
+def test_a_directory_gives_the_files_below_it_but_no_marks_of_other_programs(tmp_path: Path) -> None:
+    put_parquet(tmp_path, "data/1.parquet", a=[1])
+    put_parquet(tmp_path, "data/year=2024/2.parquet", a=[2])
+    put(tmp_path, "data/_SUCCESS", b"")
+    put(tmp_path, "data/.hidden", b"")
+    put(tmp_path, "data/_temporary/3.csv", b"")
+
+    assert sorted(load(tmp_path, "data")) == [(1,), (2,)]
+    assert sorted(load(tmp_path, "data/")) == [(1,), (2,)]
+
+
+def test_a_glob_gives_the_files_that_match_it(tmp_path: Path) -> None:
+    put(tmp_path, "data/2023/a.csv", "n\n1\n")
+    put(tmp_path, "data/2024/a.csv", "n\n2\n")
+    put(tmp_path, "data/2024/b.txt", "n\n3\n")
+    (tmp_path / "data/2024/c.csv").mkdir()
+
+    assert sorted(load(tmp_path, "data/*/*.csv")) == [(1,), (2,)]
+    assert sorted(load(tmp_path, "data/**/*.csv")) == [(1,), (2,)]
+    assert load(tmp_path, "data/20?4/[a]*.csv") == [(2,)]
+
+
+def test_a_glob_below_a_directory_with_brackets_in_its_name_is_read(tmp_path: Path) -> None:
+    directory = tmp_path / "my [data]"
+    put(directory, "a.csv")
+    # What the configuration makes of a glob: what is not of the user's pattern is escaped.
+    dataset = declare(directory, "*.csv")
+    escaped = declare(tmp_path / "my [[]data]", "*.csv")
+
+    snapshot = builder(tmp_path).build(escaped, None, deadline())
+
+    assert dataset.location != escaped.location
+    assert rows(tmp_path, snapshot) == [(1, "x")]
+
+
+def test_a_file_without_an_extension_is_read_as_the_format_it_is_declared_to_have(tmp_path: Path) -> None:
+    put(tmp_path, "table")
+    put(tmp_path, "parts/1.dat")
+    put(tmp_path, "parts/2.dat", "a,b\n2,y\n")
+    put(tmp_path, "lines.json.txt", '{"a":1}\n')
+
+    assert load(tmp_path, "table", "csv") == [(1, "x")]
+    assert load(tmp_path, "parts", "csv") == [(1, "x"), (2, "y")]
+    assert load(tmp_path, "lines.json.txt", "ndjson") == [(1,)]
+
+
+# --- what is refused at once ------------------------------------------------------------------------------------------
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def make_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def make_dangling(path: Path) -> None:
+    path.symlink_to("absent")
+
+
+def make_nothing(path: Path) -> None:
+    """Leave the name to nothing."""
+
+
+def make_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def make_process_file(path: Path) -> None:
+    path.symlink_to("/proc/self/environ")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "json", "csv.gz"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(Path.mkdir, "is a directory", id="R08 directory"),
+        pytest.param(make_fifo, "is a named pipe", id="R08 FIFO"),
+        pytest.param(make_socket, "is a socket", id="R08 socket"),
+        pytest.param(make_device, "is a device", id="R08 device"),
+        pytest.param(make_loop, "Too many levels of symbolic links", id="R08 symlink loop"),
+        pytest.param(make_dangling, "does not exist", id="R08 dangling link"),
+        pytest.param(make_nothing, "does not exist", id="R08 absent"),
+        pytest.param(make_empty, "is empty (0 bytes)", id="R06 0 bytes"),
+        pytest.param(make_process_file, "is empty (0 bytes)", id="file of the system"),
+    ],
+)
+def test_what_is_no_file_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None], said: str, suffix: str
+) -> None:
+    make(tmp_path / f"t.{suffix}")
+    began = time.monotonic()
+
+    sentence = refusal(tmp_path, f"t.{suffix}")
+
+    assert said in sentence
+    assert f"t.{suffix}" in sentence
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_socket, make_device, make_loop, make_dangling, make_empty])
+@pytest.mark.parametrize("text", ["data", "data/*.csv"])
+def test_r08_one_such_thing_among_files_is_refused_and_named(
+    tmp_path: Path, make: Callable[[Path], None], text: str
+) -> None:
+    put(tmp_path, "data/a.csv")
+    make(tmp_path / "data/b.csv")
+
+    assert "'data/b.csv'" in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("empty", "'empty' has no file in it", id="R08 directory emptied"),
+        pytest.param("empty/*.csv", "'empty/*.csv' matches no file", id="glob without a match"),
+        pytest.param("file.csv/x.csv", "Not a directory", id="below a file"),
+        pytest.param("a\0b.csv", "is not a path", id="NUL"),
+        pytest.param("x" * 300 + ".csv", "File name too long", id="name too long"),
+        pytest.param("unknown.dat", "set params.file_format", id="unknown extension"),
+        pytest.param("unknown", "set params.file_format", id="no extension"),
+        pytest.param("twice.parquet.gz", "compressed twice", id="gzipped Parquet"),
+    ],
+)
+def test_a_path_that_gives_no_file_to_read_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "empty/_temporary").mkdir(parents=True)
+    for name in ("file.csv", "unknown.dat", "unknown", "twice.parquet.gz"):
+        put(tmp_path, name)
+
+    assert said in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize("file_format", [None, "csv"])
+@pytest.mark.parametrize("other", ["b.json", "b.parquet", "b.csv.gz"])
+def test_mixed_kinds_are_refused(tmp_path: Path, other: str, file_format: str | None) -> None:
+    put(tmp_path, "data/a.csv")
+    put(tmp_path, f"data/{other}", b"x")
+
+    sentence = refusal(tmp_path, "data", file_format)
+
+    assert "mixes kinds" in sentence
+    assert other in sentence
+
+
+def test_r08_a_permission_that_was_revoked_is_said(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv")
+    script = f"""
+import os, threading
+import datasources.sources.files
+from pathlib import Path
+from datasources.sources.registry import source_of
+from datasources.sources.source import Load
+from tests.datasources.support import deadline, declare
+os.chmod("{tmp_path}/data/a.csv", 0)
+os.chmod("{tmp_path}/data", 0)
+if os.getuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+load = Load(deadline=deadline(), scratch=Path("{tmp_path}"), scratch_bytes=0)
+for text in ("data/a.csv", "data", "data/*.csv"):
+    try:
+        with source_of(declare(Path("{tmp_path}"), text)).open(load):
+            print("opened")
+    except Exception as exc:
+        print(type(exc).__name__, exc)
+"""
+    for directory in (tmp_path, *tmp_path.parents[:-2]):
+        directory.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    (tmp_path / "data").chmod(0o755)
+
+    lines = done.stdout.splitlines()
+    assert lines[0] == "SourceError 'data/a.csv' cannot be read: Permission denied."
+    assert lines[1] == "SourceError 'data' cannot be read: Permission denied."
+    assert lines[2] == "SourceError 'data/*.csv' cannot be read: Permission denied."
+
+
+@pytest.mark.parametrize("text", ["data", "data/"])
+def test_r08_a_subdirectory_that_cannot_be_listed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    put(tmp_path, "data/a.csv")
+    put(tmp_path, "data/sub/b.csv")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with (
+            pytest.raises(SourceError, match=f"^'{text}' cannot be read: Permission denied\\.$"),
+            source_of(declare(tmp_path, text)).open(new_load(tmp_path)),
+        ):
+            pass
+
+
+def test_more_files_than_may_be_open_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for number in range(60):
+        put(tmp_path, f"data/{number}.csv")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (230, hard))
+    try:
+        sentence = refusal(tmp_path, "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert "more than 51 files" in sentence
+    assert "ulimit -n" in sentence
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv")
+    put(tmp_path, "data/b.csv", "")
+
+    refusal(tmp_path, "data")
+    load(tmp_path, "data/a.csv")
+
+    assert open_below(tmp_path) == []
+
+
+def test_a_deadline_that_passed_opens_nothing(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv")
+
+    for text in ("data", "data/*.csv", "data/a.csv"):
+        with (
+            pytest.raises(SnapshotError, match="refresh_timeout"),
+            source_of(declare(tmp_path, text)).open(new_load(tmp_path, 0)),
+        ):
+            pass
+
+
+# --- one version of what is read --------------------------------------------------------------------------------------
+
+
+def test_r09_a_file_renamed_over_or_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv")
+    with (
+        source_of(declare(tmp_path, "a.csv")).open(new_load(tmp_path)) as scan,
+        duckdb.connect(config={"python_enable_replacements": False}) as connection,
+    ):
+        relation = scan.bind(connection)
+        put(tmp_path, "new.csv", "a,b\n2,y\n").replace(path)
+        path.unlink()
+
+        read = connection.execute(f"FROM {relation}").fetchall()
+
+        scan.confirm()
+    assert read == [(1, "x")]
+
+
+class ChangedMeanwhile(Deadline):
+    """Changes something after the files were bound and before their rows are read."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        super().__init__(60.0, threading.Event())
+        self._change = change
+        self._guards = 0
+
+    @contextmanager
+    def guard(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        self._guards += 1
+        if self._guards == 2:
+            self._change()
+        with super().guard(connection):
+            yield
+
+
+@pytest.mark.parametrize("refresh_sql", [None, "SELECT * FROM d WHERE a = 1"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.json", "a.parquet"])
+@pytest.mark.parametrize("change", ["renamed over", "deleted"])
+def test_r09_a_load_reads_the_file_that_it_began_with(
+    tmp_path: Path, name: str, change: str, refresh_sql: str | None
+) -> None:
+    for file, value in ((name, 1), (f"new-{name}", 2)):
+        duckdb.sql(f"COPY (SELECT {value} AS a, 'x' AS b) TO '{tmp_path / file}'")
+    new, path = tmp_path / f"new-{name}", tmp_path / name
+    meanwhile = ChangedMeanwhile(path.unlink if change == "deleted" else lambda: new.replace(path))
+
+    snapshot = builder(tmp_path).build(declare(tmp_path, name), refresh_sql, meanwhile)
+
+    assert rows(tmp_path, snapshot) == [(1, "x")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.parquet"])
+def test_r09_a_file_moved_elsewhere_while_it_is_read_is_said_to_be(tmp_path: Path, name: str) -> None:
+    duckdb.sql(f"COPY (SELECT 1 AS a, 'x' AS b) TO '{tmp_path / name}'")
+    meanwhile = ChangedMeanwhile(lambda: (tmp_path / name).rename(tmp_path / "elsewhere"))
+
+    said = f"^'{re.escape(name)}': it was moved while it was read; the next refresh reads it again\\.$"
+    with pytest.raises(SourceError, match=said):
+        builder(tmp_path).build(declare(tmp_path, name), None, meanwhile)
+
+
+@pytest.mark.parametrize("text", ["data", "data/*.csv"])
+def test_r09_a_set_of_files_of_which_one_is_renamed_over_is_said_to_have_changed(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "data/a.csv")
+    path = put(tmp_path, "data/b.csv")
+    meanwhile = ChangedMeanwhile(lambda: put(tmp_path, "new").replace(path))
+
+    with pytest.raises(SourceError, match=r"^The files of .* changed while they were read; the next refresh reads"):
+        builder(tmp_path).build(declare(tmp_path, text), None, meanwhile)
+
+
+@pytest.mark.parametrize(
+    "content", [pytest.param("a,b\n2,y\n", id="same size"), pytest.param(ONE_ROW * 2, id="longer")]
+)
+def test_r09_a_file_written_to_while_it_is_read_is_refused(tmp_path: Path, content: str) -> None:
+    path = put(tmp_path, "a.csv")
+    with source_of(declare(tmp_path, "a.csv")).open(new_load(tmp_path)) as scan:
+        path.write_text(content)
+
+        with pytest.raises(
+            SourceError, match=r"^'a\.csv' changed while it was read; the next refresh reads it again\.$"
+        ):
+            scan.confirm()
+
+
+@pytest.mark.parametrize("text", ["data", "data/*.csv"])
+@pytest.mark.parametrize("change", ["added", "removed", "renamed over"])
+def test_r09_a_set_of_files_that_changes_while_it_is_read_is_refused(tmp_path: Path, text: str, change: str) -> None:
+    put(tmp_path, "data/a.csv")
+    put(tmp_path, "data/b.csv")
+    with source_of(declare(tmp_path, text)).open(new_load(tmp_path)) as scan:
+        if change == "added":
+            put(tmp_path, "data/c.csv")
+        elif change == "removed":
+            (tmp_path / "data/b.csv").unlink()
+        else:
+            put(tmp_path, "new").replace(tmp_path / "data/b.csv")
+
+        with pytest.raises(SourceError, match=f"The files of '{text.replace('*', '.')}' changed while they were read"):
+            scan.confirm()
+
+
+def test_a_file_that_is_gone_is_no_file_of_before(tmp_path: Path) -> None:
+    assert _inode(_Found(str(tmp_path / "absent"), "absent")) is None
+
+
+def test_a_set_that_stays_as_it_is_is_one_version(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv")
+    put(tmp_path, "data/b.csv")
+
+    with source_of(declare(tmp_path, "data")).open(new_load(tmp_path)) as scan:
+        scan.confirm()
+
+        assert len(scan.paths) == 2
+
+
+def test_a_file_that_can_be_told_from_a_later_version_is_not_waited_for(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv")
+    os.utime(path, (1, 1))
+
+    with source_of(declare(tmp_path, "a.csv")).open(new_load(tmp_path)) as scan:
+        scan.confirm()
+
+    assert Identity.of(path.stat()).modified_ns == 1_000_000_000

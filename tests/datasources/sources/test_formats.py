@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datasources.errors import SourceError
+from datasources.sources.formats import _first_record
+from datasources.sources.registry import source_of
+from queryengine.manifest import Column
+from tests.datasources.sources.test_files import load, put, put_parquet, refusal
+from tests.datasources.support import builder, deadline, declare, new_load, rows
+
+
+def columns(directory: Path, text: str) -> list[tuple[str, str]]:
+    snapshot = builder(directory).build(declare(directory, text), None, deadline())
+    return [(column.name, column.type) for column in snapshot.columns]
+
+
+def parquet_bytes(directory: Path, table: pa.Table) -> bytes:
+    pq.write_table(table, directory / "made.parquet")
+    return (directory / "made.parquet").read_bytes()
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param("a,b\n1,x\n2,y", [(1, "x"), (2, "y")], id="no line end at the end"),
+        pytest.param("a,b\r\n1,x\r\n", [(1, "x")], id="CRLF"),
+        pytest.param("a,b\r1,x\r", [(1, "x")], id="CR"),
+        pytest.param("\ufeffa,b\n1,x\n", [(1, "x")], id="byte order mark"),
+        pytest.param("a\tb\n1\tx,y\n", [(1, "x,y")], id="tabulator"),
+        pytest.param("a;b\n1;1,5\n", [(1, "1,5")], id="semicolon"),
+        pytest.param("a|b\n1|x\n", [(1, "x")], id="bar"),
+        pytest.param('"a,1";b\n1;x\n', [(1, "x")], id="delimiter between quotes does not count"),
+        pytest.param("a\n1\n2\n", [(1,), (2,)], id="one column"),
+        pytest.param('a,b\n1,"x\ny"\n2,"q""q"\n', [(1, "x\ny"), (2, 'q"q')], id="quotes"),
+        pytest.param("#a,b\n1,#x\n", [(1, "#x")], id="no comments"),
+        pytest.param("a,b\n", [], id="no rows"),
+        pytest.param("a,b", [], id="no rows, no line end"),
+        pytest.param("a,b\n1,\n", [(1, None)], id="empty is null"),
+        pytest.param(
+            "a,b\n" + "1,x\n" * 30_000 + "z,x\n", [("1", "x")] * 30_000 + [("z", "x")], id="types of all rows"
+        ),
+    ],
+)
+def test_csv_is_read(tmp_path: Path, content: str, expected: list[tuple[Any, ...]]) -> None:
+    put(tmp_path, "t.csv", content)
+    put(tmp_path, "t.csv.gz", gzip.compress(content.encode()))
+
+    assert load(tmp_path, "t.csv") == expected
+    assert load(tmp_path, "t.csv.gz") == expected
+
+
+def test_csv_names_are_those_of_the_header(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", '"a,x"," b ","c""d",Ü,,\n1,2,3,4,5,6\n')
+
+    assert [name for name, _ in columns(tmp_path, "t.csv")] == ["a,x", "b", 'c"d', "Ü", "column4", "column5"]
+
+
+def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(tmp_path: Path) -> None:
+    put(tmp_path, "data/1.csv", "a,b\n1,2\n")
+    put(tmp_path, "data/2.csv", "B,a\n2.5,x\n")
+
+    assert load(tmp_path, "data") == [("1", 2.0), ("x", 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param("a,b\n1,2\n1\n", "'t.csv', line 3: it has more or fewer fields", id="R06 row cut short"),
+        pytest.param("a,b\n1,2\n1,2,3\n", "'t.csv', line 3: it has more or fewer fields", id="row too long"),
+        pytest.param("a,b\n" + "1,2\n" * 30_000 + "1", "line 30002", id="R06 half-written, late"),
+        pytest.param('a,b\n1,2\n1,"abc', "line 3: a quote is not closed", id="R06 quote not closed"),
+        pytest.param('a,b\n1,2\n1,"a"b\n', "line 3: a quote is not closed", id="text after a quote"),
+        pytest.param('a,"b\n1,2\n', "line 1: a quote is not closed", id="quote in the header not closed"),
+        pytest.param("a,b\r\n1,2\n3,4\r\n", "the line ends are mixed", id="mixed line ends"),
+        pytest.param(b"a,b\n1,\xff\n", "line 2: it is not UTF-8", id="R06 not UTF-8"),
+        pytest.param(b"a,b\n" + b"1,2\n" * 30_000 + b"1,\xe9\n", "it is not UTF-8", id="R06 not UTF-8, late"),
+        pytest.param(b"a,\xe9\n1,2\n", "line 1: it is not UTF-8", id="R06 header not UTF-8"),
+        pytest.param("a,b\n1,2\n".encode("utf-16"), "line 1: it is not UTF-8", id="UTF-16"),
+        pytest.param("\n\n", "has no data in it", id="only line ends"),
+        pytest.param(" \n \t", "has no data in it", id="only white space"),
+        pytest.param("\na,b\n1,2\n", "has no columns: its first line must name them", id="blank first line"),
+        pytest.param("a,a\n1,2\n", "has the column 'a' twice", id="repeated column"),
+        pytest.param("a,A\n1,2\n", "has the columns 'a' and 'A', alike but for case", id="repeated but for case"),
+        pytest.param("a,,column1\n1,2,3\n", "has the column 'column1' twice", id="repeated made-up name"),
+        pytest.param("a,b\n1," + "x" * 3_000_000 + "\n", "longer than 2 MB", id="long line"),
+        pytest.param("a" * 3_000_000, "the line is longer than 2 MB", id="long header"),
+        pytest.param('"' + "a" * 200_000 + '",b\n1,2\n', "line 1: it does not name columns", id="long name"),
+    ],
+)
+def test_csv_is_refused(tmp_path: Path, content: str | bytes, said: str) -> None:
+    put(tmp_path, "t.csv", content)
+
+    assert said in refusal(tmp_path, "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param("a,c\n1,2\n", "'d/2.csv' has other columns than 'd/1.csv': it lacks 'b', adds 'c'.", id="other"),
+        pytest.param("a\n1\n", "it lacks 'b'.", id="fewer"),
+        pytest.param("a,b,c,d,e,f\n1,2,3,4,5,6\n", "it adds 'c', adds 'd', adds 'e' and 1 more.", id="more"),
+        pytest.param("a;b\n1;2\n", "'d/2.csv' has another delimiter than 'd/1.csv'.", id="delimiter"),
+        pytest.param("a,b\n1\n", "'d/2.csv', line 2: it has more or fewer fields", id="the second is damaged"),
+    ],
+)
+def test_csv_files_that_do_not_fit_together_are_refused(tmp_path: Path, content: str, said: str) -> None:
+    put(tmp_path, "d/1.csv", "a,b\n1,2\n")
+    put(tmp_path, "d/2.csv", content)
+
+    assert said in refusal(tmp_path, "d")
+
+
+def test_a_csv_whose_last_line_alone_is_the_header_of_nothing_is_not_misread(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", "title of the report\na,b\n1,2\n")
+
+    assert "line 2: it has more or fewer fields than the header" in refusal(tmp_path, "t.csv")
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.ndjson", "t.jsonl", "t.json.gz"])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param('{"a":1}\n{"a":2}\n', [(1,), (2,)], id="one a line"),
+        pytest.param('[{"a":1},\n{"a":2}]\n', [(1,), (2,)], id="array"),
+        pytest.param('{\n "a": 1,\n "b": [1]\n}', [(1, [1])], id="one over several lines"),
+        pytest.param('\ufeff[{"a":1}] ', [(1,)], id="byte order mark"),
+        pytest.param('{"a":1}\n{"b":"x"}\n', [(1, None), (None, "x")], id="keys differ"),
+        pytest.param('{"a":1}\n{}\n', [(1,), (None,)], id="an object without keys among others"),
+        pytest.param('{"a":1,"a_1":2,"b_2":3}\n', [(1, 2, 3)], id="a key that looks like a repeated one"),
+        pytest.param('{"a":null}\n', [(None,)], id="no value at all"),
+        pytest.param(json.dumps({f"c{n}": n for n in range(300)}), [tuple(range(300))], id="300 columns"),
+    ],
+)
+def test_json_is_read(tmp_path: Path, name: str, content: str, expected: list[tuple[Any, ...]]) -> None:
+    put(tmp_path, name, gzip.compress(content.encode()) if name.endswith(".gz") else content)
+
+    assert load(tmp_path, name) == expected
+
+
+@pytest.mark.parametrize("cut", [1, 2, 8, 9])
+def test_r06_json_cut_short_anywhere_is_refused(tmp_path: Path, cut: int) -> None:
+    put(tmp_path, "t.json", '[{"a":1},{"a":2}]'[:-cut])
+
+    assert "'t.json'" in refusal(tmp_path, "t.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param('{"a":1}\n{"a":', "the JSON was cut short", id="R06 half-written"),
+        pytest.param('{"a":1}\nnot json\n', "the JSON is malformed", id="malformed"),
+        pytest.param('{"a":1,"a":2}\n', "an object has the same key twice", id="repeated key"),
+        pytest.param('[{"a":1,"A":2}]', "has the columns 'A' and 'a', alike but for case", id="repeated but for case"),
+        pytest.param(b'{"a":"\xff"}\n', "it is not UTF-8", id="R06 not UTF-8"),
+        pytest.param("[]", "it has no columns", id="empty array"),
+        pytest.param("[1,2]", "it has no columns", id="no objects"),
+        pytest.param("null", "it has no columns", id="null"),
+        pytest.param("{}", "it has no columns", id="no keys"),
+        pytest.param("\n\n", "has no data in it", id="only line ends"),
+        pytest.param('{"a":"' + "x" * 17_000_000 + '"}', "an object is larger than 16 MB", id="large object"),
+    ],
+)
+def test_json_is_refused(tmp_path: Path, content: str | bytes, said: str) -> None:
+    put(tmp_path, "t.json", content)
+
+    assert said in refusal(tmp_path, "t.json")
+
+
+def test_json_files_of_a_directory_are_read_together_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    put(tmp_path, "d/1.json", '[{"a":1}]')
+    put(tmp_path, "d/2.ndjson", '{"b":2}\n')
+
+    assert load(tmp_path, "d") == [(1, None), (None, 2)]
+
+    for path in (tmp_path / "state/snapshots").iterdir():
+        path.unlink()
+    put(tmp_path, "d/3.json", '{"a":')
+    assert "'d/3.json'" in refusal(tmp_path, "d")
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def test_parquet_keeps_names_types_and_values(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            'q"uoted': [1],
+            "decimal": pa.array([Decimal("0.10")], pa.decimal128(38, 2)),
+            "nested": [{"x": 1, "y": [{"z": "t"}]}],
+            "list": [[1, 2]],
+            "nothing": pa.nulls(1),
+        }
+    )
+    put(tmp_path, "t.parquet", parquet_bytes(tmp_path, table))
+
+    snapshot = builder(tmp_path).build(declare(tmp_path, "t.parquet"), None, deadline())
+
+    assert rows(tmp_path, snapshot) == [(1, Decimal("0.10"), {"x": 1, "y": [{"z": "t"}]}, [1, 2], None)]
+    assert snapshot.columns == (
+        Column(name='q"uoted', type="BIGINT"),
+        Column(name="decimal", type="DECIMAL(38,2)"),
+        Column(name="nested", type="STRUCT(x BIGINT, y STRUCT(z VARCHAR)[])"),
+        Column(name="list", type="BIGINT[]"),
+        Column(name="nothing", type="INTEGER"),
+    )
+
+
+def test_parquet_files_of_a_directory_get_the_widest_type(tmp_path: Path) -> None:
+    put(tmp_path, "d/1.parquet", parquet_bytes(tmp_path, pa.table({"a": [1], "b": [1]})))
+    put(tmp_path, "d/2.parquet", parquet_bytes(tmp_path, pa.table({"b": [2], "a": [1.5]})))
+
+    assert load(tmp_path, "d") == [(1.0, 1), (1.5, 2)]
+
+
+def test_parquet_is_refused(tmp_path: Path) -> None:
+    good = parquet_bytes(tmp_path, pa.table({"a": list(range(1000))}))
+    footer = bytearray(good)
+    footer_length = int.from_bytes(good[-8:-4], "little")
+    footer[-8 - footer_length : -8] = b"\xff" * footer_length
+    cases = {
+        "half": (good[: len(good) // 2], "it is not a Parquet file, or it was cut short"),
+        "magic": (good[:-4] + b"PARX", "it is not a Parquet file, or it was cut short"),
+        "tiny": (b"PAR1", "it is not a Parquet file, or it was cut short"),
+        "random": (random.Random(1).randbytes(5000), "it is not a Parquet file, or it was cut short"),
+        "text": (b"a,b\n1,2\n" * 10, "it is not a Parquet file, or it was cut short"),
+        "footer": (bytes(footer), "the engine cannot read it as Parquet"),
+        "none": (parquet_bytes(tmp_path, pa.table({})), "it has no columns"),
+        "twice": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "a"])), "has the column 'a' twice"),
+        "case": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "A"])), "alike but for case"),
+        "wide": (
+            parquet_bytes(tmp_path, pa.table({"a": pa.array([1], pa.decimal256(60, 2))})),
+            "the column 'a' has decimals of 60 digits; the engine keeps at most 38 exactly",
+        ),
+    }
+    for name, (content, said) in cases.items():
+        put(tmp_path, f"{name}.parquet", content)
+        assert said in refusal(tmp_path, f"{name}.parquet"), name
+
+
+def test_parquet_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    put(tmp_path, "d/1.parquet", parquet_bytes(tmp_path, pa.table({"a": [1]})))
+    put(tmp_path, "d/2.parquet", parquet_bytes(tmp_path, pa.table({"a": [1], "b": [1]})))
+
+    assert "'d/2.parquet' has other columns than 'd/1.parquet': it adds 'b'." in refusal(tmp_path, "d")
+
+
+# --- gzip and the rest ------------------------------------------------------------------------------------------------
+
+
+def damaged(kind: str) -> bytes:
+    content = bytearray(gzip.compress(b"a,b\n" + b"1,2\n" * 20_000))
+    if kind == "checksum":
+        content[-6] ^= 1
+    elif kind == "length":
+        content[-1] ^= 1
+    elif kind == "body":
+        content[20] ^= 0xFF
+    elif kind == "trailing":
+        content += b"garbage"
+    elif kind == "not gzip":
+        return b"a,b\n1,2\n"
+    else:
+        del content[-30:]
+    return bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["checksum", "length", "body", "trailing", "not gzip", "cut"])
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.json.gz"])
+def test_r06_damaged_gzip_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    put(tmp_path, name, damaged(kind))
+
+    assert f"'{name}' is damaged" in refusal(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.json.gz"])
+def test_gzip_of_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    put(tmp_path, name, gzip.compress(b""))
+
+    assert "has no data in it" in refusal(tmp_path, name)
+
+
+def test_gzip_of_several_members_is_read_whole(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv.gz", gzip.compress(b"a\n1\n") + gzip.compress(b"2\n"))
+
+    assert load(tmp_path, "t.csv.gz") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.json", "t.csv.gz", "t.json.gz"])
+@pytest.mark.parametrize("seed", range(5))
+def test_r06_random_bytes_are_refused(tmp_path: Path, name: str, seed: int) -> None:
+    put(tmp_path, name, random.Random(seed).randbytes(2000))
+
+    assert f"'{name}'" in refusal(tmp_path, name)
+
+
+def test_a_file_that_ends_in_much_white_space_is_looked_through(tmp_path: Path) -> None:
+    put(tmp_path, "t.json", '[{"a":1}]' + " " * 3_000_000)
+    put(tmp_path, "blank.json", " " * 3_000_000)
+
+    assert load(tmp_path, "t.json") == [(1,)]
+    for path in (tmp_path / "state/snapshots").iterdir():
+        path.unlink()
+    assert "has no data in it" in refusal(tmp_path, "blank.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        pytest.param("d/1.csv", "d/1.csv", id="one file"),
+        pytest.param("d", "d", id="several files, none of them named"),
+    ],
+)
+@pytest.mark.parametrize("message", ["Some Error: secret /etc/passwd", "Error when sniffing file: secret"])
+def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_file(
+    tmp_path: Path, text: str, name: str, message: str
+) -> None:
+    put(tmp_path, "d/1.csv", "a\nsecret\n")
+    put(tmp_path, "d/2.csv", "a\nsecret\n")
+
+    with duckdb.connect() as connection, source_of(declare(tmp_path, text)).open(new_load(tmp_path)) as scan:
+        scan.bind(connection)
+        sentence = str(scan.explain(connection, duckdb.Error(message)))
+
+    assert sentence == f"'{name}': the engine cannot read it as CSV."
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param('IO Error: Cannot open file "{}": Gone', "Cannot open the file: Gone", id="file"),
+        pytest.param("IO Error: Failed to read the file '{}'.", "Failed to read the file", id="the file"),
+        pytest.param('Invalid Input Error: "{}" ends early', "the file ends early", id="path"),
+    ],
+)
+def test_a_message_about_a_parquet_file_stays_a_sentence_without_its_path(
+    tmp_path: Path, message: str, said: str
+) -> None:
+    put_parquet(tmp_path, "t.parquet", n=[1])
+
+    with duckdb.connect() as connection, source_of(declare(tmp_path, "t.parquet")).open(new_load(tmp_path)) as scan:
+        sentence = str(scan.explain(connection, duckdb.Error(message.format(*scan.paths))))
+
+    assert sentence == f"'t.parquet': the engine cannot read it as Parquet: {said}."
+
+
+def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", "a,b\n1,2\n")
+
+    with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(new_load(tmp_path)) as scan:
+        scan.bind(connection)
+        scan.accept(connection, ["B", "a"])
+        with pytest.raises(SourceError, match=r"^'t\.csv': its columns cannot be told from its first line\.$"):
+            scan.accept(connection, ["a", "column1"])
+
+
+def test_a_large_gzipped_file_is_read_whole(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv.gz", gzip.compress(b"a\n" + b"123456789\n" * 400_000, 1))
+
+    assert len(load(tmp_path, "t.csv.gz")) == 400_000
+
+
+@pytest.mark.parametrize(
+    ("head", "record"),
+    [
+        (b"a,b\n1", b"a,b"),
+        (b"a,b\r\n1", b"a,b"),
+        (b'"a\nb",c\n1', b'"a\nb",c'),
+        (b"a", b"a"),
+        (b"", b""),
+        (b'"a', None),
+    ],
+)
+def test_the_first_record_ends_outside_quotes(head: bytes, record: bytes | None) -> None:
+    assert _first_record(head) == record

@@ -1,0 +1,575 @@
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trustme
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.refresh.loader import LoaderProcess
+from datasources.refresh.service import DatasetService
+from datasources.sources.registry import source_of
+from tests.datasources.sources.declaring import built, configured, declared, has_changed, loaded, refused, version_of
+from tests.datasources.sources.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
+from tests.datasources.support import (
+    builder,
+    connections_to,
+    deadline,
+    files_below,
+    new_load,
+    open_below,
+    rows,
+    wait_for,
+)
+
+CSV = b"a,b\n1,x\n"
+ROWS = [(1, "x")]
+TOKEN = "canary-3bZ"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[WebServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def web(running: WebServer) -> WebServer:
+    running.files, running.requests, running.targets = {"/a.csv": File(CSV)}, [], []
+    running.clients = []
+    return running
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """Set at the end of the test: what holds connections open lets them go."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+def parquet(table: pa.Table | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table or pa.table({"a": [1], "b": ["x"]}), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "params"),
+    [
+        pytest.param("/d/a.parquet", File(parquet()), {}, id="by name"),
+        pytest.param("/a.csv.gz", File(gzip.compress(CSV)), {}, id="gzipped by name"),
+        pytest.param("/A%2eCSV", File(CSV), {}, id="escaped name in capitals"),
+        pytest.param("/", File(CSV, headers={"Content-Type": "Text/CSV; charset=utf-8"}), {}, id="by media type"),
+        pytest.param("/j", File(b'{"a":1,"b":"x"}', headers={"Content-Type": "application/x-ndjson"}), {}, id="ndjson"),
+        pytest.param("/t", File(CSV), {"file_format": "csv"}, id="by parameter"),
+        pytest.param("/a.json", File(CSV), {"file_format": "csv"}, id="the parameter before the name"),
+        pytest.param("/c.csv", File(CSV, chunk_bytes=3), {}, id="chunked"),
+        pytest.param("/e.csv", File(gzip.compress(CSV), headers={"Content-Encoding": "gzip"}), {}, id="encoded"),
+        pytest.param(
+            "/e.csv.gz", File(gzip.compress(CSV), headers={"Content-Encoding": "x-gzip"}), {}, id="named and encoded"
+        ),
+        pytest.param("/i.csv", File(CSV, headers={"Content-Encoding": "identity"}), {}, id="encoded as it is"),
+    ],
+)
+def test_a_file_is_read_as_what_it_is(
+    web: WebServer, tmp_path: Path, target: str, file: File, params: dict[str, str]
+) -> None:
+    web.files[target] = file
+
+    assert loaded(tmp_path, web.url + target, **params) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("written", "target"), [("/a b/ü'\".csv", "/a%20b/%C3%BC'%22.csv"), ("/a%20b.csv", "/a%20b.csv"), ("/@:*.csv",) * 2]
+)
+def test_names_are_escaped_as_urls_are(web: WebServer, tmp_path: Path, written: str, target: str) -> None:
+    web.files[target] = File(CSV)
+
+    assert loaded(tmp_path, web.url + written) == ROWS
+    assert web.targets == [target, target]
+
+
+def test_all_is_asked_over_one_connection_and_nothing_is_left(web: WebServer, tmp_path: Path) -> None:
+    assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
+
+    assert web.targets == ["/a.csv", "/a.csv"]
+    assert len(set(web.clients)) == 1
+    assert connections_to(web.port) == 0
+    assert open_below(tmp_path) == []
+    assert [name for name in files_below(tmp_path) if "refresh_tmp" in name] == []
+
+
+def test_a_redirect_within_the_server_is_followed(web: WebServer, tmp_path: Path) -> None:
+    web.files["/old.csv"] = File(b"moved", status=302, headers={"Location": f"{web.url}/a.csv#x"})
+    web.files["/older.csv"] = File(status=301, headers={"Location": "old.csv"})
+
+    assert loaded(tmp_path, f"{web.url}/older.csv") == ROWS
+    assert web.targets == ["/older.csv", "/old.csv", "/a.csv"] * 2
+
+
+def test_the_port_may_be_a_parameter(web: WebServer, tmp_path: Path) -> None:
+    assert loaded(tmp_path, "http://127.0.0.1/a.csv", http_port=str(web.port)) == ROWS
+    assert loaded(tmp_path, f"http://127.0.0.1:{web.port}/a.csv", http_port="1") == ROWS
+
+
+def test_a_query_is_sent_and_shown_nowhere(web: WebServer, tmp_path: Path) -> None:
+    web.files[f"/a.csv?token={TOKEN}&x=%20"] = File(CSV)
+
+    assert loaded(tmp_path, f"{web.url}/a.csv", http_query=f"token={TOKEN}&x= ") == ROWS
+    assert TOKEN not in refused(tmp_path, f"{web.url}/absent.csv", http_query=f"token={TOKEN}")
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "name", "value"),
+    [
+        ({"http_username": "u", "http_password": "p: w"}, "Authorization", "Basic dTpwOiB3"),
+        ({"http_username": "key"}, "Authorization", "Basic a2V5Og=="),
+        ({"http_username": "jürgen", "http_password": "ß€"}, "Authorization", "Basic asO8cmdlbjrDn+KCrA=="),
+        ({"http_bearer_token": TOKEN}, "Authorization", f"Bearer {TOKEN}"),
+        ({"http_headers": f"X-Token: {TOKEN}\nUser-Agent: mine\n"}, "X-Token", TOKEN),
+        ({"http_headers": "User-Agent:mine"}, "User-Agent", "mine"),
+    ],
+)
+def test_credentials_are_sent_with_each_request(
+    web: WebServer, tmp_path: Path, params: dict[str, str], name: str, value: str
+) -> None:
+    assert loaded(tmp_path, f"{web.url}/a.csv", **params) == ROWS
+    assert [request[name] for request in web.requests] == [value, value]
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code: int) -> None:
+    with serving() as other:
+        other.files["/a.csv"] = File(CSV)
+        elsewhere = f"http://127.0.0.1:{other.port}/a.csv?t={TOKEN}"
+        web.files["/a.csv"] = File(status=code, headers={"Location": elsewhere})
+
+        sentence = refused(tmp_path, f"{web.url}/a.csv", http_bearer_token=TOKEN)
+
+    assert sentence == (
+        f"'{web.url}/a.csv': the server sends to another one, http://127.0.0.1:{other.port}, which is not followed: "
+        "name that one in the YAML if it is to be trusted."
+    )
+    assert other.requests == []
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("/loop.csv", "the server sends from one address to the next without end"),
+        ("https://127.0.0.1:{port}/a.csv", "sends to another one"),
+        ("http://127.0.0.1/a.csv", "sends to another one, http://127.0.0.1, which"),
+        ("http://u:p@127.0.0.1:{port}/a.csv", "sends to an address that is not a URL"),
+        ("ftp://127.0.0.1/a.csv", "sends to an address that is not a URL"),
+        ("//[/a.csv", "sends to an address that is not a URL"),
+        ("/\xe4.csv", "sends to an address that is not a URL"),
+    ],
+)
+def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: str, said: str) -> None:
+    web.files["/loop.csv"] = File(status=302, headers={"Location": location.format(port=web.port)})
+
+    assert said in refused(tmp_path, f"{web.url}/loop.csv")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (File(status=401), "the server wants credentials, or others than these: see http_username"),
+        (File(status=403), "the server does not allow it (status 403)"),
+        (File(status=404), "it does not exist (status 404)"),
+        (File(status=429), "the server wants fewer requests (status 429)"),
+        (File(status=503), "the server failed (status 503)"),
+        (File(CSV, status=206), "the server does not answer with the file (status 206)"),
+        (File(status=304), "the server does not answer with the file (status 304)"),
+        (File(status=302), "the server does not answer with the file (status 302)"),
+        (File(b"<html>", headers={"Content-Type": "text/html"}), "the server answers with a web page"),
+        (File(b""), "is empty (0 bytes)"),
+        (File(b" \n"), "has no data in it"),
+        (File(CSV, headers={"Content-Encoding": "br"}), "the server compresses it in a way other than gzip"),
+        (File(CSV, headers={"Content-Encoding": "gzip"}), "is damaged"),
+        (File(b"a,b\n1\n"), "line 2: it has more or fewer fields than the header"),
+    ],
+)
+def test_what_is_no_file_is_refused(web: WebServer, tmp_path: Path, file: File, said: str) -> None:
+    web.files["/a.csv"] = file
+
+    sentence = refused(tmp_path, f"{web.url}/a.csv", http_username="u", http_password=TOKEN)
+
+    assert sentence.startswith(f"'{web.url}/a.csv'")
+    assert said in sentence
+    assert TOKEN not in sentence
+
+
+def test_a_file_of_no_known_format_is_refused(web: WebServer, tmp_path: Path) -> None:
+    web.files["/a"] = File(CSV, headers={"Content-Type": "application/octet-stream"})
+    web.files["/a.parquet"] = File(gzip.compress(parquet()), headers={"Content-Encoding": "gzip"})
+
+    assert "cannot be told from its name or its media type: set params.file_format" in refused(tmp_path, f"{web.url}/a")
+    assert "is compressed twice" in refused(tmp_path, f"{web.url}/a.parquet")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "parts"),
+    [
+        pytest.param("before everything had arrived", (HEAD, b"Content-Length: 9\r\n\r\n", CSV), id="cut"),
+        pytest.param(
+            "before everything had arrived", (HEAD, b"Transfer-Encoding: chunked\r\n\r\n8\r\n", CSV), id="cut chunks"
+        ),
+        pytest.param("neither the length of the file nor a chunked one", (HEAD, b"\r\n", CSV), id="no length"),
+        pytest.param("before everything had arrived", (), id="no answer"),
+        pytest.param("before everything had arrived", (b"220 ready\r\n",), id="not HTTP"),
+        pytest.param("before everything had arrived", (HEAD, b"X: ", b"x" * 200_000), id="endless header"),
+    ],
+)
+def test_an_answer_that_is_cut_short_is_refused(
+    web: WebServer, tmp_path: Path, said: str, parts: tuple[bytes, ...]
+) -> None:
+    web.files["/a.csv"] = File(take_over=saying(*parts))
+
+    assert said in refused(tmp_path, f"{web.url}/a.csv")
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, 1000])
+def test_more_bytes_than_allowed_are_refused(web: WebServer, tmp_path: Path, chunk_bytes: int) -> None:
+    web.files["/a.csv"] = File(b"a\n" + b"1\n" * 10_000, chunk_bytes=chunk_bytes)
+    web.files["/b.csv"] = File(b"a\n" + b"1\n" * 9 * 1024 * 1024, chunk_bytes=chunk_bytes * 1000)
+
+    limited = refused(tmp_path, f"{web.url}/a.csv", max_download_size="20000B")
+
+    assert limited == f"'{web.url}/a.csv' has more bytes than params.max_download_size allows."
+    assert "more bytes than query.temp_directory_limit allows" in refused(tmp_path, f"{web.url}/b.csv")
+    assert len(loaded(tmp_path, f"{web.url}/a.csv", max_download_size="20002B")) == 10_000
+
+
+def test_a_length_that_chunks_go_beyond_does_not_count(web: WebServer, tmp_path: Path) -> None:
+    body = b"a\n" + b"1\n" * 10_000
+    web.files["/a.csv"] = File(body, chunk_bytes=1000, headers={"Content-Length": "5"})
+
+    assert "more bytes than params.max_download_size" in refused(tmp_path, f"{web.url}/a.csv", max_download_size="9000")
+    assert len(loaded(tmp_path, f"{web.url}/a.csv")) == 10_000
+
+
+def test_a_disk_that_is_full_is_said(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    web.files["/a.csv"] = File(b"a\n" + b"1\n" * 500_000)
+    dataset = declared(tmp_path, f"{web.url}/a.csv", {})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+        with pytest.raises(SnapshotError, match="cannot be written to the state directory: File too large"):
+            built(tmp_path, dataset)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+
+    assert "the server cannot be reached (Connection refused)" in refused(tmp_path, f"http://127.0.0.1:{port}/a.csv")
+    assert "the name of the server cannot be resolved" in refused(tmp_path, "http://absent.invalid/a.csv")
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_server_ends_with_the_client_timeout(
+    web: WebServer, tmp_path: Path, released: threading.Event
+) -> None:
+    web.files["/a.csv"] = File(take_over=saying(HEAD, b"Content-Length: 9\r\n\r\na", until=released))
+
+    sentence = refused(tmp_path, f"{web.url}/a.csv", client_timeout="300ms")
+
+    assert sentence == f"'{web.url}/a.csv': the server was silent for 0.3 s, the client_timeout."
+
+
+def dripping(head: bytes, drop: bytes) -> Callable[[socket.socket], None]:
+    """Send a little all the time, for longer than any test."""
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(head)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            connection.sendall(drop)
+            time.sleep(0.02)
+
+    return drip
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(File(take_over=dripping(b"HTTP/1.1 200 OK\r\nX: ", b"x")), id="headers"),
+        pytest.param(File(take_over=dripping(HEAD + b"Content-Length: 99999\r\n\r\n", b"x")), id="body"),
+        pytest.param(File(take_over=dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n")), id="informational answers"),
+    ],
+)
+def test_a_server_that_sends_a_little_all_the_time_ends_with_the_deadline(
+    web: WebServer, tmp_path: Path, file: File
+) -> None:
+    web.files["/a.csv"] = file
+    began = time.monotonic()
+
+    with pytest.raises(SnapshotError, match=r"stopped after 0\.5 s, the refresh_timeout"):
+        built(tmp_path, declared(tmp_path, f"{web.url}/a.csv", {}), deadline(0.5))
+
+    assert time.monotonic() - began < 30
+
+
+def test_fifty_servers_that_never_answer_leave_nothing(tmp_path: Path, released: threading.Event) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
+        dataset = declared(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}/a.csv", {})
+        descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208
+
+        for _ in range(50):
+            with pytest.raises(SnapshotError, match="refresh_timeout"):
+                built(tmp_path, dataset, deadline(0.05))
+
+        assert len(os.listdir("/proc/self/fd")) <= descriptors  # noqa: PTH208
+        assert threading.active_count() <= threads
+        assert files_below(tmp_path) == []
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("knows_conditions", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param({"tag": "made"}, {"tag": "made"}, id="tag"),
+        pytest.param({"tag": 'W/"1"'}, {"tag": 'W/"2"'}, id="weak tag"),
+        pytest.param(
+            {"tag": None, "headers": {"Last-Modified": LONG_AGO}},
+            {"tag": None, "headers": {"Last-Modified": "Sat, 21 Nov 2026 11:59:59 GMT"}},
+            id="time",
+        ),
+    ],
+)
+def test_a_changed_file_is_told_from_an_unchanged_one(
+    web: WebServer,
+    tmp_path: Path,
+    first: dict[str, object],
+    second: dict[str, object],
+    knows_conditions: bool,
+) -> None:
+    web.files["/a.csv"] = File(CSV, knows_conditions=knows_conditions, **first)  # type: ignore[arg-type]
+    version = version_of(tmp_path, f"{web.url}/a.csv")
+    assert version is not None
+
+    assert not has_changed(tmp_path, version, f"{web.url}/a.csv")
+    web.files["/a.csv"] = File(b"a\n2\n", knows_conditions=knows_conditions, **second)  # type: ignore[arg-type]
+    assert has_changed(tmp_path, version, f"{web.url}/a.csv")
+    web.files["/a.csv"] = File(CSV, tag=None)
+    assert has_changed(tmp_path, version, f"{web.url}/a.csv")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Last-Modified": NOW},
+        {"Last-Modified": "soon"},
+        {"Last-Modified": f"Fri, {'9' * 20} Nov 2026 12:00:00 GMT"},
+        {"Last-Modified": f"Fri, 20 Nov 2026 12:00:00 +{'9' * 20}"},
+        {"Last-Modified": "Fri, 20 Nov 2026 12:00:00 -0000"},
+        {"ETag": '"' + "x" * 1000 + '"'},
+    ],
+    ids=["none", "in this second", "no date", "no year", "no such zone", "no zone", "too long"],
+)
+def test_a_version_that_would_not_tell_every_change_is_none(
+    web: WebServer, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    web.files["/a.csv"] = File(CSV, tag=None, headers=headers)
+
+    assert version_of(tmp_path, f"{web.url}/a.csv") is None
+
+
+def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -> None:
+    version = version_of(tmp_path, f"{web.url}/a.csv")
+    web.files["/a.csv"] = File(status=500)
+
+    with pytest.raises(SourceError, match=r"the server failed \(status 500\)"):
+        has_changed(tmp_path, str(version), f"{web.url}/a.csv")
+
+
+def test_r09_a_file_that_changes_while_it_is_sent_is_refused(web: WebServer, tmp_path: Path) -> None:
+    def overwrite() -> None:
+        web.files["/a.csv"] = File(b"a,b\n2,y\n")
+
+    web.files["/a.csv"] = File(CSV, after=overwrite)
+
+    assert refused(tmp_path, f"{web.url}/a.csv") == (
+        f"'{web.url}/a.csv' changed while it was read; the next refresh reads it again."
+    )
+    assert loaded(tmp_path, f"{web.url}/a.csv") == [(2, "y")]
+
+
+def test_an_answer_that_is_made_anew_each_time_is_read(web: WebServer, tmp_path: Path) -> None:
+    def change() -> None:
+        web.files["/a.csv"] = File(CSV, tag='W/"2"')
+
+    web.files["/a.csv"] = File(CSV, tag='W/"1"', after=change)
+
+    assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
+
+
+# --- TLS and proxies --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def secure(authority: trustme.CA) -> Iterator[WebServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    with serving(context) as server:
+        server.files["/a.csv"] = File(CSV)
+        yield server
+
+
+@pytest.fixture
+def root(authority: trustme.CA, tmp_path: Path) -> str:
+    """The file of the root that is to be trusted, beside the YAML."""
+    authority.cert_pem.write_to_path(tmp_path / "root.pem")
+    return "root.pem"
+
+
+def test_https_is_read_when_the_certificate_is_trusted(secure: WebServer, tmp_path: Path, root: str) -> None:
+    source = f"https://localhost:{secure.port}/a.csv"
+
+    assert loaded(tmp_path, source, http_tls_root_certificate_file=root) == ROWS
+    assert "the certificate of the server is not trusted (unable to get local issuer" in refused(tmp_path, source)
+
+
+def test_a_certificate_of_another_name_is_refused(secure: WebServer, tmp_path: Path, root: str) -> None:
+    sentence = refused(tmp_path, f"https://127.0.0.1:{secure.port}/a.csv", http_tls_root_certificate_file=root)
+
+    assert "the certificate of the server is not trusted (IP address mismatch" in sentence
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file"), ("no certificate", "it is not a PEM certificate")]
+)
+def test_a_root_certificate_that_cannot_be_used_is_said(tmp_path: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "root.pem").write_text(content)
+
+    sentence = refused(tmp_path, "https://localhost/a.csv", http_tls_root_certificate_file="root.pem")
+
+    assert sentence.startswith(f"The file of root certificates cannot be used: {said}")
+
+
+def test_a_server_that_speaks_no_tls_is_refused(web: WebServer, tmp_path: Path) -> None:
+    assert "find no way to speak TLS" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
+
+
+def test_a_proxy_of_the_environment_is_used_but_for_loopback(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
+    web.files["http://data.example/a.csv"] = File(b"a\n7\n")
+
+    assert loaded(tmp_path, "http://data.example/a.csv") == [(7,)]
+    assert web.requests[0]["Proxy-Authorization"].startswith("Basic ")
+    assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
+    assert "Proxy-Authorization" not in web.requests[-1]
+    monkeypatch.setenv("no_proxy", ".example")
+    assert "cannot be resolved" in refused(tmp_path, "http://data.example/a.csv")
+
+
+def test_a_proxy_that_cannot_be_used_is_said_without_its_password(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
+    monkeypatch.setenv("http_proxy", f"socks5://user:{TOKEN}@127.0.0.1:1")
+
+    no_tunnel = refused(tmp_path, "https://data.example/a.csv")
+    no_url = refused(tmp_path, "http://data.example/a.csv")
+
+    assert "the proxy that the environment names does not let the connection through" in no_tunnel
+    assert no_url == "The proxy that the environment names cannot be used: give an http:// or https:// URL."
+    assert TOKEN not in no_tunnel + no_url
+
+
+# --- in its place -----------------------------------------------------------------------------------------------------
+
+
+def test_a_large_file_is_brought_by_the_loader_s_process_in_bounded_memory(web: WebServer, tmp_path: Path) -> None:
+    table = pa.table({"a": range(1_000_000), "b": [index % 7 for index in range(1_000_000)]})
+    web.files["/a.parquet"] = File(parquet(table))
+    dataset = declared(tmp_path, f"{web.url}/a.parquet", {})
+    process = LoaderProcess(builder(tmp_path, memory_mib=64))
+    try:
+        snapshot = process.build(dataset, None, deadline())
+    finally:
+        process.close()
+
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a), sum(b) FROM d") == [(1_000_000, 499999500000, 2999997)]
+
+
+def test_a_service_refreshes_through_an_outage(web: WebServer, tmp_path: Path) -> None:
+    config = configured(
+        tmp_path,
+        f"{web.url}/a.csv",
+        {"http_bearer_token": TOKEN, "client_timeout": "5s"},
+        refresh_check_interval="100ms",
+    )
+    service = DatasetService(config, exclusive=True)
+    service.start()
+
+    def rows_served(expected: int) -> Callable[[], bool]:
+        return lambda: service.datasets()[0].rows == expected
+
+    try:
+        wait_for(rows_served(1), "the first load")
+        web.files["/a.csv"] = File(b"a,b\n1,x\n2,y\n")
+        wait_for(rows_served(2), "the changed file")
+        web.files["/a.csv"] = File(status=503)
+        failed = wait_for(lambda: [run for run in service.history("d") if run.status == "failed"][2:], "three failures")
+        state = service.datasets()[0]
+        assert (state.rows, state.status) == (2, "Error")
+        assert state.error == f"'{web.url}/a.csv': the server failed (status 503)."
+        assert failed[0].error == state.error
+        web.files["/a.csv"] = File(b"a,b\n1,x\n2,y\n3,z\n")
+        wait_for(rows_served(3), "the source to be back")
+        wait_for(lambda: service.datasets()[0].error is None, "the error to be gone")
+    finally:
+        service.stop(30)
+
+
+def test_what_the_scan_says_of_itself(web: WebServer, tmp_path: Path) -> None:
+    with source_of(declared(tmp_path, f"{web.url}/a.csv", {})).open(new_load(tmp_path)) as scan:
+        (path,) = scan.paths
+        scan.confirm()
+
+        assert Path(path).read_bytes() == CSV
+        assert not scan.is_read_once
+        assert list((tmp_path / "scratch").iterdir()) == []

@@ -1,0 +1,475 @@
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
+
+from datasources.errors import SourceError
+from datasources.refresh.loader import LoaderProcess
+from datasources.sources.source import Bound, Wanted
+from runtimeconf.model import DatasetConfig
+from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, deletes, place, rewrite
+from tests.datasources.sources.lakes import has_changed, load, outlive, refusal, scan, table, version
+from tests.datasources.sources.test_files import make_fifo
+from tests.datasources.support import builder, deadline, rows
+
+OUTSIDE = "name a file outside of the table"
+MIB = 1024 * 1024
+
+
+def iceberg(directory: Path, text: str = "wh/ns/t", **more: Any) -> DatasetConfig:
+    return table(directory, f"iceberg:{text}", **more)
+
+
+def catalogued(directory: Path, name: str = "ns.t", **more: str) -> DatasetConfig:
+    params = {"iceberg_catalog": str(directory / "catalog.db"), "iceberg_table": name}
+    return iceberg(directory, "wh", **params | more)
+
+
+def write(directory: Path, name: str = "t", **columns: Any) -> Table:
+    """Make a table of one snapshot."""
+    content = pa.table(columns)
+    made = SqliteCatalog(directory).make(name, content.schema)
+    made.append(content)
+    return made
+
+
+def numbers(made: Table, name: str, *values: int) -> str:
+    """Write a file of the column n, and return its path in the table."""
+    field = pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    (place(made) / "data").mkdir(exist_ok=True)
+    pq.write_table(pa.table([list(values)], schema=pa.schema([field])), place(made) / "data" / name)
+    return f"data/{name}"
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_snapshot_is_read_and_a_newer_one_is_noticed(tmp_path: Path) -> None:
+    made = write(tmp_path, n=[1, 2])
+    ways = [iceberg(tmp_path), catalogued(tmp_path)]
+    first = [version(tmp_path, way) for way in ways]
+    assert first[0] == first[1]
+    pinned = iceberg(tmp_path, f"wh/ns/t/metadata/{Path(made.metadata_location).name}")
+
+    made.append(pa.table({"n": [3]}))
+
+    for way in ways:
+        assert has_changed(tmp_path, way, first[0])
+        assert load(tmp_path, way, "FROM d ORDER BY n") == [(1,), (2,), (3,)]
+        assert not has_changed(tmp_path, way, version(tmp_path, way))
+    assert not has_changed(tmp_path, pinned, first[0])
+    assert load(tmp_path, pinned, "FROM d ORDER BY n") == [(1,), (2,)]
+
+
+def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path) -> None:
+    made = write(tmp_path, n=[1, 2, 3])
+    made.delete("n = 2")
+
+    assert load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n") == [(1,), (3,)]
+
+    made.overwrite(pa.table({"n": [9]}))
+
+    assert load(tmp_path, iceberg(tmp_path)) == [(9,)]
+
+
+def test_an_empty_table_keeps_its_columns_and_one_made_anew_is_another(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path)
+    made = catalog.make("t", pa.schema([("n", pa.int32()), ("s", pa.string())]))
+
+    snapshot = builder(tmp_path).build(iceberg(tmp_path), None, deadline())
+
+    assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
+    assert snapshot.rows == 0
+    first = version(tmp_path, iceberg(tmp_path))
+    shutil.rmtree(place(made))
+    with pytest.raises(SourceError, match=r"^'wh/ns/t' does not exist\.$"):
+        has_changed(tmp_path, iceberg(tmp_path), first)
+    catalog.execute("DELETE FROM iceberg_tables")
+    catalog.make("t", pa.schema([("n", pa.int32()), ("s", pa.string())]))
+    assert has_changed(tmp_path, iceberg(tmp_path), first)
+
+
+def test_a_table_that_was_moved_is_read(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+    (tmp_path / "wh/ns/t").rename(tmp_path / "an odd 'ü\" %20 name")
+
+    assert load(tmp_path, iceberg(tmp_path, "an odd 'ü\" %20 name")) == [(1,)]
+
+
+def test_metadata_that_are_packed_are_read(tmp_path: Path) -> None:
+    made = write(tmp_path, n=[1])
+    newest = Path(made.metadata_location.removeprefix("file://"))
+    newest.with_name("v7.gz.metadata.json").write_bytes(gzip.compress(newest.read_bytes()))
+
+    assert load(tmp_path, iceberg(tmp_path)) == [(1,)]
+
+    newest.with_name("v8.gz.metadata.json").write_bytes(gzip.compress(b" " * 65 * MIB))
+    assert "'metadata/v8.gz.metadata.json' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+
+
+def test_of_two_files_of_one_version_only_the_catalog_knows_which_counts(tmp_path: Path) -> None:
+    made = write(tmp_path, n=[1])
+    newest = Path(made.metadata_location.removeprefix("file://"))
+    newest.with_name(f"{newest.name[:5]}-lost.metadata.json").write_text("{}")
+
+    assert "has 2 metadata files of version 1" in refusal(tmp_path, iceberg(tmp_path))
+    assert load(tmp_path, catalogued(tmp_path)) == [(1,)]
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
+    moment = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
+    number = uuid.UUID(int=2**127 + 5)
+    write(
+        tmp_path,
+        i=pa.array([-(2**31), None], pa.int32()),
+        l=pa.array([2**63 - 1, None]),
+        f=pa.array([0.5, None], pa.float32()),
+        d=pa.array([float("inf"), None]),
+        de=pa.array([Decimal("12345678901234567890123456789012345.678"), None], pa.decimal128(38, 3)),
+        bo=pa.array([True, None]),
+        s=pa.array(["ü'\"\n", None]),
+        bi=pa.array([b"\x00\xff", None]),
+        fi=pa.array([b"abcd", None], pa.binary(4)),
+        u=pa.array([number.bytes, None], pa.uuid()),
+        da=pa.array([date(1, 1, 1), None]),
+        ti=pa.array([time(23, 59, 59, 1), None], pa.time64("us")),
+        ts=pa.array([moment, None], pa.timestamp("us", "UTC")),
+        nt=pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us")),
+        li=pa.array([[1, None], None], pa.list_(pa.int64())),
+        st=pa.array([{"A b": 1, "c": [None]}, None], pa.struct({"A b": pa.int32(), "c": pa.list_(pa.string())})),
+        ma=pa.array([[("k", {"x": 1})], []], pa.map_(pa.string(), pa.struct({"x": pa.int32()}))),
+    )
+
+    snapshot = builder(tmp_path).build(iceberg(tmp_path), None, deadline())
+
+    types = "INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB BLOB UUID DATE TIME"
+    assert [column.type for column in snapshot.columns] == [
+        *types.split(),
+        "TIMESTAMP WITH TIME ZONE",
+        "TIMESTAMP",
+        "BIGINT[]",
+        'STRUCT("A b" INTEGER, c VARCHAR[])',
+        "MAP(VARCHAR, STRUCT(x INTEGER))",
+    ]
+    first, second = rows(tmp_path, snapshot, "SELECT * REPLACE (ts::TIMESTAMP AS ts) FROM d ORDER BY l NULLS LAST")
+    naive = moment.replace(tzinfo=None)
+    assert second == (*(None,) * 16, {})
+    assert first[:4] == (-(2**31), 2**63 - 1, 0.5, float("inf"))
+    assert first[4:9] == (Decimal("12345678901234567890123456789012345.678"), True, "ü'\"\n", b"\x00\xff", b"abcd")
+    assert first[9:14] == (number, date(1, 1, 1), time(23, 59, 59, 1), naive, naive)
+    assert first[14:] == ([1, None], {"A b": 1, "c": [None]}, {"k": {"x": 1}})
+
+
+def test_a_schema_that_changed_holds_for_older_files(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path)
+    made = catalog.make(
+        "t", Schema(NestedField(1, "a", IntegerType(), required=False), NestedField(2, "b", StringType()))
+    )
+    made.append(pa.table({"a": pa.array([1], pa.int32()), "b": ["old"]}))
+    with made.update_schema() as update:
+        update.update_column("a", LongType())
+        update.delete_column("b")
+    with made.update_schema() as update:
+        update.rename_column("a", "With Space")
+    with made.update_schema() as update:
+        update.add_column("b", LongType())
+    first = version(tmp_path, iceberg(tmp_path))
+    made.append(pa.table({"With Space": [2**40], "b": [7]}))
+
+    assert load(tmp_path, iceberg(tmp_path), 'FROM d ORDER BY "With Space"') == [(1, None), (2**40, 7)]
+    with made.update_schema() as update:
+        update.add_column("c", StringType())
+    assert has_changed(tmp_path, iceberg(tmp_path), first)
+
+
+def test_a_partitioned_table_is_read(tmp_path: Path) -> None:
+    content = pa.table({"n": [1, 2, 3], "p": ["a/b c%", "ü=&", None], "d": [date(2024, 1, 1), None, date(1, 1, 1)]})
+    spec = PartitionSpec(
+        PartitionField(2, 1000, IdentityTransform(), "p"),
+        PartitionField(3, 1001, IdentityTransform(), "d"),
+    )
+    fields = (NestedField(1, "n", LongType()), NestedField(2, "p", StringType()))
+    schema = Schema(*fields, NestedField(3, "d", DateType()))
+    made = SqliteCatalog(tmp_path).make("t", schema, spec)
+    made.append(content)
+
+    found = load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n")
+
+    assert found == [(1, "a/b c%", date(2024, 1, 1)), (2, "ü=&", None), (3, None, date(1, 1, 1))]
+
+
+def test_files_that_were_added_as_they_were_are_read(tmp_path: Path) -> None:
+    spec = PartitionSpec(
+        PartitionField(1, 1000, BucketTransform(4), "n_bucket"), PartitionField(2, 1001, IdentityTransform(), "p")
+    )
+    schema = Schema(NestedField(1, "n", LongType()), NestedField(2, "p", StringType()))
+    mapping = [{"field-id": 1, "names": ["n", "number"]}, {"field-id": 2, "names": ["p"]}]
+    options = {"schema.name-mapping.default": json.dumps(mapping)}
+    made = SqliteCatalog(tmp_path).make("t", schema, spec, **options)
+    (place(made) / "p=x").mkdir()
+    pq.write_table(pa.table({"number": [1, 2]}), place(made) / "p=x/a.parquet")
+    commit(made, data_file(made, "p=x/a.parquet", 2, partition=Record(3, "x")))
+
+    assert load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n") == [(1, "x"), (2, "x")]
+
+    rewrite(made, lambda content: content["properties"].clear())
+    assert "its columns have no ids" in refusal(tmp_path, iceberg(tmp_path))
+
+
+# --- deleted rows -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_deleted_by_position_are_left_out(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    first = data_file(made, numbers(made, "a.parquet", *range(40_000)), 40_000)
+    commit(made, first, data_file(made, numbers(made, "b.parquet", -1), 1))
+    commit(made, deletes(made, "x.parquet", first.file_path, [0, 7, 20_000]), content=ManifestContent.DELETES)
+    commit(made, deletes(made, "y.parquet", first.file_path, [7, 39_999]), content=ManifestContent.DELETES)
+
+    found = load(tmp_path, iceberg(tmp_path), "SELECT count(*), sum(n) FROM d")
+
+    assert found == [(39_997, sum(range(40_000)) - 60_006 - 1)]
+
+
+def test_deletes_do_not_hold_for_files_that_came_later(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
+    commit(made, deletes(made, "x.parquet", added.file_path, [0]), content=ManifestContent.DELETES)
+    commit(made, added)
+
+    assert load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n") == [(1,), (2,)]
+
+
+def test_a_position_that_a_file_does_not_have_is_refused(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
+    commit(made, added)
+    commit(made, deletes(made, "x.parquet", added.file_path, [2**62]), content=ManifestContent.DELETES)
+
+    assert refusal(tmp_path, iceberg(tmp_path)) == (
+        "'x.parquet' of 'wh/ns/t' is damaged, or not as the specification has it."
+    )
+
+
+def test_a_path_of_deleted_rows_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
+    commit(made, added)
+    commit(made, deletes(made, "x.parquet", added.file_path, [0]), content=ManifestContent.DELETES)
+    whole = (place(made) / "x.parquet").read_bytes()
+    (place(made) / "x.parquet").write_bytes(whole.replace(b"a.parquet", b"\xff.parquet"))
+
+    assert "'x.parquet' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+
+
+# --- what is not read rather than read wrongly ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ({"content": DataFileContent.EQUALITY_DELETES}, "rows that are deleted by their values (equality deletes)"),
+        ({"file_format": FileFormat.ORC}, "files of the format ORC"),
+        ({"file_format": FileFormat.PUFFIN, "content": DataFileContent.POSITION_DELETES}, "files of the format PUFFIN"),
+        ({"key_metadata": b"x"}, "encrypted files"),
+    ],
+)
+def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, file: dict[str, Any], said: str) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    commit(made, data_file(made, numbers(made, "a.parquet", 1), 1, **file))
+
+    assert refusal(tmp_path, iceberg(tmp_path)) == f"'wh/ns/t' needs what this reader does not support: {said}."
+
+
+@pytest.mark.parametrize("content", [ManifestContent.DATA, ManifestContent.DELETES])
+def test_deleted_rows_are_not_taken_for_rows_nor_rows_for_deleted_ones(
+    tmp_path: Path, content: ManifestContent
+) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    kind = DataFileContent.POSITION_DELETES if content == ManifestContent.DATA else DataFileContent.DATA
+    manifest = commit(made, data_file(made, numbers(made, "a.parquet", 1), 1, content=kind), content=content)
+
+    assert f"'metadata/{manifest.name}' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+
+
+def test_a_format_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    rewrite(write(tmp_path, n=[1]), lambda content: content.update({"format-version": 3}))
+
+    assert refusal(tmp_path, iceberg(tmp_path)) == (
+        "'wh/ns/t' needs what this reader does not support: version 3 of the format."
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "file:///etc/passwd",
+        "/etc/passwd",
+        "TABLE/../u/a.parquet",
+        "TABLE/x/../../u/a.parquet",
+        "TABLE2/a.parquet",
+        "http://169.254.169.254/a.parquet",
+        "s3://other/a.parquet",
+    ],
+)
+def test_a_path_that_leads_out_of_the_table_is_refused(tmp_path: Path, path: str) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    path = path.replace("TABLE", made.location())
+    commit(made, data_file(made, path, 1))
+
+    assert OUTSIDE in refusal(tmp_path, iceberg(tmp_path))
+
+
+def test_a_manifest_outside_of_the_table_is_refused(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    commit(made, data_file(made, "data/a.parquet", 1), named="file:///etc/passwd")
+    assert OUTSIDE in refusal(tmp_path, iceberg(tmp_path))
+
+    rewrite(made, lambda content: content["snapshots"][0].update({"manifest-list": "/dev/zero"}))
+    assert OUTSIDE in refusal(tmp_path, iceberg(tmp_path))
+
+
+def test_links_pipes_and_missing_files_are_refused(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    commit(made, data_file(made, "data/a.parquet", 1))
+    dataset = iceberg(tmp_path)
+    assert refusal(tmp_path, dataset) == "'data/a.parquet' of 'wh/ns/t' cannot be read: it does not exist."
+
+    numbers(made, "a.parquet", 1)
+    (place(made) / "data").rename(tmp_path / "away")
+    (place(made) / "data").symlink_to(tmp_path / "away")
+    assert "is a link that leads out of the table" in refusal(tmp_path, dataset)
+    (place(made) / "data").unlink()
+
+    (place(made) / "data").mkdir()
+    make_fifo(place(made) / "data/a.parquet")
+    assert refusal(tmp_path, dataset) == "'data/a.parquet' of 'wh/ns/t' is not a regular file."
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut": lambda content: content[:-20],
+    "half": lambda content: content[: len(content) // 2],
+    "more": lambda content: content + b"\x00",
+    "text": lambda _: b"{nope",
+    "list": lambda _: b"[1]",
+    "deep": lambda _: b"[" * 100_000,
+    "version": lambda _: b'{"format-version": 2}',
+    "large": lambda content: content + b" " * 65 * MIB,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_metadata_and_manifests_are_refused(tmp_path: Path, kind: str) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    manifest = commit(made, data_file(made, numbers(made, "a.parquet", 1), 1))
+    newest = max((place(made) / "metadata").glob("*.metadata.json"))
+    (listed,) = (place(made) / "metadata").glob("list-*.avro")
+
+    for path in (manifest, listed, newest):
+        whole = path.read_bytes()
+        path.write_bytes(DAMAGE[kind](whole))
+        said = refusal(tmp_path, iceberg(tmp_path))
+        assert f"'metadata/{path.name}' of 'wh/ns/t' is " in said
+        assert ("is larger than 64 MiB" in said) == (kind == "large")
+        path.write_bytes(whole)
+
+
+def test_a_list_of_manifests_that_ends_before_its_first_is_refused(tmp_path: Path) -> None:
+    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    commit(made, data_file(made, numbers(made, "a.parquet", 1), 1))
+    (listed,) = (place(made) / "metadata").glob("list-*.avro")
+    whole = listed.read_bytes()
+    end = whole.index(whole[-16:]) + 16
+    assert end < len(whole)
+    listed.write_bytes(whole[:end])
+
+    assert "is damaged" in refusal(tmp_path, iceberg(tmp_path))
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("x")
+    (tmp_path / "u").mkdir()
+
+    assert refusal(tmp_path, iceberg(tmp_path, "t")) == "'t' is not a directory."
+    assert refusal(tmp_path, iceberg(tmp_path, "u")) == "'u' is not an Iceberg table: it has no metadata files."
+
+
+# --- in the process that loads ----------------------------------------------------------------------------------------
+
+
+def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
+    made = write(tmp_path, n=pa.array(range(100_000)), s=pa.array([f"a {n}" for n in range(100_000)]))
+    file = next((place(made) / "data").glob("*.parquet"))
+    gone = deletes(made, "x.parquet", f"{made.location()}/data/{file.name}", range(50_000, 100_000))
+    commit(made, gone, content=ManifestContent.DELETES)
+    process = LoaderProcess(builder(tmp_path))
+
+    try:
+        snapshot = process.build(iceberg(tmp_path), None, deadline())
+    finally:
+        process.close()
+
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), max(s) FROM d") == [(50_000, 1_249_975_000, "a 9999")]
+
+
+def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
+    made = write(tmp_path, n=[1])
+
+    outlive(tmp_path, catalogued(tmp_path), place(made), lambda: made.append(pa.table({"n": [2]})))
+
+
+# --- what a load wants ------------------------------------------------------------------------------------------------
+
+
+def test_only_wanted_columns_are_given(tmp_path: Path) -> None:
+    write(tmp_path, a=[1], B=["x"], c=[2.5])
+
+    assert scan(tmp_path, iceberg(tmp_path), Wanted(columns=frozenset({"b"}))) == (["B"], [("x",)])
+    assert scan(tmp_path, iceberg(tmp_path), Wanted(columns=frozenset())) == (["a"], [(1,)])
+
+
+def test_files_without_wanted_rows_are_not_opened(tmp_path: Path) -> None:
+    content: dict[str, Callable[[int], Any]] = {
+        "n": lambda index: [index * 10],
+        "d": lambda index: [date(2024, 3, 1 + index)],
+        "t": lambda index: pa.array([datetime(2024, 1, 1 + index, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+        "e": lambda index: pa.array([Decimal(index)], pa.decimal128(9, 2)),
+        "s": lambda _: ["x"],
+    }
+    made = write(tmp_path, **{name: values(0) for name, values in content.items()})
+    for index in (1, 2, 3):
+        made.append(pa.table({name: values(index) for name, values in content.items()}))
+    cases: list[tuple[set[int], Bound]] = [
+        ({2, 3}, Bound("N", ">=", 20)),
+        ({0, 1}, Bound("d", "<", date(2024, 3, 3))),
+        ({3}, Bound("t", ">", datetime(2024, 1, 3, 12, tzinfo=UTC))),
+        ({1}, Bound("e", "=", Decimal(1))),
+        ({0, 1, 2, 3}, Bound("s", "<", "a")),
+        ({0, 1, 2, 3}, Bound("absent", "=", 1)),
+    ]
+
+    for files, bound in cases:
+        wanted = Wanted(columns=frozenset({"n"}), bounds=(bound,))
+        assert scan(tmp_path, iceberg(tmp_path), wanted) == (["n"], [(index * 10,) for index in sorted(files)])

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.avro.codecs import KNOWN_CODECS
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+import datasources.sources.iceberg_avro  # noqa: F401 (it adds snappy to the codecs)
+from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, place
+from tests.datasources.sources.lakes import load, refusal
+from tests.datasources.sources.test_iceberg import iceberg, numbers
+
+
+def varint(value: int) -> bytes:
+    """Write a long as Avro does."""
+    value <<= 1
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def read_varint(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while content[at] > 0x7F:
+        value |= (content[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return (value | content[at] << shift) >> 1, at + 1
+
+
+def repacked(content: bytes, codec: str | None) -> bytes:
+    """Write an Avro file of one block that is not compressed once more, compressed with *codec*; None: unsaid."""
+    sync = content[-16:]
+    start = content.index(sync) + 16
+    records, at = read_varint(content, start)
+    size, at = read_varint(content, at)
+    block = content[at : at + size]
+    if packer := KNOWN_CODECS.get(codec):  # type: ignore[call-overload]  # a name of a codec that may be unknown
+        block, _ = packer.compress(block)
+    key = varint(len(b"avro.codec")) + b"avro.codec"
+    was = key + varint(4) + b"null"
+    head = content[:start]
+    assert was in head
+    if codec is None:
+        head = head.replace(was, varint(len(b"avro.other")) + b"avro.other" + varint(4) + b"null")
+    else:
+        head = head.replace(was, key + varint(len(codec)) + codec.encode())
+    return head + varint(records) + varint(len(block)) + block + sync
+
+
+def repack(directory: Path, codec: str | None) -> list[Path]:
+    """Make a table of one file, and write its list and its manifest once more; returns their paths."""
+    made = SqliteCatalog(directory).make("t", Schema(NestedField(1, "n", LongType())))
+    commit(made, data_file(made, numbers(made, "a.parquet", 1, 2), 2), codec="null")
+    files = list((place(made) / "metadata").glob("*.avro"))
+    assert len(files) == 2
+    for file in files:
+        file.write_bytes(repacked(file.read_bytes(), codec))
+    return files
+
+
+@pytest.mark.parametrize("codec", ["null", None, "deflate", "snappy", "zstandard", "bzip2"])
+def test_manifests_are_read_whatever_they_are_compressed_with(tmp_path: Path, codec: str | None) -> None:
+    repack(tmp_path, codec)
+
+    assert load(tmp_path, iceberg(tmp_path)) == [(1,), (2,)]
+
+
+def test_a_codec_that_is_not_known_is_named(tmp_path: Path) -> None:
+    repack(tmp_path, "xz")
+
+    said = refusal(tmp_path, iceberg(tmp_path))
+
+    assert said == "'wh/ns/t' needs what this reader does not support: Avro files that are compressed with xz."
+
+
+@pytest.mark.parametrize("damage", ["content", "size", "large"])
+def test_a_damaged_snappy_block_is_refused(tmp_path: Path, damage: str) -> None:
+    for file in repack(tmp_path, "snappy"):
+        whole = file.read_bytes()
+        packed = whole.index(whole[-16:]) + 16 + 3  # a varint of the records, and two bytes of the size
+        change = {"content": (packed + 20, b"\x00"), "size": (packed, b"\x01"), "large": (packed, b"\xff\xff\xff\xff")}
+        at, put = change[damage]
+        file.write_bytes(whole[:at] + put + whole[at + len(put) :])
+
+        assert f"'metadata/{file.name}' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+        file.write_bytes(whole)

@@ -1,0 +1,224 @@
+"""Tables in buckets, read from a server of S3."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.refresh.loader import LoaderProcess
+from datasources.sources.lake_s3 import S3Root
+from datasources.sources.s3_bucket import Bucket, StoredObject
+from runtimeconf.model import DatasetConfig
+from tests.datasources.sources.delta_tables import HandMade, field
+from tests.datasources.sources.iceberg_tables import SqliteCatalog
+from tests.datasources.sources.lakes import has_changed, load, refusal, silent_server, table, upload, version
+from tests.datasources.sources.moto_server import S3Server, s3_server
+from tests.datasources.sources.web_server import File, serving
+from tests.datasources.support import builder, connections_to, deadline, files_below
+
+OUTSIDE = "names a file outside of the table"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as started:
+        started.client().create_bucket(Bucket="lake")
+        yield started
+
+
+def delta(directory: Path, url: str, server: S3Server) -> DatasetConfig:
+    return table(directory, f"delta:{url}", **server.params)
+
+
+def write(directory: Path, **columns: object) -> None:
+    write_deltalake((directory / "t").as_uri(), pa.table(columns), mode="append", partition_by=["p"])
+
+
+def test_a_delta_table_is_read_and_a_newer_version_is_noticed(tmp_path: Path, server: S3Server) -> None:
+    write(tmp_path, n=[1, 2, 3], p=["a b", "ü%", None])
+    upload(server.client(), tmp_path / "t", "lake", "wh/t 1")
+    dataset = delta(tmp_path, "s3://lake/wh/t 1/", server)
+
+    assert load(tmp_path, dataset, "FROM d ORDER BY n") == [(1, "a b"), (2, "ü%"), (3, None)]
+    first = version(tmp_path, dataset)
+    assert not has_changed(tmp_path, dataset, first)
+
+    write(tmp_path, n=[4], p=["x"])
+    upload(server.client(), tmp_path / "t", "lake", "wh/t 1")
+
+    assert has_changed(tmp_path, dataset, first)
+    assert len(load(tmp_path, dataset)) == 4
+
+
+def test_an_iceberg_table_is_read_and_a_newer_snapshot_is_noticed(tmp_path: Path, server: S3Server) -> None:
+    content = pa.table({"n": [1, 2], "s": ["a", "ü"]})
+    catalog = SqliteCatalog(tmp_path)
+    made = catalog.make("t 1", content.schema)
+
+    def publish() -> None:
+        made.append(content)
+        upload(server.client(), catalog.warehouse, "lake", "ice")
+        here = f"file://{catalog.warehouse}"
+        there = catalog.execute("SELECT replace(metadata_location, ?, 's3a://lake/ice') FROM iceberg_tables", here)
+        copied.execute("DELETE FROM iceberg_tables")
+        copied.execute("INSERT INTO iceberg_tables VALUES ('default', 'ns', 't 1', ?, NULL, NULL)", *there[0])
+
+    (tmp_path / "copy").mkdir()
+    copied = SqliteCatalog(tmp_path / "copy")
+    publish()
+    named = {"iceberg_catalog": str(copied.file), "iceberg_table": "ns.t 1"}
+    ways = [
+        table(tmp_path, "iceberg:s3://lake/ice/ns/t 1", **server.params),
+        table(tmp_path, "iceberg:s3://lake/ice", **server.params, **named),
+    ]
+    for way in ways:
+        assert load(tmp_path, way, "FROM d ORDER BY n") == [(1, "a"), (2, "ü")]
+    first = version(tmp_path, ways[0])
+    assert not has_changed(tmp_path, ways[1], first)
+
+    publish()
+
+    for way in ways:
+        assert has_changed(tmp_path, way, first)
+        assert len(load(tmp_path, way)) == 4
+    assert "lies outside of 's3://lake/other'" in refusal(
+        tmp_path, table(tmp_path, "iceberg:s3://lake/other", **server.params, **named)
+    )
+    assert "is not an Iceberg table" in refusal(tmp_path, table(tmp_path, "iceberg:s3://lake/ice", **server.params))
+
+
+@pytest.mark.parametrize("path", ["file:///etc/passwd", "../u/a.parquet", "/u/a.parquet", "s3://lake/u/a.parquet"])
+def test_a_path_that_leads_out_of_a_delta_table_is_refused(tmp_path: Path, server: S3Server, path: str) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.put("a.parquet", pa.table({"n": [666]}))
+    made.commit(made.add(path))
+    upload(server.client(), made.directory, "lake", "hostile")
+    upload(server.client(), made.directory, "lake", "u")
+
+    assert OUTSIDE in refusal(tmp_path, delta(tmp_path, "s3://lake/hostile", server))
+
+
+def test_what_is_not_there_is_told(tmp_path: Path, server: S3Server) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.commit(made.add("a.parquet"))
+    upload(server.client(), made.directory, "lake", "gone")
+
+    assert refusal(tmp_path, delta(tmp_path, "s3://lake/nothing", server)) == (
+        "'s3://lake/nothing' is not a Delta table: it has no _delta_log."
+    )
+    assert "the bucket does not exist" in refusal(tmp_path, delta(tmp_path, "s3://no-such-bucket/t", server))
+    assert refusal(tmp_path, delta(tmp_path, "s3://lake/gone", server)) == (
+        "'a.parquet' of 's3://lake/gone' cannot be read: it does not exist."
+    )
+
+
+def test_whoever_has_no_right_is_told_so(tmp_path: Path, server: S3Server) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    upload(server.client(), made.directory, "lake", "private")
+    url = "delta:s3://lake/private"
+    endpoint = server.params["s3_endpoint"]
+
+    def said(**params: str) -> str:
+        return refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, **params))
+
+    key, secret = server.key, server.secret
+    assert "(status " in said()
+    assert "the server does not allow it" in said(s3_key=server.other_key, s3_secret=server.other_secret)
+    assert "s3_secret does not belong to s3_key" in said(s3_key=key, s3_secret="another-secret")
+    assert "s3_key is not known there" in said(s3_key="ANOTHERKEY", s3_secret=secret)
+    assert "the session token is not valid" in said(s3_key=key, s3_secret=secret, s3_session_token="a-token")
+
+
+def test_the_credentials_of_the_machine_are_used_where_the_author_says_so(
+    tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.put("a.parquet", pa.table({"n": [7]}))
+    made.commit(made.add("a.parquet"))
+    upload(server.client(), made.directory, "lake", "of-the-machine")
+    url, endpoint = "delta:s3://lake/of-the-machine", server.params["s3_endpoint"]
+
+    assert load(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, s3_auth="iam_role")) == [(7,)]
+    assert "(status " in refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint))
+
+
+def test_a_server_that_sends_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    keys = {"s3_key": "the-key", "s3_secret": "the-secret", "s3_session_token": "the-token"}
+    with serving() as elsewhere, serving() as web:
+        there = {"Location": f"{elsewhere.url}/internal"}
+        web.otherwise = File(status=307, headers=there)
+        for source in ("delta:s3://lake/t", "iceberg:s3://lake/t", "iceberg:s3://lake/t/metadata/v1.metadata.json"):
+            dataset = table(tmp_path, source, s3_endpoint=web.url, **keys)
+            with pytest.raises(SourceError, match=f"sends to another one, {elsewhere.url}, which is not followed"):
+                builder(tmp_path).build(dataset, None, deadline())
+
+        assert web.requests
+        assert not elsewhere.requests
+
+
+ONE = StoredObject("t/a", '"tag"')
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (File(b"bcd", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), ""),
+        (File(b"bcd", 206, tag='"tag"', headers={"Content-Range": "bytes 2-4/9"}), "another part"),
+        (File(b"bcd", 206, tag='"tag"'), "another part"),
+        (File(b"bc", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), "another part"),
+        (File(b"bcde", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), "another part"),
+        (File(b"bcd", 206, tag='"new"', headers={"Content-Range": "bytes 1-3/9"}), "changed while it was read"),
+        (File(b"", 412), "changed while it was read"),
+        (File(b"abcdefghi", 200, tag='"tag"'), "does not answer as S3 does"),
+        (File(b"", 416), "does not answer as S3 does"),
+    ],
+)
+def test_only_the_part_that_was_asked_for_is_taken(answer: File, said: str) -> None:
+    with serving() as web, Bucket("lake", {"s3_endpoint": web.url}, deadline()) as bucket:
+        web.files["/lake/t/a"] = answer
+        if said:
+            with pytest.raises(SourceError, match=said):
+                bucket.read(ONE, 1, 3)
+        else:
+            assert bucket.read(ONE, 1, 3) == b"bcd"
+            assert bucket.read(ONE, 1, 3) == b"bcd"
+            assert len(set(web.clients)) == 1
+        assert {(sent["Range"], sent["If-Match"]) for sent in web.requests} == {("bytes=1-3", '"tag"')}
+
+
+def test_a_file_that_is_replaced_while_it_is_read_ends_the_load(tmp_path: Path, server: S3Server) -> None:
+    client = server.client()
+    pq.write_table(pa.table({"n": list(range(1000))}), tmp_path / "a.parquet")
+    upload(client, tmp_path, "lake", "replaced")
+
+    with S3Root("s3://lake/replaced", server.params, deadline()) as root, root.open("a.parquet") as file:
+        opened = pq.ParquetFile(file, pre_buffer=False)
+        client.put_object(Bucket="lake", Key="replaced/a.parquet", Body=b"another")
+        with pytest.raises(SourceError, match="changed while it was read"):
+            opened.read(use_threads=False)
+
+
+def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path: Path) -> None:
+    keys = {"s3_key": "the-key", "s3_secret": "the-secret"}
+    down = table(tmp_path, "delta:s3://lake/t", s3_endpoint="http://127.0.0.1:1", **keys)
+    assert "the server cannot be reached" in refusal(tmp_path, down)
+    process = LoaderProcess(builder(tmp_path))
+
+    with silent_server() as url:
+        silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=url, **keys)
+        for made in (process, builder(tmp_path)):
+            with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
+                made.build(silent, None, deadline(0.3))
+        assert connections_to(int(url.rpartition(":")[2])) == 0
+    process.close()
+    assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
+    assert files_below(tmp_path) == []

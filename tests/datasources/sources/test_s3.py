@@ -1,0 +1,569 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trustme
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.refresh.loader import LoaderProcess
+from datasources.refresh.service import DatasetService
+from datasources.sources.registry import source_of
+from datasources.sources.s3_bucket import place_of
+from tests.datasources.sources import declaring
+from tests.datasources.sources.declaring import built, configured, declared
+from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
+from tests.datasources.sources.web_server import File, WebServer, serving
+from tests.datasources.support import (
+    builder,
+    connections_to,
+    deadline,
+    files_below,
+    new_load,
+    open_below,
+    rows,
+    wait_for,
+)
+
+CSV = b"a,b\n1,x\n"
+ROWS = [(1, "x")]
+SECRET = "canary-3bZ"
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+class Store:
+    """A bucket of the test's own."""
+
+    def __init__(self, server: S3Server, client: Any, directory: Path) -> None:
+        self.client = client
+        self.name = f"bucket-{next(_NUMBERS)}"
+        self.params = server.params
+        self.directory = directory
+        self.client.create_bucket(Bucket=self.name)
+
+    def put(self, key: str, body: bytes = CSV, **more: Any) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=body, **more)
+
+    def delete(self, key: str) -> None:
+        self.client.delete_object(Bucket=self.name, Key=key)
+
+    def load(self, key: str, **params: str) -> list[tuple[Any, ...]]:
+        return declaring.loaded(self.directory, f"s3://{self.name}/{key}", **(self.params | params))
+
+    def refusal(self, key: str, **params: str) -> str:
+        params = self.params | params
+        sentence = declaring.refused(self.directory, f"s3://{self.name}/{key}", **params)
+        assert not any(params.get(name, SECRET) in sentence for name in ("s3_key", "s3_secret", "s3_session_token"))
+        return sentence.replace(f"s3://{self.name}", "s3:/")
+
+    def version(self, key: str) -> str | None:
+        return declaring.version_of(self.directory, f"s3://{self.name}/{key}", **self.params)
+
+    def has_changed(self, version: str | None, key: str) -> bool:
+        assert version is not None
+        return declaring.has_changed(self.directory, version, f"s3://{self.name}/{key}", **self.params)
+
+
+@pytest.fixture
+def store(server: S3Server, tmp_path: Path) -> Iterator[Store]:
+    with closing(server.client()) as client:
+        yield Store(server, client, tmp_path)
+
+
+LIST = (
+    b"""<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>"""
+)
+ENTRY = b"<Contents><Key>d/%s</Key><ETag>%s</ETag><Size>8</Size></Contents>"
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    """A server that answers as S3 does, as far as the test says."""
+    with serving() as running:
+        yield running
+
+
+def listing(*entries: tuple[bytes, bytes], more: bytes = b"") -> File:
+    return File(LIST % (b"".join(ENTRY % entry for entry in entries) + more), tag=None)
+
+
+LIST_TARGET = "/bucket/?list-type=2&encoding-type=url&prefix=d%2F"
+
+
+def refused(web: WebServer, directory: Path, source: str = "s3://bucket/d/", **params: str) -> str:
+    return declaring.refused(directory, source, s3_endpoint=web.url, **params)
+
+
+# --- which objects ----------------------------------------------------------------------------------------------------
+
+
+def test_an_object_is_read_whatever_its_key(store: Store) -> None:
+    keys = [
+        "d/a b+c&d=e.csv",
+        "ü/'\"$~!*(),:;@%41.csv",
+        "d//a.csv",
+        "/a.csv",
+        "a/./b/../c.csv",
+        "q?x=1#f.csv",
+        "[1].csv",
+    ]
+    for number, key in enumerate(keys):
+        store.put(key, b"a\n%d\n" % number)
+    for other in ("qxx=1#f.csv", "1.csv"):
+        store.put(other, b"a\n99\n")
+
+    assert [store.load(key) for key in keys] == [[(number,)] for number in range(len(keys))]
+
+
+def test_formats_are_told_as_those_of_files(store: Store) -> None:
+    store.put("a.csv.gz", gzip.compress(CSV))
+    store.put("table", CSV)
+    store.put("encoded.csv", gzip.compress(CSV), ContentEncoding="gzip")
+    store.put("chunked.csv", CSV, ContentEncoding="aws-chunked")
+
+    assert store.load("a.csv.gz") == ROWS
+    assert store.load("table", file_format="csv") == ROWS
+    assert store.load("encoded.csv") == ROWS
+    assert store.load("chunked.csv") == ROWS
+
+
+def test_a_prefix_gives_the_objects_below_it_but_no_marks_of_other_programs(store: Store) -> None:
+    for key in ("d/1.csv", "d/year=2024/2.csv"):
+        store.put(key)
+    for key in ("d/", "d/_SUCCESS", "d/.hidden.csv", "d/_temporary/3.csv", "d/sub/", "dx/4.csv", "e.csv"):
+        store.put(key, b"" if key.endswith("/") else b"a,b\n9,z\n")
+
+    assert store.load("d/") == ROWS * 2
+    assert store.load("d") == ROWS * 2
+
+
+def test_a_whole_bucket_is_a_prefix(store: Store) -> None:
+    store.put("1.csv")
+    store.put("d/2.csv")
+
+    assert store.load("") == ROWS * 2
+    assert declaring.loaded(store.directory, f"s3://{store.name}", **store.params) == ROWS * 2
+
+
+def test_a_glob_gives_the_objects_that_match_it(store: Store) -> None:
+    keys = ["d/a.csv", "d/2023/b.csv", "d/2024/c.csv", "d/2024/x/d.csv", "d/5/_m.csv", "d/.h/e.csv", "d//f.csv"]
+    for number, key in enumerate(keys, 1):
+        store.put(key, b"a\n%d\n" % number)
+    store.put("d/2024/x.tmp/", b"")
+    matching = {
+        "d/*.csv": [1],
+        "d/*/*.csv": [2, 3, 5],
+        "d/**/*.csv": [1, 2, 3, 4, 5],
+        "d/20?3/*.csv": [2],
+        "d/[x2]*/[!c]*": [2],
+        "**/d.csv": [4],
+        "d/2024/**": [3, 4],
+        "d/.h/*": [6],
+        "d//*.csv": [7],
+    }
+
+    found = {pattern: [row[0] for row in sorted(store.load(pattern))] for pattern in matching}
+
+    assert found == matching
+
+
+def test_a_glob_takes_no_more_time_than_its_length_and_that_of_a_key(web: WebServer, tmp_path: Path) -> None:
+    deep = b"/".join([b"a"] * 400)
+    web.files["/bucket/?list-type=2&encoding-type=url&prefix="] = listing((deep, b'"1"'))
+
+    assert "matches no object" in refused(web, tmp_path, "s3://bucket/" + "**/a/" * 150 + "b.csv")
+
+
+def test_more_objects_than_a_page_has_are_all_found(store: Store) -> None:
+    for number in range(2 * KEYS_OF_A_PAGE + 1):
+        store.put(f"d/{number} +.csv", b"a\n%d\n" % number)
+
+    assert sorted(store.load("d/")) == [(number,) for number in range(2 * KEYS_OF_A_PAGE + 1)]
+
+
+def test_what_gives_no_table_is_refused(store: Store) -> None:
+    store.put("mixed/a.csv")
+    store.put("mixed/b.json", b"{}")
+    store.put("stored/a.csv")
+    store.put("stored/b.csv", gzip.compress(CSV), ContentEncoding="gzip")
+    store.put("other.csv", ContentEncoding="br")
+    store.put("twice.parquet", ContentEncoding="gzip")
+    store.put("bare")
+    store.put("empty.csv", b"")
+    store.put("bad.csv", b"a,b\n1\n")
+    store.put("odd\u202e/x")
+    said = {
+        "absent.csv": "'s3://absent.csv' does not exist; to read the objects below it, write it with a slash",
+        "absent": "'s3://absent' has no object below it.",
+        "absent/": "'s3://absent/' has no object below it.",
+        "*.txt": "'s3://*.txt' matches no object.",
+        "mixed/": "'s3://mixed/' mixes kinds, such as",
+        "stored/": "'s3://stored/' mixes kinds: some of its objects are stored with gzip.",
+        "other.csv": "'s3://other.csv' is stored with an encoding other than gzip.",
+        "twice.parquet": "'s3://twice.parquet' is compressed twice",
+        "bare": "The format of 's3://bare' cannot be told from its name",
+        "empty.csv": "'s3://empty.csv' is empty (0 bytes).",
+        "bad.csv": "'s3://bad.csv', line 2: it has more or fewer fields than the header.",
+        "odd*/x": "The format of 's3://odd\ufffd/x' cannot be told from its name",
+    }
+
+    heard = {key: store.refusal(key) for key in said}
+
+    assert {key: sentence for key, sentence in heard.items() if said[key] not in sentence} == {}
+
+
+def test_all_objects_together_have_the_allowed_size_at_most(store: Store) -> None:
+    store.put("d/1.csv", b"a\n" + b"1\n" * 600)
+    store.put("d/2.csv", b"a\n" + b"1\n" * 600)
+
+    assert len(store.load("d/", max_download_size="2404")) == 1200
+    assert "2.csv' has more bytes than params.max_download_size allows" in store.refusal("d/", max_download_size="2403")
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+def test_credentials_that_do_not_fit_are_told_apart(server: S3Server, store: Store) -> None:
+    store.put("a.csv")
+
+    assert "(status 403)" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
+    assert "s3_secret does not belong to s3_key" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
+    assert "s3_key is not known there" in store.refusal("a.csv", s3_key="AKIA" + SECRET)
+    assert "the server does not allow it: see s3_auth" in store.refusal(
+        "a.csv", s3_key=server.other_key, s3_secret=server.other_secret
+    )
+    assert "the server does not allow it: see s3_auth" in store.refusal(
+        "", s3_key=server.other_key, s3_secret=server.other_secret
+    )
+
+
+def test_a_bucket_that_is_not_there_is_said(store: Store) -> None:
+    store.name = "absent-bucket"
+
+    assert "the bucket does not exist" in store.refusal("d/")
+    assert "the bucket does not exist" in store.refusal("a.csv")
+
+
+def test_the_environment_is_asked_only_when_the_author_says_so(
+    server: S3Server, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a.csv")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
+    store.params = {"s3_endpoint": server.url}
+
+    assert store.load("a.csv", s3_auth="iam_role") == ROWS
+    assert "the server does not allow it" in store.refusal("a.csv")
+    assert "the server does not allow it" in store.refusal("a.csv", s3_auth="public")
+    monkeypatch.setenv("AWS_PROFILE", "absent")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert store.refusal("a.csv", s3_auth="iam_role").startswith("The credentials of this machine cannot be had (")
+    monkeypatch.delenv("AWS_PROFILE")
+    assert "neither the environment nor the machine has credentials" in store.refusal("a.csv", s3_auth="iam_role")
+
+
+def test_what_finds_no_credentials_shows_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    (store.directory / "config").write_text(f"[default]\ncredential_process = sh -c 'echo {SECRET}'\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(store.directory / "config"))
+    store.params = {"s3_endpoint": store.params["s3_endpoint"]}
+
+    sentence = store.refusal("a.csv", s3_auth="iam_role")
+
+    assert sentence.startswith("The credentials of this machine cannot be had (")
+    assert SECRET not in sentence
+
+
+def test_a_bucket_in_the_host_is_signed_for_that_host(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", store.params["s3_endpoint"])
+    monkeypatch.setenv("no_proxy", "")
+    store.put("a b.csv")
+
+    found = store.load(
+        "a b.csv", s3_endpoint="http://s3.us-east-1.amazonaws.com", allow_http="true", s3_url_style="vhost"
+    )
+
+    assert found == ROWS
+
+
+# --- versions and generations -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["d/a.csv", "d/", "d/*.csv"])
+def test_a_changed_object_is_told_from_an_unchanged_one(store: Store, key: str) -> None:
+    store.put("d/a.csv")
+    version = store.version(key)
+
+    assert not store.has_changed(version, key)
+    store.put("d/a.csv", b"a,b\n2,y\n")
+    assert store.has_changed(version, key)
+    store.put("d/a.csv")
+    assert not store.has_changed(version, key)
+    store.put("d/b.csv")
+    assert store.has_changed(version, key) is (key != "d/a.csv")
+
+
+def test_r09_an_object_that_is_replaced_before_it_is_read_is_refused(web: WebServer, tmp_path: Path) -> None:
+    web.files[LIST_TARGET] = listing((b"a.csv", b'"1"'))
+    web.files["/bucket/d/a.csv"] = File(CSV, tag='"2"')
+    said = "'s3://bucket/d/a.csv' changed while it was read; the next refresh reads it again."
+
+    assert refused(web, tmp_path) == said
+    web.files["/bucket/d/a.csv"] = File(status=412, tag=None)
+    assert refused(web, tmp_path) == said
+    assert web.requests[-1]["If-Match"] == '"1"'
+
+
+def test_r09_a_prefix_in_which_an_object_comes_while_it_is_read_is_refused(web: WebServer, tmp_path: Path) -> None:
+    def come() -> None:
+        web.files[LIST_TARGET] = listing((b"a.csv", b'"1"'), (b"b.csv", b'"2"'))
+
+    web.files[LIST_TARGET] = listing((b"a.csv", b'"1"'))
+    web.files["/bucket/d/a.csv"] = File(CSV, tag='"1"', after=come)
+
+    assert refused(web, tmp_path) == (
+        "The objects of 's3://bucket/d/' changed while they were read; the next refresh reads them again."
+    )
+
+
+@pytest.mark.parametrize("tag", [None, '"\u00e9"', '"' + "x" * 1000])
+def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
+    web: WebServer, tmp_path: Path, tag: str | None
+) -> None:
+    web.files["/bucket/a.csv"] = File(CSV, tag=tag)
+
+    assert declaring.version_of(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) is None
+
+
+# --- servers that are not as they should be ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(b"<html></html>", id="a web page"),
+        pytest.param(b"no XML", id="no XML"),
+        pytest.param(LIST % b"", id="not UTF-8"),
+        pytest.param(b'<!DOCTYPE x [<!ENTITY a "b">]>' + LIST % b"<Name>&a;</Name>", id="entities"),
+        pytest.param(LIST % b"<IsTruncated>true</IsTruncated>", id="cut without the rest"),
+        pytest.param(LIST % (b"<a>" * 10), id="nested"),
+        pytest.param(LIST % (b" " * 8 * 1024 * 1024), id="too long"),
+    ],
+)
+def test_a_list_that_is_none_is_refused(web: WebServer, tmp_path: Path, page: bytes, request: Any) -> None:
+    body = page.decode().encode("utf-16") if "UTF-8" in request.node.callspec.id else page
+    web.files[LIST_TARGET] = File(body, tag=None)
+
+    assert refused(web, tmp_path) == "'s3://bucket/d/': the server does not list objects as S3 does."
+
+
+@pytest.mark.parametrize(
+    ("listed", "sent", "condition"),
+    [("1", '"1"', '"1"'), ('W/"1"', 'W/"1"', None), ('"1"', 'W/"1"', '"1"'), ('"1"', None, '"1"')],
+    ids=["listed without quotes", "weak", "weakened on the way", "not sent"],
+)
+def test_tags_are_compared_however_a_server_writes_them(
+    web: WebServer, tmp_path: Path, listed: str, sent: str | None, condition: str | None
+) -> None:
+    web.files[LIST_TARGET] = listing((b"b.csv", listed.encode()), (b"a.csv", listed.encode()))
+    web.files["/bucket/d/a.csv"] = web.files["/bucket/d/b.csv"] = File(CSV, tag=sent)
+
+    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
+    assert web.targets[1:3] == ["/bucket/d/a.csv", "/bucket/d/b.csv"]
+    assert web.requests[1].get("If-Match") == condition
+
+
+def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
+    web.files[LIST_TARGET] = File(LIST % b"<Contents><Key>other/a.csv</Key></Contents>", tag=None)
+
+    assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
+
+
+def test_a_server_that_answers_no_head_is_asked_with_get(web: WebServer, tmp_path: Path) -> None:
+    web.files["/bucket/a.csv"] = File(CSV, head_status=405)
+
+    assert declaring.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
+
+
+def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: WebServer, tmp_path: Path) -> None:
+    web.files[LIST_TARGET] = listing((b"a%2B+.csv", b'"1"'))
+    web.files["/bucket/d/a%252B%2B.csv"] = File(CSV, tag='"1"')
+
+    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said"),
+    [
+        (
+            301,
+            {"x-amz-bucket-region": "eu-central-1"},
+            "the bucket is in the region eu-central-1: set params.s3_region",
+        ),
+        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not answer as S3 does (status 301)"),
+        (307, {"Location": "http://127.0.0.1:1/x"}, "sends to another one, http://127.0.0.1:1, which is not followed"),
+        (400, {}, "the server does not understand the request"),
+        (503, {}, "the server failed (status 503)"),
+    ],
+)
+def test_an_answer_that_is_no_object_is_refused(
+    web: WebServer, tmp_path: Path, status: int, headers: dict[str, str], said: str
+) -> None:
+    web.files["/bucket/a.csv"] = File(b"<Error><Code>Strange</Code></Error>", status=status, headers=headers)
+
+    sentence = refused(web, tmp_path, "s3://bucket/a.csv", s3_key="AKIA", s3_secret=SECRET, s3_session_token=SECRET)
+
+    assert said in sentence
+    assert SECRET not in sentence
+    assert web.requests[0]["X-Amz-Security-Token"] == SECRET
+    assert all(SECRET not in request.get("Authorization", "") for request in web.requests)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "params", "place"),
+    [
+        ("b-1", {}, ("https://b-1.s3.us-east-1.amazonaws.com", "")),
+        ("b-1", {"s3_region": "cn-north-1"}, ("https://b-1.s3.cn-north-1.amazonaws.com.cn", "")),
+        ("b.1", {"s3_region": "eu-west-1"}, ("https://s3.eu-west-1.amazonaws.com", "/b.1")),
+        ("b", {"s3_url_style": "path"}, ("https://s3.us-east-1.amazonaws.com", "/b")),
+        ("b", {"s3_endpoint": "http://[::1]:9000"}, ("http://[::1]:9000", "/b")),
+        ("b", {"s3_endpoint": "https://h:9000", "s3_url_style": "vhost"}, ("https://b.h:9000", "")),
+    ],
+)
+def test_where_a_bucket_is(bucket: str, params: dict[str, str], place: tuple[str, str]) -> None:
+    assert place_of(bucket, params) == place
+
+
+def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "root.pem")
+    with serving(context) as secure:
+        secure.files["/bucket/a.csv"] = File(CSV)
+        endpoint = f"https://localhost:{secure.port}"
+
+        found = declaring.loaded(
+            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file="root.pem"
+        )
+        untrusted = declaring.refused(tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint)
+
+    assert found == ROWS
+    assert "the certificate of the server is not trusted" in untrusted
+
+
+def test_fifty_servers_that_never_answer_leave_nothing(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
+        port = listener.getsockname()[1]
+        params = {"s3_endpoint": f"http://127.0.0.1:{port}", "s3_key": "a", "s3_secret": "b"}
+        dataset = declared(tmp_path, "s3://bucket/a.csv", params)
+
+        for _ in range(50):
+            with pytest.raises(SnapshotError, match="refresh_timeout"):
+                built(tmp_path, dataset, deadline(0.02))
+
+        assert connections_to(port) == 0
+        assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
+        assert (files_below(tmp_path), open_below(tmp_path)) == ([], [])
+
+
+# --- in its place -----------------------------------------------------------------------------------------------------
+
+
+def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: Store, tmp_path: Path) -> None:
+    for part in range(4):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"a": range(part * 50_000, (part + 1) * 50_000)}), sink)
+        store.put(f"d/{part}.parquet", sink.getvalue().to_pybytes())
+    dataset = declared(tmp_path, f"s3://{store.name}/d/", store.params)
+    process = LoaderProcess(builder(tmp_path, memory_mib=64))
+    try:
+        snapshot = process.build(dataset, None, deadline())
+    finally:
+        process.close()
+
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
+
+
+def test_a_service_refreshes_through_an_outage(server: S3Server, store: Store, tmp_path: Path) -> None:
+    store.put("a.csv")
+    params = store.params | {"client_timeout": "500ms"}
+    config = configured(tmp_path, f"s3://{store.name}/a.csv", params, refresh_check_interval="100ms")
+    service = DatasetService(config, exclusive=True)
+    service.start()
+
+    def rows_served(expected: int) -> Callable[[], bool]:
+        return lambda: service.datasets()[0].rows == expected
+
+    def failures() -> int:
+        return sum(run.status == "failed" for run in service.history("d"))
+
+    try:
+        wait_for(rows_served(1), "the first load")
+        store.put("a.csv", b"a,b\n1,x\n2,y\n")
+        wait_for(rows_served(2), "the changed object")
+        with server.stopped():
+            before = failures()
+            wait_for(lambda: failures() >= before + 3, "three failures")
+            state = service.datasets()[0]
+        store.put("a.csv", b"a,b\n1,x\n2,y\n3,z\n")
+        wait_for(rows_served(3), "the source to be back")
+    finally:
+        service.stop(30)
+    assert (state.rows, state.status) == (2, "Error")
+    assert state.error == f"'s3://{store.name}': the server was silent for 0.5 s, the client_timeout."
+
+
+def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -> None:
+    dataset = declared(tmp_path, "s3://bucket/a.csv", {"s3_endpoint": web.url})
+    web.files["/bucket/a.csv"] = File(status=500)
+
+    with pytest.raises(SourceError, match="the server failed"):
+        source_of(dataset).has_changed("x", new_load(tmp_path))
+
+
+def test_a_load_may_have_the_credentials_of_the_machine(
+    tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are taken in the process of a load, which has an environment of its own."""
+    role = {"Code": "Success", "AccessKeyId": server.key, "SecretAccessKey": server.secret}
+    role |= {"Token": SECRET, "Expiration": "2099-01-01T00:00:00Z"}
+    place = "/latest/meta-data/iam/security-credentials/"
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    dataset = declared(tmp_path, "s3://bucket/a.csv", {"s3_endpoint": server.url, "s3_auth": "iam_role"})
+    with serving() as machine:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", machine.url)
+        machine.files["/latest/api/token"] = File(b"a token")
+        machine.files[place] = File(b"a-role")
+        machine.files[f"{place}a-role"] = File(json.dumps(role).encode())
+        with closing(LoaderProcess(builder(tmp_path))) as process, pytest.raises(SourceError) as caught:
+            process.build(dataset, None, deadline())
+
+    # They came, and were sent: this server knows the key, but not the token of a role.
+    assert "the session token is not valid" in str(caught.value)

@@ -1,0 +1,324 @@
+"""`sqlite:` sources against files that the standard library's SQLite writes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from datasources.errors import SnapshotError
+from datasources.refresh.loader import LoaderProcess
+from datasources.sources.registry import source_of
+from datasources.sources.source import Bound
+from runtimeconf.model import DatasetConfig
+from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, refusal, types
+from tests.datasources.support import builder, deadline, new_load, rows, wait_for
+
+#: Holds a lock on the database argv[1] by the statement argv[2] until its standard input ends.
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute(sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def put(directory: Path, script: str, name: str = "s.db") -> Path:
+    path = directory / name
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    return path
+
+
+def declare(directory: Path, table: str = "t", name: str = "s.db", **params: str) -> DatasetConfig:
+    dataset = declare_table("sqlite", str(directory / name), {"sqlite_table": table, **params})
+    object.__setattr__(dataset, "from_", f"sqlite:{name}")
+    return dataset
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+
+#: For each declaration the engine's type, and values as SQLite reads them with the engine's text of them.
+TYPES = [
+    ("INTEGER", "BIGINT", {"-9223372036854775808": "-9223372036854775808", "'7'": "7"}),
+    ("UNSIGNED BIG INT", "BIGINT", {"1": "1"}),
+    ("REAL", "DOUBLE", {"1.5": "1.5", "2": "2.0", "9e999": "inf"}),
+    ("DOUBLE PRECISION", "DOUBLE", {"0.1": "0.1"}),
+    ("TEXT", "VARCHAR", {"'é''\"'": "é'\"", "''": "", "1": "1"}),
+    ("VARCHAR(2)", "VARCHAR", {"'longer'": "longer"}),
+    ("BLOB", "BLOB", {"x'00ff'": "\\x00\\xFF", "x''": ""}),
+    ("NUMERIC(10,2)", "DOUBLE", {"10.25": "10.25", "9007199254740992": "9007199254740992.0"}),
+    ("DECIMAL", "DOUBLE", {"'1.50'": "1.5"}),
+    ("BOOLEAN", "BOOLEAN", {"0": "false", "1": "true"}),
+    ("DATE", "DATE", {"'2024-02-29'": "2024-02-29"}),
+    (
+        "DATETIME",
+        "TIMESTAMP",
+        {
+            "'2024-01-01 12:34:56'": "2024-01-01 12:34:56",
+            "'2024-01-01T12:34:56.789'": "2024-01-01 12:34:56.789",
+            "'2024-01-01 12:00:00+00:00'": "2024-01-01 12:00:00",
+        },
+    ),
+    ("TIMESTAMP", "TIMESTAMP", {"CURRENT_DATE || ' 00:00:00'": time.strftime("%Y-%m-%d 00:00:00", time.gmtime())}),
+    ("TIME", "TIME", {"'12:34:56'": "12:34:56"}),
+    ("UUID", "VARCHAR", {"'00-0a'": "00-0a"}),
+    ("JSON", "VARCHAR", {"'{\"a\": 1}'": '{"a": 1}'}),
+    ("", "VARCHAR", {"1": "1", "2.5": "2.5", "'x'": "x"}),
+    ("INTEGER GENERATED ALWAYS AS (c0 + 1)", "BIGINT", {}),
+]
+
+
+def test_values_of_each_declaration_arrive_as_they_are(tmp_path: Path) -> None:
+    most = max(len(values) for _, _, values in TYPES)
+    given = [([*values] + ["NULL"] * most)[:most] for _, _, values in TYPES[:-1]]
+    columns = ", ".join(f"c{index} {declared}" for index, (declared, _, _) in enumerate(TYPES))
+    names = ", ".join(f"c{index}" for index in range(len(TYPES) - 1))
+    # The driver would take the type of a column from these rows, if it were let.
+    nulls = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 2000) SELECT NULL FROM r"
+    inserts = "".join(f"INSERT INTO t ({names}) VALUES ({', '.join(row)});" for row in zip(*given, strict=True))
+    put(tmp_path, f"CREATE TABLE t ({columns}); INSERT INTO t (c0) {nulls}; {inserts}")
+
+    snapshot = build(tmp_path, declare(tmp_path))
+
+    for column, (declared, expected, values) in zip(snapshot.columns[:-1], TYPES, strict=False):
+        found = rows(tmp_path, snapshot, f"SELECT {column.name}::VARCHAR FROM d WHERE {column.name} IS NOT NULL")
+        assert (declared, column.type, found) == (declared, expected, [(text,) for text in values.values()])
+    assert rows(tmp_path, snapshot, "SELECT c17 FROM d WHERE c0 = 7") == [(8,)]
+
+
+@pytest.mark.parametrize("later", [0, 40_000])
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("INTEGER", "'seven'"),
+        ("INTEGER", "1.5"),
+        ("INTEGER", "x'00'"),
+        ("REAL", "'much'"),
+        ("NUMERIC", "9007199254740993"),
+        ("TEXT", "x'00'"),
+        ("BLOB", "'text'"),
+        ("BLOB", "1"),
+        ("BOOLEAN", "2"),
+        ("DATE", "19000"),
+        ("DATETIME", "1700000000"),
+        ("DATETIME", "'2024-01-01 12:00:00+02:00'"),
+    ],
+)
+def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
+    tmp_path: Path, declared: str, value: str, later: int
+) -> None:
+    put(
+        tmp_path,
+        f"CREATE TABLE t (a INTEGER, v {declared}); "
+        f"WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n <= {later}) "
+        "INSERT INTO t SELECT n, NULL FROM r;"
+        f"INSERT INTO t VALUES (0, {value});",
+    )
+
+    assert refusal(tmp_path, declare(tmp_path)).startswith(f"'t', row {later + 2}: the value of 'v' is not of the type")
+    # Every value can be read as text.
+    assert len(loaded(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
+
+
+def test_a_text_that_is_no_date_and_one_that_is_not_utf_8_are_told(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t (v DATE); INSERT INTO t VALUES ('2024-01-01'), ('soon')")
+    put(tmp_path, "CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff' AS TEXT))", "u.db")
+
+    assert refusal(tmp_path, declare(tmp_path)) == ("The engine cannot take the column 'v': a value does not fit DATE.")
+    assert refusal(tmp_path, declare(tmp_path, name="u.db")) == (
+        "The source sent damaged data in the column 'v': a text is not UTF-8."
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_taken_as_they_are(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        """CREATE TABLE "T ""é"" 'x'" ("Ä b" INT, "select" TEXT); INSERT INTO "T ""é"" 'x'" VALUES (1, '%')""",
+        "ü?#%20.db",
+    )
+
+    assert loaded(tmp_path, declare(tmp_path, "T \"é\" 'x'", "ü?#%20.db")) == [(1, "%")]
+
+
+def test_views_and_tables_of_all_kinds_are_read(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE TABLE t (a INTEGER, b TEXT, PRIMARY KEY (b)) WITHOUT ROWID; INSERT INTO t VALUES (1, 'x');"
+        "CREATE TABLE strict_one (a INT, v ANY) STRICT; INSERT INTO strict_one VALUES (1, 2);"
+        "CREATE VIEW seen AS SELECT a, a + 1 AS next, CAST(b AS BLOB) AS bytes FROM t;",
+    )
+
+    assert loaded(tmp_path, declare(tmp_path)) == [(1, "x")]
+    assert loaded(tmp_path, declare(tmp_path, "strict_one")) == [(1, "2")]
+    assert loaded(tmp_path, declare(tmp_path, "seen")) == [(1, "2", b"x")]
+
+
+def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t (a INTEGER, b TEXT, c DATE)")
+
+    assert types(tmp_path, declare(tmp_path)) == {"a": "BIGINT", "b": "VARCHAR", "c": "DATE"}
+    assert loaded(tmp_path, declare(tmp_path)) == []
+
+
+def test_columns_and_rows_that_nobody_needs_are_not_sent(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t (A INTEGER, r REAL, s TEXT); INSERT INTO t VALUES (1, 1, '1'), (2, 2, 2), (3, 3, 3)")
+    dataset = declare(tmp_path)
+
+    def numbers(*bounds: Bound) -> list[int]:
+        return [row["A"] for row in read(tmp_path, dataset, *bounds, columns=frozenset({"a"}))]
+
+    assert read(tmp_path, dataset, Bound("a", ">", 2), columns=frozenset({"s"})) == [{"s": "3"}]
+    assert read(tmp_path, dataset, columns=frozenset()) == [{"A": 1}, {"A": 2}, {"A": 3}]
+    assert numbers(Bound("r", "<=", 2), Bound("A", ">=", 2)) == [2]
+    # What SQLite may judge otherwise than the engine is left to the engine.
+    assert numbers(Bound("s", "=", "1"), Bound("r", "=", 1.0), Bound("a", "=", True), Bound("x", "=", 1)) == [1, 2, 3]
+
+
+def test_a_million_rows_stream_through_a_small_process(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE VIEW t AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 1000000) "
+        "SELECT CAST(n AS INTEGER) AS n, printf('%.*c', 200, 'x') AS x FROM r",
+    )
+
+    with closing(LoaderProcess(builder(tmp_path, memory_mib=64))) as process:
+        snapshot = process.build(declare(tmp_path), None, deadline())
+
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(length(x)) FROM d") == [(1000000, 500000500000, 200)]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, "CREATE TABLE t (a INT); CREATE VIEW broken AS SELECT * FROM absent; INSERT INTO t VALUES (1);")
+    (tmp_path / "text.db").write_text("not a database, but long enough to look like one. " * 100)
+    content = (tmp_path / "s.db").read_bytes()
+    (tmp_path / "cut.db").write_bytes(content[:5000])
+    os.mkfifo(tmp_path / "pipe.db")
+    (tmp_path / "directory.db").mkdir()
+
+    assert refusal(tmp_path, declare(tmp_path, "x")) == "'s.db' has no table or view 'x'."
+    assert refusal(tmp_path, declare(tmp_path, "broken")).endswith(
+        "names a table, column or function that is not there."
+    )
+    assert refusal(tmp_path, declare(tmp_path, name="absent.db")) == "'absent.db' does not exist."
+    assert refusal(tmp_path, declare(tmp_path, name="text.db")).startswith("'text.db': it is not an SQLite database")
+    assert refusal(tmp_path, declare(tmp_path, name="cut.db")) == "'cut.db' was cut short, or is being written to."
+    assert refusal(tmp_path, declare(tmp_path, name="pipe.db")) == "'pipe.db' is not a regular file."
+    assert refusal(tmp_path, declare(tmp_path, name="directory.db")) == "'directory.db' is not a regular file."
+
+
+def test_a_hostile_view_reaches_nothing(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE VIEW t AS SELECT load_extension('/tmp/x.so') AS a;"
+        "CREATE VIEW u AS SELECT readfile('/etc/passwd') AS a;"
+        "CREATE VIEW endless AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) "
+        "SELECT count(*) AS n FROM r;",
+    )
+
+    assert refusal(tmp_path, declare(tmp_path)).startswith("'s.db': ")
+    assert refusal(tmp_path, declare(tmp_path, "u")).startswith("'s.db': ")
+    with (
+        closing(LoaderProcess(builder(tmp_path))) as process,
+        pytest.raises(SnapshotError, match=r"was stopped after 0\.3 s"),
+    ):
+        process.build(declare(tmp_path, "endless"), None, deadline(0.3))
+
+
+# --- others that write ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hold() -> object:
+    """Hold locks by processes of their own: locks of one process do not keep itself out."""
+    holders: list[subprocess.Popen[str]] = []
+
+    def start(path: Path, statement: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLDER, str(path), statement]
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        holders.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        return holder
+
+    yield start
+    for holder in holders:
+        holder.communicate()
+
+
+def test_a_locked_database_is_read_when_it_is_free(
+    tmp_path: Path, hold: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasources.sources.sqlite._BUSY_S", 0.1)
+    path = put(tmp_path, "CREATE TABLE t (a INT); INSERT INTO t VALUES (1)")
+    holder = hold(path, "BEGIN EXCLUSIVE")
+
+    assert refusal(tmp_path, declare(tmp_path)) == (
+        "'s.db': another program is writing to it; the next refresh reads it again."
+    )
+
+    holder.communicate()
+    assert loaded(tmp_path, declare(tmp_path)) == [(1,)]
+
+
+def test_what_a_live_writer_has_committed_to_its_log_is_read(
+    tmp_path: Path, hold: Callable[..., subprocess.Popen[str]]
+) -> None:
+    path = put(tmp_path, "PRAGMA journal_mode = wal; CREATE TABLE t (a INT); INSERT INTO t VALUES (1)")
+    # The last to close the database would write its log into it.
+    hold(path, "SELECT * FROM t")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+        connection.commit()
+        connection.execute("INSERT INTO t VALUES (3)")
+        assert (tmp_path / "s.db-wal").stat().st_size > 0
+
+        assert loaded(tmp_path, declare(tmp_path)) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_version_stands_for_one_content(tmp_path: Path, mode: str) -> None:
+    path = put(tmp_path, f"PRAGMA journal_mode = {mode}; CREATE TABLE t (a INT); INSERT INTO t VALUES (1)")
+    source = source_of(declare(tmp_path))
+    load = new_load(tmp_path)
+
+    def version() -> str | None:
+        with source.open(load) as scan:
+            return scan.version
+
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("SELECT * FROM t").fetchall()
+        first = wait_for(version, "a version that is settled")
+        assert not source.has_changed(first, load)
+        writer.execute("UPDATE t SET a = 2")
+        writer.commit()
+        assert source.has_changed(first, load)
+        second = wait_for(version, "a version that is settled")
+        assert second != first
+        assert not source.has_changed(second, load)
+
+
+def test_a_dataset_follows_its_table_and_outlives_its_file(tmp_path: Path) -> None:
+    path = put(tmp_path, "CREATE TABLE t (a INT); INSERT INTO t VALUES (1)")
+
+    outlive(
+        tmp_path,
+        declare(tmp_path),
+        change=lambda: put(tmp_path, "INSERT INTO t VALUES (2)"),
+        stop=lambda: path.rename(tmp_path / "away"),
+        start=lambda: (tmp_path / "away").rename(path),
+    )

@@ -1,0 +1,132 @@
+"""What the tests of this room share: declared datasets, and waiting for what another thread does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+
+from datasources.deadline import Deadline
+from datasources.snapshots.snapshot import Builder, SnapshotBuilder, Verifier
+from datasources.sources.source import Load
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
+from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
+
+_T = TypeVar("_T")
+
+MIB = 1024 * 1024
+
+
+def wait_for(condition: Callable[[], _T | None], what: str, patience_s: float = 60.0) -> _T:
+    """Return the first true value of *condition*."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {patience_s:g} s for {what}")
+
+
+def deadline(limit_s: float = 60.0) -> Deadline:
+    return Deadline(limit_s, threading.Event())
+
+
+def new_load(directory: Path, limit_s: float = 60.0) -> Load:
+    """Begin a load whose scratch directory lies in *directory*."""
+    scratch = directory / "scratch"
+    scratch.mkdir(exist_ok=True)
+    return Load(deadline=deadline(limit_s), scratch=scratch, scratch_bytes=16 * MIB)
+
+
+def verify(state_dir: Path, snapshot: Snapshot) -> None:
+    """Compare *snapshot* with its file: see `Verifier.verify`."""
+    with Verifier(state_dir) as verifier:
+        verifier.verify(snapshot)
+
+
+def declare(
+    directory: Path, text: str, *, name: str = "d", file_format: str | None = None, **more: Any
+) -> DatasetConfig:
+    """Declare a dataset as a YAML in *directory* would: `from: file:TEXT`; *more* are fields of the dataset."""
+    acceleration = more.pop("acceleration", AccelerationConfig())
+    return DatasetConfig(
+        name=name,
+        from_=f"file:{text}",
+        location=f"{directory}/{text}",
+        params={"file_format": file_format} if file_format else {},
+        acceleration=acceleration,
+        yaml_path="datasets[0]",
+        line=1,
+        **more,
+    )
+
+
+def configure(directory: Path, *datasets: DatasetConfig, **more: Any) -> RuntimeConfig:
+    """Make the configuration of a runtime whose state directory is `state` in *directory*."""
+    query = QueryConfig(memory_limit_bytes=256 * MIB, temp_directory_limit_bytes=256 * MIB)
+    return RuntimeConfig(
+        file=directory / "runtime.yaml", state_dir=directory / "state", datasets=datasets, query=query, **more
+    )
+
+
+class FullBuilder(SnapshotBuilder):
+    """A builder for loads that cannot find nothing to do."""
+
+    def build(self, *args: Any, **more: Any) -> Snapshot:
+        snapshot = super().build(*args, **more)
+        assert snapshot is not None
+        return snapshot
+
+
+def loaded(made: Builder, *args: Any, **more: Any) -> Snapshot:
+    """Build with *made* where there is something to build."""
+    snapshot = made.build(*args, **more)
+    assert snapshot is not None
+    return snapshot
+
+
+def builder(directory: Path, memory_mib: int = 256) -> FullBuilder:
+    """Make a builder whose state directory is `state` in *directory*."""
+    state_dir = directory / "state"
+    (state_dir / SNAPSHOT_DIRECTORY).mkdir(parents=True, exist_ok=True)
+    return FullBuilder(state_dir=state_dir, memory_limit_bytes=memory_mib * MIB, temp_directory_limit_bytes=16 * MIB)
+
+
+def rows(directory: Path, snapshot: Snapshot | None, sql: str = "") -> list[tuple[Any, ...]]:
+    """Return the rows of a snapshot, or what *sql* gives over it."""
+    assert snapshot is not None, "nothing was built"
+    with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
+        return connection.execute(sql or f'FROM "{snapshot.dataset}"').fetchall()
+
+
+def files_below(directory: Path) -> list[str]:
+    """Return the names of all files below the state directory, but for its lock and socket."""
+    found = [str(path.relative_to(directory / "state")) for path in (directory / "state").rglob("*") if path.is_file()]
+    return sorted(name for name in found if name not in {"lock", "control.sock"})
+
+
+def open_below(directory: Path) -> list[str]:
+    """Return the files below *directory* that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile by another thread
+            found.append(str(entry.readlink()))
+    return [path for path in found if path.startswith(f"{directory}/")]
+
+
+def connections_to(port: int) -> int:
+    """Return how many connections to *port* of 127.0.0.1 this process holds as their client."""
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        # Not a connection, or closed meanwhile by another thread.
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as duplicate:
+            found += duplicate.getpeername() == ("127.0.0.1", port)
+    return found

@@ -1,0 +1,443 @@
+"""`refresh_mode: append`: the old rows and the newer ones, in one new file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from datasources.errors import DatasetError, SchemaChangedError, SourceError
+from datasources.loading import append
+from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.publication import Publication
+from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.sources import registry
+from datasources.sources.source import Bound, Load, Wanted
+from datasources.sources.streams import StreamScan
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
+from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasources.support import MIB, deadline, declare, files_below, loaded, rows, verify
+
+APPEND = AccelerationConfig(refresh_mode="append")
+
+
+class Source:
+    """A source in an engine of its own; it keeps what loads wanted, and honours that."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect()
+        self.wanted: list[Wanted] = []
+        self.honours = True
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql)
+
+    def __call__(self, _dataset: DatasetConfig) -> Source:
+        return self
+
+    @contextmanager
+    def open(self, load: Load) -> Iterator[StreamScan]:
+        self.wanted.append(load.wanted)
+        names = [row[0] for row in self.connection.execute("DESCRIBE s").fetchall()]
+        chosen, where = names, ["true"]
+        if self.honours:
+            if load.wanted.columns is not None:
+                chosen = [name for name in names if name.lower() in load.wanted.columns]
+            # What the engine compares with no other type.
+            cast = "::TIMESTAMPTZ" if "TIMESTAMPTZ_NS" in str(self.connection.table("s").types) else ""
+            where += [
+                f'"{bound.column}"{cast} {bound.operator} $b{index}' for index, bound in enumerate(load.wanted.bounds)
+            ]
+        values = {f"b{index}": bound.value for index, bound in enumerate(load.wanted.bounds)} if where[1:] else {}
+        columns = ", ".join(f'"{name}"' for name in chosen)
+        sql = f"SELECT {columns} FROM s WHERE {' AND '.join(where)}"
+        reader = self.connection.sql(sql, params=values).to_arrow_reader(1000)
+        assert isinstance(reader, pa.RecordBatchReader)
+        yield StreamScan(reader, load, lambda exc: SourceError(str(exc)))
+
+    def has_changed(self, _version: str, _load: Load) -> bool:
+        raise AssertionError("this source has no versions")
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    made = Source()
+    # The name is taken from the registry as an import would; what stands behind it is ours to give.
+    monkeypatch.setattr("datasources.loading.loading_engine.source_of", made)
+    monkeypatch.setattr(registry, "source_of", made)
+    yield made
+    made.connection.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> SnapshotBuilder:
+    (tmp_path / "state" / SNAPSHOT_DIRECTORY).mkdir(parents=True)
+    return SnapshotBuilder(
+        state_dir=tmp_path / "state", memory_limit_bytes=128 * MIB, temp_directory_limit_bytes=64 * MIB
+    )
+
+
+def appending(directory: Path, text: str = "a.parquet", **more: Any) -> DatasetConfig:
+    return declare(directory, text, **{"time_column": "t", "acceleration": APPEND, **more})
+
+
+def write(directory: Path, sql: str, name: str = "a.parquet") -> None:
+    """Replace a file by the rows of *sql*, under its name at once."""
+    duckdb.execute(f"COPY ({sql}) TO '{directory / 'next'}' (FORMAT {Path(name).suffix[1:]})")
+    (directory / "next").rename(directory / name)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.json"])
+def test_newer_rows_are_added_and_nothing_else_is_read(tmp_path: Path, made: SnapshotBuilder, name: str) -> None:
+    dataset = appending(tmp_path, name)
+    write(tmp_path, "SELECT unnest([1, 2, 3]) AS t, 'old' AS x", name)
+    old = loaded(made, dataset, None, deadline())
+    content = snapshot_path(made.state_dir, old).read_bytes()
+    # A row that was served has changed, one is gone, one came late, and two are newer.
+    write(tmp_path, "SELECT unnest([1, 3, 0, 5, 4]) AS t, 'new' AS x", name)
+
+    new = loaded(made, dataset, None, deadline(), served=old, skip_unchanged=True)
+
+    assert rows(tmp_path, new) == [(1, "old"), (2, "old"), (3, "old"), (5, "new"), (4, "new")]
+    assert (new.rows, new.columns, new.source) == (5, old.columns, old.source)
+    assert new.source_version not in (None, old.source_version)
+    verify(made.state_dir, new)
+    assert snapshot_path(made.state_dir, old).read_bytes() == content
+    assert files_below(tmp_path) == sorted(f"snapshots/{file}" for file in (old.file, new.file))
+    assert made.build(dataset, None, deadline(), served=new, skip_unchanged=True) is None
+
+
+@pytest.mark.parametrize("skip_unchanged", [False, True])
+def test_nothing_newer_is_nothing_to_publish(tmp_path: Path, made: SnapshotBuilder, skip_unchanged: bool) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, "SELECT 7 AS t")
+    old = loaded(made, dataset, None, deadline())
+    write(tmp_path, "SELECT 7 AS t FROM range(3)")
+
+    assert made.build(dataset, None, deadline(), served=old, skip_unchanged=skip_unchanged) is None
+    assert files_below(tmp_path) == [f"snapshots/{old.file}"]
+
+
+def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path: Path, made: SnapshotBuilder) -> None:
+    dataset = appending(tmp_path)
+    process = LoaderProcess(made)
+    try:
+        write(tmp_path, "SELECT 1 AS t")
+        old = loaded(process, dataset, None, deadline())
+        write(tmp_path, "SELECT unnest([1, 2]) AS t")
+        new = loaded(process, dataset, None, deadline(), served=old)
+        write(tmp_path, "SELECT 3 AS t, 'x' AS more")
+        with pytest.raises(SchemaChangedError, match=r"^The columns of d changed \(more is new\)"):
+            process.build(dataset, None, deadline(), served=new)
+    finally:
+        process.close()
+
+    assert rows(tmp_path, new) == [(1,), (2,)]
+    assert len(files_below(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("UTINYINT", "200", 200),
+        ("HUGEINT", str(2**100), 2**100),
+        ("FLOAT", "0.1", 0.10000000149011612),
+        ("DOUBLE", "0.1", 0.1),
+        (
+            "DECIMAL(38,10)",
+            "1234567890123456789012345678.0123456789",
+            Decimal("1234567890123456789012345678.0123456789"),
+        ),
+        ("DATE", "1969-12-31", date(1969, 12, 31)),
+        ("TIMESTAMP", "1969-12-31 23:59:59.999999", datetime.fromisoformat("1969-12-31T23:59:59.999999")),
+        ("TIMESTAMP_S", "2024-01-01 00:00:01", datetime.fromisoformat("2024-01-01T00:00:01")),
+        ("TIMESTAMP_MS", "2024-01-01 00:00:01.001", datetime.fromisoformat("2024-01-01T00:00:01.001")),
+        ("TIMESTAMP_NS", "2024-01-01 00:00:01.000001999", datetime.fromisoformat("2024-01-01T00:00:01.000001")),
+        ("TIMESTAMPTZ", "2024-01-01 02:00:01+02", datetime.fromisoformat("2024-01-01T00:00:01+00:00")),
+        (
+            "TIMESTAMPTZ_NS",
+            "2024-01-01 02:00:01.000001999+02",
+            datetime.fromisoformat("2024-01-01T00:00:01.000001+00:00"),
+        ),
+        ("DATE", "12024-01-01", None),
+        ("TIMESTAMP", "0044-03-15 (BC) 00:00:00", None),
+    ],
+)
+def test_the_greatest_time_is_exact_in_every_type(
+    tmp_path: Path, made: SnapshotBuilder, source: Source, case: tuple[str, str, object]
+) -> None:
+    kind, served, hint = case
+    source.execute(f"CREATE TABLE s AS SELECT '{served}'::{kind} AS T, 1 AS n")
+    dataset = appending(tmp_path)
+    old = loaded(made, dataset, None, deadline())
+    steps = {"DATE": "1", "DECIMAL(38,10)": "0.0000000001"}
+    step = "INTERVAL 1 SECOND" if "TIME" in kind else steps.get(kind, "1")
+    time = "T::TIMESTAMPTZ" if kind == "TIMESTAMPTZ_NS" else "T"
+    newer = f"nextafter('{served}'::{kind}, 'inf'::{kind})" if kind in {"FLOAT", "DOUBLE"} else f"{time} + {step}"
+    source.execute(f"INSERT INTO s SELECT ({newer})::{kind}, 2 FROM s")
+    source.execute(f"INSERT INTO s VALUES (NULL, 3), ('{served}'::{kind}, 4)")
+    if kind in {"FLOAT", "DOUBLE"}:
+        source.execute("INSERT INTO s VALUES ('nan', 5), ('inf', 6)")
+    if "TIMESTAMP" in kind or kind == "DATE":
+        source.execute("INSERT INTO s VALUES ('infinity', 7)")
+
+    new = []
+    for source.honours in (True, False):
+        new.append(loaded(made, dataset, None, deadline(), served=old))
+
+    assert [rows(tmp_path, snapshot, "SELECT n FROM d") for snapshot in new] == [[(1,), (2,)]] * 2
+    assert source.wanted[0] == Wanted()
+    assert source.wanted[1] == Wanted(bounds=() if hint is None else (Bound("t", ">", hint),))  # type: ignore[arg-type]
+    assert made.build(dataset, None, deadline(), served=new[0]) is None
+
+
+def test_times_that_are_none_come_with_the_first_load_only(tmp_path: Path, made: SnapshotBuilder) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, "SELECT unnest(['1.5', NULL, 'nan', 'inf'])::DOUBLE AS t")
+    old = loaded(made, dataset, None, deadline())
+    write(tmp_path, "SELECT unnest(['2.5', NULL, 'nan', '-inf', 'inf'])::DOUBLE AS t")
+
+    new = loaded(made, dataset, None, deadline(), served=old)
+
+    assert (old.rows, new.rows) == (4, 5)
+    assert rows(tmp_path, new)[-1] == (2.5,)
+
+
+@pytest.mark.parametrize("first", ["SELECT 1 AS t WHERE false", "SELECT NULL::INTEGER AS t"])
+def test_without_a_time_served_all_is_read(tmp_path: Path, made: SnapshotBuilder, first: str) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, first)
+    old = loaded(made, dataset, None, deadline())
+    write(tmp_path, "SELECT unnest([NULL, 1, 2])::INTEGER AS t")
+
+    assert loaded(made, dataset, None, deadline(), served=old).rows == 3
+
+
+@pytest.mark.parametrize("honours", [True, False])
+def test_a_refresh_sql_runs_over_the_newer_rows_only(
+    tmp_path: Path, made: SnapshotBuilder, source: Source, honours: bool
+) -> None:
+    source.honours = honours
+    source.execute("CREATE TABLE s AS SELECT i AS t, i % 2 AS odd, 'unread' AS x FROM range(10) r(i)")
+    # It reads the newer rows twice, of a stream that can be read once.
+    sql = "SELECT t, (SELECT count(t) FROM d) AS n FROM d WHERE odd = 1"
+    dataset = appending(tmp_path, acceleration=replace(APPEND, refresh_sql=sql))
+    old = loaded(made, dataset, sql, deadline())
+    source.execute("INSERT INTO s SELECT i, i % 2, 'unread' FROM range(10, 14) r(i)")
+
+    new = loaded(made, dataset, sql, deadline(), served=old)
+
+    assert rows(tmp_path, new) == [(1, 10), (3, 10), (5, 10), (7, 10), (9, 10), (11, 4), (13, 4)]
+    columns = frozenset({"t", "odd"})
+    assert source.wanted == [Wanted(columns=columns), Wanted(columns=columns, bounds=(Bound("t", ">", 9),))]
+
+
+def test_a_refresh_sql_tells_the_source_what_it_needs(tmp_path: Path, made: SnapshotBuilder, source: Source) -> None:
+    source.execute("CREATE TABLE s AS SELECT i AS t, i % 3 AS k, i AS v, 'unread' AS x FROM range(10) r(i)")
+    sql = "SELECT T, v + 1 AS v1 FROM d WHERE k = 0"
+    dataset = appending(tmp_path, acceleration=replace(APPEND, refresh_sql=sql))
+    old = loaded(made, dataset, sql, deadline())
+    source.execute("INSERT INTO s SELECT i, i % 3, i, '' FROM range(10, 20) r(i)")
+
+    new = loaded(made, dataset, sql, deadline(), served=old)
+
+    assert rows(tmp_path, new) == [(i, i + 1) for i in range(0, 20, 3)]
+    columns = frozenset({"t", "k", "v"})
+    assert source.wanted == [
+        Wanted(columns=columns, bounds=(Bound("k", "=", 0),)),
+        Wanted(columns=columns, bounds=(Bound("k", "=", 0), Bound("t", ">", 9))),
+    ]
+
+
+def test_the_refresh_sql_of_a_request_adds_what_it_gives_of_the_newer_rows(
+    tmp_path: Path, made: SnapshotBuilder
+) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, "SELECT 1 AS t")
+    old = loaded(made, dataset, None, deadline())
+    write(tmp_path, "SELECT unnest([1, 2, 3, 4]) AS t")
+
+    new = loaded(made, dataset, "SELECT * FROM d WHERE t < 4 AND t <> 2", deadline(), served=old)
+    after = loaded(made, dataset, None, deadline(), served=new, skip_unchanged=True)
+
+    assert rows(tmp_path, new) == [(1,), (3,)]
+    assert rows(tmp_path, after) == [(1,), (3,), (4,)]
+
+
+# --- what cannot be appended to ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT 1 AS x", r"^The source of d has no column 't', which is to be its time_column\.$"),
+        ("SELECT 'a' AS t", r"^The time_column 't' of d is of type VARCHAR: newer rows can be told by a number"),
+        ("SELECT TIME '12:00' AS t", "is of type TIME:"),
+        ("SELECT true AS t", "is of type BOOLEAN:"),
+        ("SELECT [1] AS t", "is of type INTEGER"),
+    ],
+)
+@pytest.mark.parametrize("served", [False, True])
+def test_a_column_that_tells_no_time_is_refused(
+    tmp_path: Path, made: SnapshotBuilder, sql: str, said: str, served: bool
+) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, "SELECT 1 AS t")
+    old = loaded(made, dataset, None, deadline()) if served else None
+    write(tmp_path, sql)
+
+    with pytest.raises(SourceError, match=said):
+        made.build(dataset, None, deadline(), served=old)
+
+
+@pytest.mark.parametrize("sql", ["SELECT x FROM d", "SELECT t::DATE AS t FROM d", "SELECT t AS moment FROM d"])
+def test_a_refresh_sql_must_keep_the_time(tmp_path: Path, made: SnapshotBuilder, sql: str) -> None:
+    write(tmp_path, "SELECT TIMESTAMP '2024-01-01' AS t, 1 AS x")
+    dataset = appending(tmp_path, acceleration=replace(APPEND, refresh_sql=sql))
+
+    with pytest.raises(
+        SourceError, match=r"^The refresh_sql of d must keep the time_column 't' as it is \(TIMESTAMP\)"
+    ):
+        made.build(dataset, sql, deadline())
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT unnest([1, 2]) AS t, 1 AS n, 'x' AS more", "(more is new)"),
+        ("SELECT unnest([1, 2]) AS t, 'x' AS n", "(n is VARCHAR instead of INTEGER)"),
+        ("SELECT unnest([1, 2]) AS t", "(n is gone)"),
+        ("SELECT unnest([1, 2])::BIGINT AS t, 1 AS n", "(t is BIGINT instead of INTEGER)"),
+    ],
+)
+def test_other_columns_are_refused_or_loaded_in_full(
+    tmp_path: Path, made: SnapshotBuilder, sql: str, said: str
+) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, "SELECT 1 AS t, 1 AS n")
+    old = loaded(made, dataset, None, deadline())
+    write(tmp_path, sql)
+
+    with pytest.raises(SchemaChangedError) as caught:
+        made.build(dataset, None, deadline(), served=old)
+    full = loaded(made, replace(dataset, on_schema_change="accept"), None, deadline(), served=old)
+
+    assert said in str(caught.value)
+    assert rows(tmp_path, full, "SELECT t FROM d") == [(1,), (2,)]
+    assert len(files_below(tmp_path)) == 2
+
+
+def served_and_newer(directory: Path, made: SnapshotBuilder) -> tuple[DatasetConfig, Snapshot]:
+    dataset = appending(directory)
+    write(directory, "SELECT unnest([1, 2]) AS t, 'old' AS x")
+    old = loaded(made, dataset, None, deadline())
+    write(directory, "SELECT unnest([2, 3]) AS t, 'new' AS x")
+    return dataset, old
+
+
+def test_a_changed_definition_is_a_full_load(tmp_path: Path, made: SnapshotBuilder) -> None:
+    dataset, old = served_and_newer(tmp_path, made)
+    for other in (
+        replace(dataset, time_column="T"),
+        replace(dataset, acceleration=replace(APPEND, refresh_sql="FROM d")),
+        replace(dataset, time_column=None, acceleration=AccelerationConfig()),
+        replace(dataset, acceleration=replace(APPEND, enabled=False)),
+    ):
+        assert rows(tmp_path, loaded(made, other, None, deadline(), served=old)) == [(2, "new"), (3, "new")]
+
+
+def test_r18_what_is_damaged_is_not_appended_to(
+    tmp_path: Path, made: SnapshotBuilder, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset, old = served_and_newer(tmp_path, made)
+    path = snapshot_path(made.state_dir, old)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+    new = loaded(made, dataset, None, deadline(), served=old)
+
+    assert rows(tmp_path, new) == [(2, "new"), (3, "new")]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The snapshot of d is damaged: its checksum is wrong. It is loaded from the source again."
+    ]
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSPC])
+def test_a_file_system_that_does_not_copy_by_itself(
+    tmp_path: Path, made: SnapshotBuilder, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    (tmp_path / "old").write_bytes(b"content")
+
+    if code == errno.EXDEV:
+        append.copy(tmp_path / "old", tmp_path / "new", deadline())
+        assert (tmp_path / "new").read_bytes() == b"content"
+    else:
+        with pytest.raises(OSError, match="No space left"):
+            append.copy(tmp_path / "old", tmp_path / "new", deadline())
+
+
+def test_a_restart_goes_on_from_what_is_published(tmp_path: Path, made: SnapshotBuilder) -> None:
+    before = Publication(made.state_dir, [appending(tmp_path)])
+    dataset, old = served_and_newer(tmp_path, made)
+    before.publish(old)
+
+    after = Publication(made.state_dir, [dataset])
+    served = after.snapshot("d")
+    new = loaded(made, dataset, None, deadline(), served=served, skip_unchanged=True)
+    after.publish(new)
+
+    assert served == old
+    assert rows(tmp_path, new) == [(1, "old"), (2, "old"), (3, "new")]
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{new.file}"]
+
+
+@pytest.mark.parametrize("fails", ["the copy", "the newer rows"])
+def test_an_append_that_fails_leaves_what_is_served(
+    tmp_path: Path, made: SnapshotBuilder, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    dataset, old = served_and_newer(tmp_path, made)
+    content = snapshot_path(made.state_dir, old).read_bytes()
+    if fails == "the copy":
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "copy_file_range", refuse)
+        said = r"^The snapshot of d cannot be written to the state directory: No space left on device\.$"
+    else:
+        (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+        said = r"^'a\.parquet': it is not a Parquet file"
+
+    with pytest.raises(DatasetError, match=said):
+        made.build(dataset, None, deadline(), served=old)
+
+    assert files_below(tmp_path) == [f"snapshots/{old.file}"]
+    assert snapshot_path(made.state_dir, old).read_bytes() == content
+
+
+def test_small_appends_leave_the_file_small(tmp_path: Path, made: SnapshotBuilder) -> None:
+    dataset = appending(tmp_path)
+    write(tmp_path, "SELECT i AS t, 'text ' || hash(i) AS x FROM range(200000) r(i)")
+    snapshot = first = loaded(made, dataset, None, deadline())
+    for index in range(8):
+        write(tmp_path, f"SELECT 200000::BIGINT + {index} AS t, 'text' AS x")
+        before, snapshot = snapshot, loaded(made, dataset, None, deadline(), served=snapshot)
+        snapshot_path(made.state_dir, before).unlink()
+
+    assert snapshot.rows == 200_008
+    assert snapshot.size_bytes <= first.size_bytes + 4 * 256 * 1024

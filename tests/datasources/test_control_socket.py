@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasources import errors
+from datasources.control import DatasetState, RefreshRun
+from datasources.errors import (
+    AccelerationDisabledError,
+    DatasetError,
+    DatasetsUnavailableError,
+    SnapshotError,
+    TimeColumnMissingError,
+    UnknownDatasetError,
+)
+from datasources.refresh import control_socket
+from datasources.refresh.control_socket import (
+    SOCKET_NAME,
+    ControlClient,
+    ControlServer,
+    ProtocolError,
+    Request,
+    answer,
+    decode_reply,
+    decode_request,
+    encode_error,
+    encode_request,
+)
+from queryengine.errors import (
+    DatasetNotLoadedError,
+    EmptyStatementError,
+    EngineBusyError,
+    EngineUnavailableError,
+    EngineWorkerDiedError,
+    ParameterError,
+    QueryCancelledError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    SqlSyntaxError,
+    StatementError,
+    StatementNotAllowedError,
+)
+from system.errors import StateDirectoryError
+
+STATE = DatasetState(
+    from_="file:a.csv",
+    name="ä",
+    acceleration_enabled=True,
+    status="Ready",
+    rows=1,
+    refreshed_at="2026-01-01T00:00:00.000Z",
+    snapshot="a-1",
+    error=None,
+    loaded_once=True,
+    checked_at="2026-01-01T00:10:00.000Z",
+    next_refresh_at=None,
+    age_s=90,
+    bytes=274432,
+)
+RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
+
+
+CALLS = ["datasets", "loaded", "history", "refresh"]
+
+
+class Fixed:
+    """A `DatasetControl` with one answer to everything, or one error."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def is_loaded(self) -> bool:
+        self._raise()
+        return True
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        self._raise()
+        return (STATE,)
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None, **more: Any) -> RefreshRun:
+        self._raise()
+        self.asked.append((name, refresh_sql, more))
+        return RUN
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        self._raise()
+        self.asked.append((name, None, {}))
+        return (RUN, RUN)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Fixed]:
+    control = Fixed()
+    server = ControlServer(tmp_path, control)
+    yield control
+    server.close()
+
+
+def send(directory: Path, data: bytes, *, then_close: bool = True) -> bytes:
+    """Write *data* to the socket as it is, and return all that comes back."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(30)
+        connection.connect(str(directory / SOCKET_NAME))
+        connection.sendall(data)
+        if then_close:
+            connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as stream:
+            return stream.read()
+
+
+def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) -> None:
+    client = ControlClient(tmp_path)
+
+    assert client.datasets() == (STATE,)
+    assert client.history("a") == (RUN, RUN)
+    assert client.request_refresh("a") == RUN
+    assert client.request_refresh('a "\n\ud800ü', "SELECT\n1") == RUN
+    assert client.request_refresh("a", mode="append", jitter_max_s=2.5) == RUN
+    as_declared = {"mode": None, "jitter_max_s": 0.0}
+    assert served.asked == [
+        ("a", None, {}),
+        ("a", None, as_declared),
+        ('a "\n\ud800ü', "SELECT\n1", as_declared),
+        ("a", None, {"mode": "append", "jitter_max_s": 2.5}),
+    ]
+
+
+def test_the_socket_is_private_and_goes_with_the_server(tmp_path: Path) -> None:
+    server = ControlServer(tmp_path, Fixed())
+    mode = (tmp_path / SOCKET_NAME).stat().st_mode
+    server.close()
+
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_dead_predecessor_left_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / SOCKET_NAME))
+    server = ControlServer(tmp_path, Fixed())
+
+    assert ControlClient(tmp_path).datasets() == (STATE,)
+    server.close()
+
+
+ERRORS: list[Exception] = [
+    UnknownDatasetError("x"),
+    AccelerationDisabledError("x"),
+    TimeColumnMissingError("x"),
+    DatasetsUnavailableError(),
+    SnapshotError("No space."),
+    EmptyStatementError(),
+    SqlSyntaxError("Syntax."),
+    SqlError("Unknown."),
+    ParameterError("Parameter."),
+    StatementNotAllowedError("DELETE."),
+    StatementError("Statement."),
+    QueryTimeoutError(1.5),
+    QueryCancelledError(),
+    ResourceLimitError("Memory."),
+    EngineBusyError(7),
+    EngineWorkerDiedError(),
+    EngineUnavailableError("Starting."),
+    DatasetNotLoadedError("Dataset 'd' is not loaded yet."),
+    QueryError("Failed."),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Fixed, error: Exception) -> None:
+    served.error = error
+    expected = DatasetError if isinstance(error, SnapshotError) else type(error)
+
+    with pytest.raises(expected) as caught:
+        ControlClient(tmp_path).request_refresh("x", "SELECT 1")
+
+    assert type(caught.value) is expected
+    assert str(caught.value) == str(error)
+
+
+def test_every_class_that_a_refresh_sql_can_be_refused_with_is_tried_here() -> None:
+    def tree(cls: type[Exception]) -> set[type[Exception]]:
+        return {cls}.union(*map(tree, cls.__subclasses__()))
+
+    assert tree(QueryError) <= {type(error) for error in ERRORS}
+
+
+def test_what_an_error_is_made_of_arrives_too(tmp_path: Path, served: Fixed) -> None:
+    served.error = EngineBusyError(7)
+
+    with pytest.raises(EngineBusyError) as caught:
+        ControlClient(tmp_path).request_refresh("x", "SELECT 1")
+
+    assert caught.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize("fields", [{}, {"limit_s": "x"}, {"limit_s": None}])
+def test_an_error_that_lacks_what_it_is_made_of_is_no_reply(fields: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        decode_reply(encode_error("query_timeout", "Too long.", **fields))
+
+
+class Slow(Fixed):
+    """Judges no statement until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+        self.judging = threading.Semaphore(0)
+
+    def request_refresh(self, name: str, refresh_sql: str | None = None, **_: Any) -> RefreshRun:
+        if refresh_sql is not None:
+            self.judging.release()
+            self.may.wait(60)
+        return RUN
+
+
+def test_statements_that_are_judged_slowly_keep_nobody_else_waiting(tmp_path: Path) -> None:
+    control = Slow()
+    server = ControlServer(tmp_path, control)
+    client = ControlClient(tmp_path, judging_s=60)
+    with ThreadPoolExecutor(control_socket._MAX_JUDGED) as pool:
+        judged = [pool.submit(client.request_refresh, "x", "SELECT 1") for _ in range(control_socket._MAX_JUDGED)]
+        for _ in judged:
+            assert control.judging.acquire(timeout=60)
+
+        with pytest.raises(EngineBusyError):
+            client.request_refresh("x", "SELECT 1")
+        assert client.request_refresh("x") == RUN
+        assert client.datasets() == (STATE,)
+
+        control.may.set()
+        assert [future.result() for future in judged] == [RUN] * len(judged)
+    assert client.request_refresh("x", "SELECT 1") == RUN
+    server.close()
+
+
+def test_an_error_nobody_thought_of_is_logged_and_told_without_detail(
+    tmp_path: Path, served: Fixed, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.error = RuntimeError("secret")
+
+    with pytest.raises(DatasetError, match=r"^The refresher failed; the log of the runtime tells why\.$"):
+        ControlClient(tmp_path).datasets()
+
+    assert "A control request failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b'{"call": "datasets"}',
+        b"null\n",
+        b"[]\n",
+        b"\xff\n",
+        b"[" * 100_000 + b"\n",
+        b'{"call": "drop"}\n',
+        b'{"call": ["datasets"]}\n',
+        b'{"call": "history", "name": 1}\n',
+        b'{"call": "refresh", "name": "a", "refresh_sql": 1}\n',
+        b'{"call": "refresh", "name": "a", "mode": "both"}\n',
+        b'{"call": "refresh", "name": "a", "jitter_max_s": "1s"}\n',
+        b'{"call": "refresh", "name": "a", "jitter_max_s": -1}\n',
+        b'{"call": "refresh", "name": "a", "jitter_max_s": NaN}\n',
+        b'{"call": "datasets", "more": 1}\n',
+    ],
+)
+def test_what_is_no_request_is_answered_with_an_error(tmp_path: Path, served: Fixed, data: bytes) -> None:
+    reply = json.loads(send(tmp_path, data))
+
+    assert reply["error"]["code"] == "protocol_error"
+    assert served.asked == []
+    assert ControlClient(tmp_path).datasets() == (STATE,)
+
+
+def test_a_request_that_is_too_long_is_refused(tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_socket, "MAX_REQUEST_BYTES", 100)
+
+    reply = json.loads(send(tmp_path, encode_request(Request(call="refresh", name="a" * 100))))
+
+    assert reply["error"]["code"] == "protocol_error"
+    assert served.asked == []
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_waiting(
+    tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 0.3)
+
+    assert send(tmp_path, b"", then_close=False) == b""
+    assert ControlClient(tmp_path).datasets() == (STATE,)
+
+
+def test_many_clients_at_once_are_answered(tmp_path: Path, served: Fixed) -> None:
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(ControlClient(tmp_path).datasets())) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert answers == [(STATE,)] * 100
+
+
+def test_a_client_without_a_server_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(DatasetsUnavailableError):
+        ControlClient(tmp_path).datasets()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"nonsense\n",
+        b"{}\n",
+        b'{"result": 1}\n',
+        b'{"result": [1]}\n',
+        b'{"result": [{}]}\n',
+        b'{"result": {"id": 1, "status": "queued", "requested_at": ""}}\n',
+        b'{"error": "x"}\n',
+        b'{"error": {"code": "x"}}\n',
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.datasets(),
+        lambda client: client.history("a"),
+        lambda client: client.request_refresh("a"),
+    ],
+)
+def test_a_reply_that_is_none_counts_as_no_answer(
+    tmp_path: Path, reply: bytes, call: Callable[[ControlClient], Any]
+) -> None:
+    def impostor() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(reply)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / SOCKET_NAME))
+        listener.listen()
+        thread = threading.Thread(target=impostor)
+        thread.start()
+
+        with pytest.raises(DatasetsUnavailableError):
+            call(ControlClient(tmp_path))
+
+        thread.join()
+
+
+def test_a_state_with_an_unknown_status_counts_as_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a state"):
+        control_socket._state_of({**asdict(STATE), "status": "Odd"})
+
+
+def test_a_socket_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 120)
+    directory.mkdir()
+
+    with pytest.raises(StateDirectoryError, match=r"^The control socket cannot be made in the state directory"):
+        ControlServer(directory, Fixed())
+    with pytest.raises(DatasetsUnavailableError):
+        ControlClient(directory).datasets()
+
+
+def test_the_code_of_an_error_reaches_the_wire() -> None:
+    control = Fixed(SnapshotError("No space."))
+
+    assert json.loads(answer(control, encode_request(Request(call="history", name="a")))) == {
+        "error": {"code": errors.SnapshotError.code, "message": "No space."}
+    }
+
+
+texts = st.text(st.characters(), max_size=50)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+names = ["call", "name", "refresh_sql", "mode", "jitter_max_s", "result", "error", "x"]
+fields = st.dictionaries(st.sampled_from(names), values)
+lines = st.one_of(
+    st.binary(max_size=100),
+    st.binary(max_size=100).map(lambda data: data + b"\n"),
+    fields.map(lambda data: json.dumps(data).encode() + b"\n"),
+    st.fixed_dictionaries({"error": st.fixed_dictionaries({"code": values, "message": values})}).map(
+        lambda data: json.dumps(data).encode() + b"\n"
+    ),
+)
+
+
+modes = st.sampled_from([None, "full", "append"])
+jitters = st.floats(0, 1e8)
+
+
+@given(st.builds(Request, call=st.sampled_from(CALLS), name=texts, refresh_sql=texts, mode=modes, jitter_max_s=jitters))
+def test_any_request_survives_the_wire(request: Request) -> None:
+    assert decode_request(encode_request(request)) == request
+
+
+@given(lines)
+def test_no_line_makes_the_decoder_of_requests_fail_otherwise(line: bytes) -> None:
+    try:
+        request = decode_request(line)
+    except ProtocolError:
+        return
+    assert request.call in CALLS
+
+
+@given(lines)
+def test_no_line_makes_the_decoder_of_replies_fail_otherwise(line: bytes) -> None:
+    try:
+        decode_reply(line, "a")
+    except (ProtocolError, DatasetError, QueryError):
+        return
+    assert b'"result"' in line
+
+
+@given(lines)
+def test_every_line_gets_one_line_back(line: bytes) -> None:
+    reply = answer(Fixed(), line)
+
+    assert reply.count(b"\n") == 1
+    assert json.loads(reply).keys() in ({"result"}, {"error"})
+
+
+@given(texts, texts)
+def test_any_error_survives_the_wire(code: str, message: str) -> None:
+    with pytest.raises((DatasetError, QueryError, ProtocolError)):
+        decode_reply(encode_error(code, message))

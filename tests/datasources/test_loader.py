@@ -1,0 +1,396 @@
+"""Loads in a process of their own, which are to be as those of this process, but for their end."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from datasources.deadline import Deadline
+from datasources.errors import INTERRUPTED, DatasetError, SnapshotError
+from datasources.refresh import loader, refresher
+from datasources.refresh.loader import LoaderFaultError, LoaderProcess
+from datasources.refresh.loader_process import NICENESS, SPARE_BYTES
+from queryengine.gate.gate import Gate
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import (
+    MIB,
+    builder,
+    configure,
+    deadline,
+    declare,
+    files_below,
+    loaded,
+    rows,
+    verify,
+    wait_for,
+)
+
+#: One call of a function, which no interrupt stops; and a statement that listens to one.
+DEAF = "SELECT levenshtein(repeat('a', 200000) || a, repeat('b', 200000)) AS x FROM d"
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000000), d"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[LoaderProcess]:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
+    made = LoaderProcess(builder(tmp_path))
+    yield made
+    made.close()
+    assert children() == set()
+    assert [name for name in files_below(tmp_path) if "refresh_tmp" in name] == []
+
+
+def children() -> set[int]:
+    """Return the ids of this process's loaders, of those too that have ended and were not waited for."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"loader_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(int(child))
+    return found
+
+
+def child_of(loader: LoaderProcess) -> int:
+    return wait_for(lambda: loader._child, "the loader process")._process.pid
+
+
+def status(pid: int, name: str) -> str:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return line.partition(":")[2].strip()
+
+
+def peak_bytes(pid: int) -> int:
+    return int(status(pid, "VmHWM").split()[0]) * 1024
+
+
+def is_building(directory: Path) -> bool:
+    return any(directory.glob("state/snapshots/*.duckdb"))
+
+
+def busy(pid: int) -> bool:
+    """Say whether a process has used half a second of CPU, which a start does not."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) > 0.5 * os.sysconf("SC_CLK_TCK")
+
+
+def parquet(directory: Path) -> None:
+    rows_of_it = "SELECT i AS a, 'text ' || i AS b FROM range(5000) t(i)"
+    duckdb.execute(f"COPY ({rows_of_it}) TO '{directory / 's.parquet'}'")
+
+
+def test_its_process_ends_when_there_is_nothing_to_load_for_a_while(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresher, "REST_S", 0.01)
+    service = refresher.Refresher(configure(tmp_path, declare(tmp_path, "a.csv")), Gate(), builders=[process])
+    service.start()
+    wait_for(service.is_loaded, "the load of the start")
+    wait_for(lambda: process._child is None, "the end of the process")
+    assert children() == set()
+
+    service.request_refresh("d")
+    wait_for(lambda: [run.status for run in service.history("d")] == ["succeeded"] * 2, "another load")
+    assert service.stop(30)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "json"])
+@pytest.mark.parametrize("sql", [None, "SELECT a + 1 AS n FROM d WHERE a > 1"])
+def test_a_snapshot_is_that_of_a_load_in_this_process(
+    process: LoaderProcess, tmp_path: Path, kind: str, sql: str | None
+) -> None:
+    text = "a,b\n" + "".join(f"{i},text {i}\n" for i in range(5000))
+    (tmp_path / "s.csv").write_text(text)
+    (tmp_path / "s.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "s.json").write_text("".join(f'{{"a": {i}, "b": "text {i}"}}\n' for i in range(5000)))
+    parquet(tmp_path)
+    dataset = declare(tmp_path, f"s.{kind}")
+
+    made = loaded(process, dataset, sql, deadline())
+    here = builder(tmp_path).build(dataset, sql, deadline())
+
+    verify(tmp_path / "state", made)
+    assert replace(made, file="", sha256="", created_at="") == replace(here, file="", sha256="", created_at="")
+    assert rows(tmp_path, made) == rows(tmp_path, here)
+    assert files_below(tmp_path) == sorted([f"snapshots/{made.file}", f"snapshots/{here.file}"])
+
+
+@pytest.mark.parametrize(
+    ("file", "sql"),
+    [
+        pytest.param("absent.csv", None, id="absent"),
+        pytest.param("b.csv", None, id="damaged"),
+        pytest.param("a.csv", "SELECT nope FROM d", id="binder"),
+        pytest.param("a.csv", "SELECT b::INTEGER AS n FROM d", id="conversion"),
+        pytest.param("a.csv", "SELECT * FROM read_text('/etc/passwd')", id="forbidden"),
+        pytest.param("a.csv", "SELECT repeat('x', 900000) || i AS x FROM range(9000) t(i) ORDER BY x", id="memory"),
+    ],
+)
+def test_an_error_keeps_its_class_and_its_sentence(
+    process: LoaderProcess, tmp_path: Path, file: str, sql: str | None
+) -> None:
+    put(tmp_path, "b.csv", "a,b\n1,2\n1\n")
+    dataset = declare(tmp_path, file)
+    with pytest.raises(DatasetError) as here:
+        builder(tmp_path).build(dataset, sql, deadline())
+
+    with pytest.raises(here.type, match=f"^{re.escape(str(here.value))}$") as there:
+        loaded(process, dataset, sql, deadline())
+
+    assert there.type is here.type
+    assert files_below(tmp_path) == []
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+def test_what_nobody_foresaw_is_for_the_log_and_costs_the_process(process: LoaderProcess, tmp_path: Path) -> None:
+    with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*snapshots/snapshot\.py.*RuntimeError: std::bad_cast"):
+        loaded(process, declare(tmp_path, "a.csv"), "SELECT '\ud800' AS n FROM d", deadline())
+
+    assert children() == set()
+    assert files_below(tmp_path) == []
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+def test_s27_what_nobody_foresaw_is_logged_without_secrets(process: LoaderProcess, tmp_path: Path) -> None:
+    # An error of the interpreter that repeats a value, which is a secret too here.
+    params = {"client_timeout": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
+    dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="//127.0.0.1:9/a.csv", params=params)
+
+    with pytest.raises(LoaderFaultError) as caught:
+        loaded(process, dataset, None, deadline())
+
+    assert str(caught.value).endswith("ValueError: could not convert string to float: '<secret>'\n")
+
+
+def test_the_process_is_confined_and_serves_one_load_after_the_other(process: LoaderProcess, tmp_path: Path) -> None:
+    process.start()
+    child = child_of(process)
+
+    assert [loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(3)] == [2, 2, 2]
+
+    assert children() == {child}
+    assert status(child, "NoNewPrivs") == "1"
+    limits = Path(f"/proc/{child}/limits").read_text()
+    assert re.search(r"Max core file size +0 +0 ", limits)
+    assert re.search(r"Max file size +unlimited", limits)
+    data = re.search(r"Max data size +(\d+)", limits)
+    assert data is not None
+    assert int(data[1]) < 1.25 * 256 * MIB + SPARE_BYTES + 128 * MIB
+    assert os.getpriority(os.PRIO_PROCESS, child) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderProcess, tmp_path: Path) -> None:
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+    child = child_of(process)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(child, number)
+
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert children() == {child}
+
+
+def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
+    process: LoaderProcess, tmp_path: Path
+) -> None:
+    process.start()
+    first = child_of(process)
+    began = time.monotonic()
+
+    with pytest.raises(SnapshotError, match=r"^The load was stopped after 2 s, the refresh_timeout of the dataset\.$"):
+        loaded(process, declare(tmp_path, "a.csv"), DEAF, deadline(2))
+
+    assert 2 + loader.GRACE_S <= time.monotonic() - began < 30
+    assert children() == set()
+    assert files_below(tmp_path) == []
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert child_of(process) != first
+
+
+def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path: Path) -> None:
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+    child = child_of(process)
+
+    with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.5 s"):
+        loaded(process, declare(tmp_path, "a.csv"), ENDLESS, deadline(0.5))
+
+    # On a machine that is too busy to obey within the grace it may be another one.
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+    assert len(children() | {child}) <= 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a, repeat('a', 3000000000) AS x FROM d",
+        "SELECT len(string_split(repeat('a,', 40000000), ',')) AS x FROM d",
+        "SELECT length(string_agg(repeat('a', 1000000), '')) AS x FROM range(100000), d",
+        "SELECT list_sort(list_reverse(range(40000000)))[1] AS x FROM d",
+    ],
+)
+def test_a_load_that_takes_memory_without_end_fails(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+    child = child_of(process)
+    base = peak_bytes(child)
+    peak, ended = [base], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            try:
+                peak.append(peak_bytes(child))
+            except (OSError, ValueError):
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with pytest.raises(SnapshotError, match=r"query\.memory_limit|not enough memory"):
+            loaded(process, declare(tmp_path, "a.csv"), sql, deadline())
+    finally:
+        ended.set()
+        watcher.join()
+
+    assert max(peak) < base + 1.25 * 256 * MIB + SPARE_BYTES
+    assert len(files_below(tmp_path)) == 1
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+@pytest.mark.parametrize("memory_mib", [64, 256])
+def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_mib: int) -> None:
+    data = "SELECT i AS a, hash(i) AS h, repeat('x', (hash(i) % 60)::INTEGER) || i AS b FROM range(1000000) t(i)"
+    duckdb.execute(f"COPY ({data}) TO '{tmp_path / 's.parquet'}'")
+    process = LoaderProcess(
+        replace(builder(tmp_path), memory_limit_bytes=memory_mib * MIB, temp_directory_limit_bytes=1024 * MIB)
+    )
+
+    try:
+        snapshot = loaded(process, declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline())
+    finally:
+        process.close()
+
+    assert snapshot.rows == 1_000_000
+
+
+def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Path) -> None:
+    kinds = ("'v' || (i * {n}) % 5003 AS c{n}", "(i * {n}) % 1000003 AS c{n}", "i / {n} AS c{n}")
+    columns = ", ".join(kinds[n % 3].format(n=n) for n in range(1, 301))
+    table: Any = duckdb.sql(f"SELECT {columns} FROM range(100000) t(i)")
+    pq.write_table(table.to_arrow_table(), tmp_path / "s.parquet")
+    process = LoaderProcess(replace(builder(tmp_path, memory_mib=384), temp_directory_limit_bytes=1024 * MIB))
+
+    try:
+        assert loaded(process, declare(tmp_path, "s.parquet"), None, deadline()).rows == 100_000
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("after", ["begin", "some"])
+def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path, after: str) -> None:
+    if after == "some":
+        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+    before = files_below(tmp_path)
+
+    def kill() -> None:
+        child = child_of(process)
+        wait_for(lambda: busy(child), "the load")
+        os.kill(child, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pytest.raises(SnapshotError, match=r"^The load of d ended with its process \(signal SIGKILL\)"):
+            loaded(process, declare(tmp_path, "a.csv"), DEAF, deadline())
+    finally:
+        killer.join()
+
+    assert files_below(tmp_path) == before
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+def test_a_process_that_died_idle_costs_nothing(process: LoaderProcess, tmp_path: Path) -> None:
+    process.start()
+    child = child_of(process)
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: "Z" in status(child, "State"), "its end")
+
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+@pytest.mark.parametrize("sql", [DEAF, ENDLESS])
+def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
+    stop = threading.Event()
+
+    def end() -> None:
+        child = child_of(process)
+        wait_for(lambda: busy(child), "the load")
+        stop.set()
+
+    stopper = threading.Thread(target=end)
+    stopper.start()
+    try:
+        with pytest.raises(SnapshotError, match=f"^{INTERRUPTED}$"):
+            loaded(process, declare(tmp_path, "a.csv"), sql, Deadline(600, stop))
+    finally:
+        stopper.join()
+
+    assert children() == set()
+    assert files_below(tmp_path) == []
+
+
+def test_a_process_that_cannot_be_started_is_said(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+
+    process.start()
+    with pytest.raises(SnapshotError, match=r"^The process that loads data cannot be started: No such file"):
+        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+
+
+def test_a_program_that_does_not_run_is_said(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    with pytest.raises(SnapshotError, match=r"ended with its process \(exit code 1\)"):
+        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "a\n1\n")
+    script = f"""
+import os, signal, threading, time
+from pathlib import Path
+from datasources.refresh.loader import LoaderProcess
+from tests.datasources.support import builder, deadline, declare
+from tests.datasources.test_loader import DEAF, busy, child_of
+directory = Path("{tmp_path}")
+process = LoaderProcess(builder(directory))
+process.start()
+child = child_of(process)
+print(child, flush=True)
+load = threading.Thread(target=process.build, args=(declare(directory, "a.csv"), DEAF, deadline(600)))
+load.start()
+while not busy(child):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    child = Path(f"/proc/{done.stdout.strip()}/cmdline")
+    wait_for(lambda: not child.exists() or b"loader_process" not in child.read_bytes(), "the end of the loader")

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import resource
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from datasources.errors import SnapshotError
+from datasources.snapshots.publication import Publication
+from queryengine.manifest import Manifest, Snapshot, manifest_path, read_manifest, snapshot_path, write_manifest
+from runtimeconf.model import AccelerationConfig, DatasetConfig
+from system.errors import StateDirectoryError
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import builder, deadline, declare, files_below, rows
+from tests.datasources.test_snapshot import flip
+
+
+def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Load and publish *datasets* as a runtime that then ends would."""
+    made = builder(directory)
+    publication = Publication(directory / "state", datasets)
+    snapshots = []
+    for dataset in datasets:
+        put(directory, dataset.from_.removeprefix("file:"))
+        snapshots.append(made.build(dataset, None, deadline()))
+        publication.publish(snapshots[-1])
+    return snapshots
+
+
+def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (old,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    running = duckdb.connect(str(snapshot_path(tmp_path / "state", old)), read_only=True)
+    put(tmp_path, "a.csv", "a,b\n2,new\n")
+
+    new = builder(tmp_path).build(dataset, None, deadline())
+    publication.publish(new)
+
+    assert read_manifest(tmp_path / "state").generation == 2
+    assert read_manifest(tmp_path / "state").snapshots == (new,)
+    assert publication.snapshot("d") == new
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{new.file}"]
+    assert running.execute("FROM d").fetchall() == [(1, "x")]
+    running.close()
+
+
+def test_the_other_datasets_stay_published(tmp_path: Path) -> None:
+    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
+
+    published = publish(tmp_path, datasets)
+
+    assert read_manifest(tmp_path / "state").snapshots == tuple(published)
+    assert Publication(tmp_path / "state", datasets).snapshot("absent") is None
+
+
+def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    path = snapshot_path(tmp_path / "state", snapshot)
+    path.chmod(0o400)  # so it has to be read again
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            publication.withdraw_damaged()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert publication.withdraw_damaged() == {}
+    assert publication.snapshot("d") == snapshot
+    assert path.exists()
+
+
+def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    made = builder(tmp_path)
+    publication = Publication(tmp_path / "state", [dataset])
+    put(tmp_path, "a.csv")
+    snapshot = made.build(dataset, None, deadline())
+    manifest_path(tmp_path / "state").mkdir()
+
+    with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
+        publication.publish(snapshot)
+
+    assert publication.snapshot("d") is None
+    assert files_below(tmp_path) == []
+
+
+def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_may_fall_back_to_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    state_dir = tmp_path / "state"
+    (old,) = publish(tmp_path, [dataset])
+    before = manifest_path(state_dir).read_bytes()
+    publication = Publication(state_dir, [dataset])
+    made = builder(tmp_path)
+    unconfirmed, confirmed = made.build(dataset, None, deadline()), made.build(dataset, None, deadline())
+    sync = os.fsync
+
+    def fail_for_directories(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_directories)
+        publication.publish(unconfirmed)
+
+    assert publication.snapshot("d") == unconfirmed
+    assert read_manifest(state_dir).snapshots == (unconfirmed,)
+    assert "a loss of power may undo it" in caplog.text
+    shutil.copytree(state_dir, tmp_path / "after")
+    manifest_path(tmp_path / "after").write_bytes(before)
+    assert Publication(tmp_path / "after", [dataset]).snapshot("d") == old
+
+    publication.publish(confirmed)
+
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
+
+
+def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    state_dir = tmp_path / "state"
+    for name in (
+        "snapshots/d-0000000000000000.duckdb",
+        "snapshots/d-0000000000000000.duckdb.wal",
+        f"snapshots/{snapshot.file}.wal",
+        "snapshots/d-0000000000000001.duckdb.tmp/file",
+        "manifest.json.4711.tmp",
+        "refresh_tmp/d-0123456789abcdef/duckdb_temp_storage-0.tmp",
+    ):
+        put(state_dir, name, b"left")
+    (state_dir / "snapshots/d-0000000000000002.duckdb").symlink_to(tmp_path / "a.csv")
+    (state_dir / "refresh_tmp/d-0000000000000003").symlink_to(tmp_path)
+    (state_dir / "refresh_tmp/d-0123456789abcdef/link").symlink_to(tmp_path)
+
+    publication = Publication(state_dir, [dataset])
+
+    assert publication.snapshot("d") == snapshot
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{snapshot.file}"]
+    assert list((state_dir / "refresh_tmp").iterdir()) == []
+    assert (tmp_path / "a.csv").exists()
+    assert rows(tmp_path, snapshot) == [(1, "x")]
+
+
+def test_what_has_no_name_of_ours_is_not_swept(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    state_dir = tmp_path / "state"
+    others = ["snapshots/note", "snapshots/mine.duckdb", "snapshots/a/b", "refresh_tmp/note", "manifest.json.old.tmp"]
+    for name in others:
+        put(state_dir, name, b"mine")
+
+    Publication(state_dir, [dataset])
+
+    assert files_below(tmp_path) == sorted(["manifest.json", f"snapshots/{snapshot.file}", *others])
+
+
+@pytest.mark.parametrize("name", ["snapshots", "refresh_tmp"])
+def test_nothing_is_deleted_through_a_link(tmp_path: Path, name: str) -> None:
+    state_dir, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    state_dir.mkdir(mode=0o700)
+    put(elsewhere, "d-0000000000000000.duckdb", b"mine")
+    put(elsewhere, "d-0123456789abcdef/file", b"mine")
+    (state_dir / name).symlink_to(elsewhere)
+
+    Publication(state_dir, [])
+
+    assert (elsewhere / "d-0000000000000000.duckdb").exists()
+    assert (elsewhere / "d-0123456789abcdef/file").exists()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "deleted", "foreign"])
+def test_r18_a_damaged_snapshot_is_not_served_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
+    bad, good = publish(tmp_path, datasets)
+    path = snapshot_path(tmp_path / "state", bad)
+    if damage == "flipped":
+        flip(path, 9000)
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-4096])
+    elif damage == "deleted":
+        path.unlink()
+    else:
+        shutil.copy(snapshot_path(tmp_path / "state", good), path)
+
+    publication = Publication(tmp_path / "state", datasets)
+
+    assert publication.snapshot("a") is None
+    assert publication.snapshot("b") == good
+    assert read_manifest(tmp_path / "state").generation == 3
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{good.file}"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "It is loaded from the source again." in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["version", "garbage", "checksum"])
+def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    publish(tmp_path, [dataset])
+    path = manifest_path(tmp_path / "state")
+    if damage == "garbage":
+        path.write_bytes(b"\0" * 100)
+    elif damage == "version":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 1}))
+    else:
+        path.write_text(path.read_text().replace('"rows":1', '"rows":7'))
+
+    publication = Publication(tmp_path / "state", [dataset])
+
+    assert publication.snapshot("d") is None
+    assert read_manifest(tmp_path / "state").generation > 1_000_000
+    assert files_below(tmp_path) == ["manifest.json"]
+    assert "Everything is loaded from the sources again." in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["gone", "junk", "older"])
+def test_r18_a_manifest_that_is_damaged_later_is_written_again(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    (snapshot,) = publish(tmp_path, [dataset])
+    publication = Publication(tmp_path / "state", [dataset])
+    whole = manifest_path(tmp_path / "state").stat()
+    os.utime(manifest_path(tmp_path / "state"))  # It looks otherwise and is the same.
+    for _ in range(2):
+        publication.restore()
+    assert manifest_path(tmp_path / "state").stat().st_ino == whole.st_ino
+    if damage == "gone":
+        manifest_path(tmp_path / "state").unlink()
+    elif damage == "junk":
+        manifest_path(tmp_path / "state").write_text("{")
+    else:
+        write_manifest(tmp_path / "state", Manifest(generation=1))
+
+    publication.restore()
+
+    assert read_manifest(tmp_path / "state") == Manifest(generation=2, snapshots=(snapshot,))
+    assert caplog.messages[-1].endswith("It is written again.")
+
+    manifest_path(tmp_path / "state").unlink()
+    manifest_path(tmp_path / "state").mkdir()
+    with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
+        publication.restore()
+
+
+def test_a_dataset_that_is_no_longer_declared_disappears(tmp_path: Path) -> None:
+    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
+    _, kept = publish(tmp_path, datasets)
+
+    Publication(tmp_path / "state", datasets[1:])
+
+    assert read_manifest(tmp_path / "state").snapshots == (kept,)
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{kept.file}"]
+
+
+def test_a_changed_definition_does_not_serve_what_was_loaded_under_the_old_one(tmp_path: Path) -> None:
+    publish(tmp_path, [declare(tmp_path, "a.csv")])
+    changed = declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM d"))
+
+    publication = Publication(tmp_path / "state", [changed])
+
+    assert publication.snapshot("d") is None
+    assert read_manifest(tmp_path / "state").snapshots == ()
+    assert files_below(tmp_path) == ["manifest.json"]
+
+
+def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    put(tmp_path, "state/snapshots", b"a file")
+
+    with pytest.raises(StateDirectoryError, match=r"^The state directory cannot be written: File exists\.$"):
+        Publication(tmp_path / "state", [])

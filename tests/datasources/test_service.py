@@ -1,0 +1,497 @@
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasources.errors import AccelerationDisabledError, DatasetsUnavailableError, UnknownDatasetError
+from datasources.refresh import refresher, schedule
+from datasources.refresh import service as module
+from datasources.refresh.control_socket import SOCKET_NAME
+from datasources.refresh.service import DatasetService
+from queryengine.engine import GatedStatement
+from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
+from queryengine.gate.gate import Gate
+from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
+from runtimeconf.errors import RuntimeConfError
+from runtimeconf.model import AccelerationConfig, RuntimeConfig
+from system.errors import StateDirectoryError
+from system.lock import StateLock
+from tests.datasources.sources.test_files import put, put_parquet
+from tests.datasources.support import configure, declare, files_below, rows, wait_for
+from tests.datasources.test_snapshot import flip
+
+#: A runtime in a process of its own that refreshes without end; it says "loaded" once its data is there.
+RUNTIME = """
+import sys
+from pathlib import Path
+from datasources.refresh.service import DatasetService
+from tests.datasources.support import configure, declare, wait_for
+directory = Path(sys.argv[1])
+service = DatasetService(configure(directory, declare(directory, sys.argv[2])), exclusive=True)
+service.start()
+wait_for(service.is_loaded, "the load")
+print("loaded", flush=True)
+while True:
+    run = service.request_refresh("d")
+    wait_for(lambda: service.history("d")[0].finished_at, "the refresh")
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., DatasetService]]:
+    """Start services over the state directory of the test; all are stopped at the end."""
+    started: list[DatasetService] = []
+
+    def start_one(config: RuntimeConfig | None = None, *, exclusive: bool = True) -> DatasetService:
+        service = DatasetService(config or configure(tmp_path, declare(tmp_path, "a.csv")), exclusive=exclusive)
+        started.append(service)
+        service.start()
+        return service
+
+    yield start_one
+    for service in started:
+        service.stop(30)
+
+
+def served(directory: Path) -> list[tuple[Any, ...]]:
+    (snapshot,) = read_manifest(directory / "state").snapshots
+    return rows(directory, snapshot)
+
+
+def refresh(service: DatasetService, name: str = "d") -> None:
+    """Refresh a dataset and wait for the end."""
+    run = service.request_refresh(name)
+    wait_for(
+        lambda: next((other for other in service.history(name) if other.id == run.id and other.finished_at), None),
+        "the refresh",
+    )
+
+
+def test_a_service_makes_its_directory_loads_and_answers(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(service.is_loaded, "the load")
+
+    assert [state.name for state in service.datasets()] == ["d"]
+    assert served(tmp_path) == [(1, "x")]
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    for path in (tmp_path / "state").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_runtime_without_datasets_is_loaded_at_once(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    service = start(configure(tmp_path))
+
+    assert service.is_loaded()
+    assert service.datasets() == ()
+
+
+def test_after_a_stop_nobody_answers_and_the_directory_is_free(
+    tmp_path: Path, start: Callable[..., DatasetService]
+) -> None:
+    put(tmp_path, "a.csv")
+    others = set(threading.enumerate())
+    service = start()
+    wait_for(service.is_loaded, "the load")
+    service.stop(30)
+
+    with pytest.raises(DatasetsUnavailableError):
+        service.datasets()
+    assert service.is_loaded()
+    assert not (tmp_path / "state" / SOCKET_NAME).exists()
+    left = {thread.name for thread in set(threading.enumerate()) - others}
+    assert left.isdisjoint({"refresher", "control-server"})
+    assert start().is_loaded()
+
+
+def test_r14_a_second_exclusive_runtime_is_refused_by_the_holder_s_name(
+    tmp_path: Path, start: Callable[..., DatasetService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_START_WAIT_S", 0.2)
+    put(tmp_path, "a.csv")
+    first = start()
+    wait_for(first.is_loaded, "the load")
+
+    with pytest.raises(StateDirectoryError, match=f"in use by process {os.getpid()}: stop that runtime first"):
+        start()
+
+    refresh(first)
+    assert first.datasets()[0].status == "Ready"
+
+
+def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    put(tmp_path, "a.csv")
+    first = start()
+    threading.Timer(0.3, first.stop, [30]).start()
+
+    second = start()
+
+    wait_for(second.is_loaded, "the load")
+
+
+def test_a_state_directory_that_cannot_be_used_is_said(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    put(tmp_path, "state", b"a file")
+
+    with pytest.raises(RuntimeConfError, match="is not a directory"):
+        start()
+
+
+def test_a_start_that_fails_gives_the_lock_back(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    state_dir = tmp_path / ("long" * 30)
+
+    with pytest.raises(StateDirectoryError, match="The control socket cannot be made"):
+        start(replace(configure(tmp_path), state_dir=state_dir))
+
+    lock = StateLock(state_dir)
+    assert lock.acquire()
+    lock.release()
+
+
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have losses noticed and loads tried again soon."""
+    monkeypatch.setattr(refresher, "LOOK_S", 0.02)
+    monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
+
+
+_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "truncated": lambda path: os.truncate(path, 4096),
+    "overwritten": lambda path: flip(path, path.stat().st_size // 2),
+    "its directory is gone": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("enabled", [True, False], ids=["accelerated", "read once"])
+@pytest.mark.parametrize("damage", _DAMAGE)
+def test_r18_a_snapshot_that_is_lost_is_loaded_again(
+    tmp_path: Path, start: Callable[..., DatasetService], caplog: pytest.LogCaptureFixture, damage: str, enabled: bool
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start(configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=enabled))))
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
+    (before,) = read_manifest(tmp_path / "state").snapshots
+
+    _DAMAGE[damage](tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file)
+
+    wait_for(lambda: service.datasets()[0].snapshot not in {Path(before.file).stem, None}, "another snapshot")
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the end of the load")
+    assert served(tmp_path) == [(1, "x")]
+    assert "It is loaded from the source again." in caplog.text
+
+
+@pytest.mark.usefixtures("watchful")
+def test_r18_a_snapshot_that_is_lost_with_its_source_is_missed_until_that_returns(
+    tmp_path: Path, start: Callable[..., DatasetService]
+) -> None:
+    put(tmp_path, "a.csv")
+    holder, follower = start(), start(exclusive=False)
+    wait_for(lambda: follower.is_loaded() and follower.datasets()[0].status == "Ready", "the load")
+    (before,) = read_manifest(tmp_path / "state").snapshots
+    (tmp_path / "a.csv").unlink()
+
+    (tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file).unlink()
+
+    wait_for(lambda: not (holder.is_loaded() or follower.is_loaded()), "the loss to be known")
+    wait_for(lambda: follower.datasets()[0].status == "Error", "the loss to be told")
+    assert read_manifest(tmp_path / "state").snapshots == ()
+
+    put(tmp_path, "a.csv", "a,b\n2,back\n")
+    wait_for(lambda: holder.is_loaded() and follower.is_loaded(), "the source to be back")
+    assert served(tmp_path) == [(2, "back")]
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("damage", ["deleted", "overwritten"])
+def test_r18_a_manifest_that_is_lost_is_written_again(
+    tmp_path: Path, start: Callable[..., DatasetService], damage: str
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
+    whole = read_manifest(tmp_path / "state")
+
+    _DAMAGE[damage](tmp_path / "state" / MANIFEST_NAME)
+
+    def is_back() -> bool:
+        try:
+            return read_manifest(tmp_path / "state").snapshots == whole.snapshots
+        except ManifestError:
+            return False
+
+    wait_for(is_back, "the manifest")
+    assert service.is_loaded()
+
+
+# --- followers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_asks_the_holder(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    put(tmp_path, "a.csv")
+    put(tmp_path, "b.csv")
+    config = configure(
+        tmp_path,
+        declare(tmp_path, "a.csv"),
+        declare(tmp_path, "b.csv", name="once", acceleration=AccelerationConfig(enabled=False)),
+    )
+    holder, follower = start(config), start(config, exclusive=False)
+    wait_for(follower.is_loaded, "the load")
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+
+    run = follower.request_refresh("D")
+    assert run.id in [other.id for other in holder.history("d")]
+    refresh(follower)
+
+    wait_for(lambda: follower.datasets() == holder.datasets(), "the same answer")
+    assert follower.history("d") == holder.history("d")
+    assert follower.history("d")[0].status == "succeeded"
+    with pytest.raises(UnknownDatasetError):
+        follower.history("nope")
+    with pytest.raises(AccelerationDisabledError):
+        follower.request_refresh("once")
+    with pytest.raises(StatementNotAllowedError):
+        follower.request_refresh("d", "DELETE FROM d")
+
+
+def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(
+    tmp_path: Path, start: Callable[..., DatasetService]
+) -> None:
+    put(tmp_path, "a.csv")
+    services = [start(), start(exclusive=False), start(exclusive=False)]
+    wait_for(services[0].is_loaded, "the load")
+    wait_for(lambda: services[0].history("d")[0].finished_at, "the load's end")
+    put(tmp_path, "a.csv", "a,b\n2,newest\n")
+
+    with ThreadPoolExecutor(20) as pool:
+        runs = list(pool.map(lambda number: services[number % 3].request_refresh("d"), range(20)))
+    wait_for(lambda: all(run.finished_at for run in services[0].history("d")), "the end of all runs")
+
+    assert len({run.id for run in runs}) <= 2
+    assert len(services[0].history("d")) <= 3
+    assert served(tmp_path) == [(2, "newest")]
+
+
+def test_a_follower_takes_over_when_the_holder_stops(
+    tmp_path: Path, start: Callable[..., DatasetService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    put(tmp_path, "a.csv")
+    holder, follower = start(), start(exclusive=False)
+    wait_for(follower.is_loaded, "the load")
+    holder.stop(30)
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+
+    def answers() -> bool:
+        try:
+            return follower.history("d")[0].finished_at is not None
+        except DatasetsUnavailableError:
+            return False
+
+    wait_for(answers, "the follower to take over")
+    refresh(follower)
+
+    assert follower.is_loaded()
+    assert served(tmp_path) == [(2, "y")]
+
+
+def test_a_follower_that_cannot_take_over_goes_on_trying(
+    tmp_path: Path,
+    start: Callable[..., DatasetService],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    put(tmp_path, "a.csv")
+    holder, follower = start(), start(exclusive=False)
+    wait_for(holder.is_loaded, "the load")
+    holder.stop(30)
+    put(tmp_path, f"state/{SOCKET_NAME}/file", b"")
+    wait_for(lambda: "This process cannot refresh the data" in caplog.text, "a try that fails")
+
+    (tmp_path / f"state/{SOCKET_NAME}/file").unlink()
+    (tmp_path / f"state/{SOCKET_NAME}").rmdir()
+
+    wait_for(follower.is_loaded, "the try that succeeds")
+
+
+def test_a_follower_starts_although_the_holder_does_not_answer(
+    tmp_path: Path, start: Callable[..., DatasetService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_START_WAIT_S", 0.2)
+    (tmp_path / "state").mkdir(mode=0o700)
+    lock = StateLock(tmp_path / "state")
+    lock.acquire()
+
+    follower = start(exclusive=False)
+
+    assert not follower.is_loaded()
+    with pytest.raises(DatasetsUnavailableError):
+        follower.datasets()
+    lock.release()
+
+
+def test_the_first_of_several_to_come_refreshes(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    put(tmp_path, "a.csv")
+    services = [start(exclusive=False) for _ in range(3)]
+
+    for service in services:
+        wait_for(service.is_loaded, "the load")
+    assert [service._lock.held for service in services] == [True, False, False]
+
+
+# --- hard ends --------------------------------------------------------------------------------------------------------
+
+
+def start_process(directory: Path, text: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNTIME, str(directory), text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loaded\n"
+    return process
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_r02_a_runtime_killed_while_it_refreshes_leaves_old_or_new_and_no_rest(
+    tmp_path: Path, start: Callable[..., DatasetService], seed: int
+) -> None:
+    old, new = [0] * 200_000, [1] * 200_000
+    put_parquet(tmp_path, "a.parquet", version=old)
+    process = start_process(tmp_path, "a.parquet")
+    put_parquet(tmp_path, "new.parquet", version=new).replace(tmp_path / "a.parquet")
+    time.sleep(random.Random(seed).uniform(0, 0.6))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (tmp_path / "a.parquet").rename(tmp_path / "away.parquet")
+
+    service = start(configure(tmp_path, declare(tmp_path, "a.parquet")))
+
+    (snapshot,) = read_manifest(tmp_path / "state").snapshots
+    assert service.is_loaded()
+    assert rows(tmp_path, snapshot, "SELECT DISTINCT version FROM d") in ([(0,)], [(1,)])
+    assert snapshot.rows == 200_000
+    wait_for(lambda: service.history("d")[0].finished_at, "the refresh behind it")
+    assert files_below(tmp_path) == [MANIFEST_NAME, "refreshes.json", f"{SNAPSHOT_DIRECTORY}/{snapshot.file}"]
+    assert not [run for run in service.history("d") if run.finished_at is None]
+
+
+def test_r14_a_killed_holder_does_not_block_the_next_one_and_its_run_is_listed_as_interrupted(
+    tmp_path: Path, start: Callable[..., DatasetService]
+) -> None:
+    put_parquet(tmp_path, "a.parquet", n=[1])
+    process = start_process(tmp_path, "a.parquet")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    began = time.monotonic()
+
+    service = start(configure(tmp_path, declare(tmp_path, "a.parquet")))
+
+    assert time.monotonic() - began < 30
+    assert service.is_loaded()
+    for run in service.history("d")[1:]:
+        assert run.finished_at is not None
+        assert run.error in (None, "interrupted")
+
+
+def test_a_source_that_hangs_elsewhere_does_not_keep_a_stop_waiting(
+    tmp_path: Path, start: Callable[..., DatasetService]
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(service.is_loaded, "the load")
+    service.request_refresh("d", "SELECT count(*) AS n FROM d, range(100000000000) r")
+    wait_for(lambda: service.datasets()[0].status == "Refreshing", "the slow load")
+    began = time.monotonic()
+
+    service.stop(30)
+
+    assert time.monotonic() - began < 20
+    assert not service._lock.held
+
+
+def test_a_load_that_does_not_end_keeps_the_lock(
+    tmp_path: Path, start: Callable[..., DatasetService], caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(service.is_loaded, "the load")
+    service.request_refresh("d", "SELECT count(*) AS n FROM d, range(100000000000) r")
+    wait_for(lambda: service.datasets()[0].status == "Refreshing", "the slow load")
+
+    service.stop(0)
+
+    assert service._lock.held
+    assert "A load did not end in time" in caplog.text
+
+
+class Judge:
+    """Takes nothing but what it was told to."""
+
+    def __init__(self, outcome: GatedStatement | QueryError) -> None:
+        self.outcome = outcome
+        self.asked: list[tuple[str, frozenset[str]]] = []
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        self.asked.append((sql, relations))
+        if isinstance(self.outcome, QueryError):
+            raise self.outcome
+        return self.outcome
+
+
+def test_another_process_may_judge_what_callers_send(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    judge = Judge(GatedStatement("SELECT a + 1 AS a, b FROM d", "select", frozenset({"d"}), frozenset()))
+    service = DatasetService(
+        configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig())), exclusive=True, judge=judge
+    )
+    service.start()
+    try:
+        wait_for(service.is_loaded, "the load")
+        run = service.request_refresh("d", "no SQL at all")
+        wait_for(lambda: service.history("d")[0].id == run.id and service.history("d")[0].finished_at, "the refresh")
+
+        assert judge.asked == [("no SQL at all", frozenset({"d"}))]
+        assert served(tmp_path) == [(2, "x")]
+
+        judge.outcome = EngineBusyError()
+        with pytest.raises(EngineBusyError):
+            service.request_refresh("d", "SELECT 1")
+    finally:
+        service.stop(30)
+
+
+def test_loading_once_needs_the_directory_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "a.csv")
+    monkeypatch.setattr(module, "_START_WAIT_S", 0.1)
+    config = configure(tmp_path, declare(tmp_path, "a.csv"))
+    ((_, run),) = module.load_once(config, [], Gate(), [])
+    assert (run.status, run.rows) == ("succeeded", 1)
+    lock = StateLock(config.state_dir)
+    assert lock.acquire()
+
+    with pytest.raises(StateDirectoryError, match=rf"in use by process {os.getpid()}: ask .*`manage\.py refresh"):
+        module.load_once(config, ["d"], Gate(), [])
+    with pytest.raises(UnknownDatasetError):
+        module.load_once(config, ["nope"], Gate(), [])
+
+    lock.release()
+    ((name, run),) = module.load_once(config, ["D"], Gate(), [])
+    assert (name, run.status, run.unchanged) == ("d", "succeeded", False)

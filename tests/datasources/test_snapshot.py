@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from datasources.deadline import Deadline
+from datasources.errors import INTERRUPTED, SchemaChangedError, SnapshotError, SourceError
+from datasources.snapshots.snapshot import Verifier, compare_columns, fingerprint
+from queryengine.manifest import Column, Snapshot, snapshot_path
+from runtimeconf.model import AccelerationConfig
+from system.wallclock import utc_now
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import builder, deadline, declare, files_below, open_below, rows, verify
+
+
+def build(directory: Path, refresh_sql: str | None = None, *, name: str = "d") -> Snapshot:
+    put(directory, "a.csv", "a,b\n1,x\n2,y\n")
+    return builder(directory).build(declare(directory, "a.csv", name=name), refresh_sql, deadline())
+
+
+def test_a_snapshot_is_one_private_file_that_is_what_it_says(tmp_path: Path) -> None:
+    snapshot = build(tmp_path)
+
+    path = snapshot_path(tmp_path / "state", snapshot)
+    assert files_below(tmp_path) == [f"snapshots/{snapshot.file}"]
+    assert re.fullmatch(r"d-[0-9a-f]{16}\.duckdb", snapshot.file)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert snapshot.size_bytes == path.stat().st_size
+    assert snapshot.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert snapshot.rows == 2
+    assert snapshot.columns == (Column(name="a", type="BIGINT"), Column(name="b", type="VARCHAR"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", snapshot.created_at)
+    assert snapshot.created_at <= utc_now()
+    verify(tmp_path / "state", snapshot)
+
+
+def test_a_comparison_that_broke_off_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that loads has a limit of memory, and one verifier for all its loads."""
+    first, second = build(tmp_path), build(tmp_path, name="e")
+
+    def break_off(*_: object) -> int:
+        raise MemoryError
+
+    with Verifier(tmp_path / "state") as verifier:
+        with monkeypatch.context() as patched:
+            patched.setattr("datasources.snapshots.snapshot.count_of", break_off)
+            with pytest.raises(MemoryError):
+                verifier.verify(first)
+        assert open_below(tmp_path) == []
+        verifier.verify(second)
+
+
+@pytest.mark.parametrize("name", ["a*b", "a[b]", "**", "a{b}", "it's", 'a"b', "a%20b", "a#b", "a;b"])
+def test_the_path_of_a_state_directory_is_no_pattern(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+
+    assert rows(tmp_path / name, build(tmp_path / name)) == [(1, "x"), (2, "y")]
+
+
+@pytest.mark.parametrize("name", ["Flights", "order", 'a "quoted" name', "it's", "ü" * 60])
+def test_the_table_has_the_name_of_the_dataset(tmp_path: Path, name: str) -> None:
+    snapshot = build(tmp_path, name=name)
+
+    with duckdb.connect(str(snapshot_path(tmp_path / "state", snapshot)), read_only=True) as connection:
+        assert connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [(name,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT a + 1 AS c FROM d WHERE b = 'y'", [(3,)]),
+        ("FROM D;", [(1, "x"), (2, "y")]),
+        ("WITH x AS (SELECT * FROM main.d) SELECT max(a) AS m FROM x -- comment", [(2,)]),
+        ("SELECT count(*) AS n FROM runtime.main.d", [(2,)]),
+        ("SELECT NULL AS nothing, row(1, 2) AS pair FROM d LIMIT 1", [(None, (1, 2))]),
+    ],
+)
+def test_refresh_sql_makes_the_rows(tmp_path: Path, sql: str, expected: list[tuple[Any, ...]]) -> None:
+    assert rows(tmp_path, build(tmp_path, sql)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT nope FROM d", 'The refresh_sql of d failed: Binder Error: Referenced column "nope" not found'),
+        ("SELECT * FROM other", "The refresh_sql of d failed: Catalog Error: Table with name other does not exist"),
+        ("SELECT b::INTEGER AS n FROM d", "'a.csv', line 2: a value does not fit the type that it is to have."),
+        ("SELECT upper(b)::INTEGER AS n FROM d", "The refresh_sql of d failed: Conversion Error"),
+        ("SELECT sum(a) EXPORT_STATE AS s FROM d", "The column s of d has a type that cannot be shown."),
+        # The gate refuses these before; the loading engine does too.
+        ("SELECT * FROM read_text('/etc/passwd')", "The refresh_sql of d failed: Permission Error"),
+        ("SELECT * FROM '/etc/passwd'", "The refresh_sql of d failed"),
+        ("SELECT * FROM glob('/*')", "The refresh_sql of d failed: Permission Error"),
+    ],
+)
+def test_a_refresh_sql_that_fails_leaves_nothing(tmp_path: Path, sql: str, said: str) -> None:
+    with pytest.raises(SourceError, match=f"^{re.escape(said)}"):
+        build(tmp_path, sql)
+
+    assert files_below(tmp_path) == []
+
+
+def test_a_damaged_row_found_under_a_refresh_sql_is_the_fault_of_the_file(tmp_path: Path) -> None:
+    put(tmp_path, "b.csv", "a,b\n1,2\n1\n")
+
+    with pytest.raises(SourceError, match=r"^'b\.csv', line 3"):
+        builder(tmp_path).build(declare(tmp_path, "b.csv"), "SELECT a FROM d", deadline())
+
+
+def test_times_are_read_in_utc_whatever_the_machine_says(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from tests.datasources.support import builder, deadline, declare, rows
+directory = Path("{tmp_path}")
+(directory / "t.csv").write_text("moment\\n2024-07-01 00:00:00\\n")
+snapshot = builder(directory).build(
+    declare(directory, "t.csv"), "SELECT moment::TIMESTAMPTZ AT TIME ZONE 'UTC' = moment AS same FROM d", deadline())
+print(rows(directory, snapshot))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"TZ": "America/New_York"}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "[(True,)]\n"
+
+
+def test_a_load_beyond_its_memory_and_temporary_space_ends(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "a\n1\n")
+    sql = "SELECT repeat('x', 100000) || i AS x FROM range(5000) t(i) ORDER BY x DESC"
+
+    with pytest.raises(SnapshotError, match=r"query\.memory_limit"):
+        builder(tmp_path, memory_mib=32).build(declare(tmp_path, "a.csv"), sql, deadline())
+
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+    assert files_below(tmp_path) == []
+
+
+def test_a_load_that_spills_succeeds_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "a\n1\n")
+    sql = "SELECT count(*) AS n FROM (SELECT DISTINCT hash(i) AS h FROM range(2000000) t(i))"
+
+    snapshot = builder(tmp_path, memory_mib=40).build(declare(tmp_path, "a.csv"), sql, deadline())
+
+    assert rows(tmp_path, snapshot) == [(2_000_000,)]
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_said_and_the_next_load_succeeds(tmp_path: Path) -> None:
+    script = f"""
+import resource
+from pathlib import Path
+from datasources.errors import SnapshotError
+from tests.datasources.support import builder, deadline, declare, files_below
+directory = Path("{tmp_path}")
+(directory / "a.csv").write_text("a,b\\n" + "".join(f"{{i}},{{i * 7919 % 1000003}}\\n" for i in range(200000)))
+for limit in (200_000, 300_000, resource.RLIM_INFINITY):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        print(builder(directory).build(declare(directory, "a.csv"), None, deadline()).rows)
+    except SnapshotError as exc:
+        print(exc, files_below(directory))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == [
+        "The snapshot cannot be written to the state directory: File too large. []"
+    ] * 2 + ["200000"]
+
+
+def test_a_directory_that_is_gone_is_said_without_its_path(tmp_path: Path) -> None:
+    made = builder(tmp_path)
+    (tmp_path / "state/snapshots").rmdir()
+    put(tmp_path, "a.csv")
+
+    with pytest.raises(
+        SnapshotError, match=r"^The snapshot cannot be .* state directory: No such file or directory\.$"
+    ):
+        made.build(declare(tmp_path, "a.csv"), None, deadline())
+
+
+def test_a_file_that_vanishes_under_the_builder_is_said_without_its_path(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    made = builder(tmp_path)
+    ended = threading.Event()
+
+    def vanish() -> None:
+        while not ended.wait(0.001):
+            for path in (tmp_path / "state/snapshots").glob("*.duckdb"):
+                path.unlink(missing_ok=True)
+
+    thread = threading.Thread(target=vanish)
+    thread.start()
+    try:
+        with pytest.raises(
+            SnapshotError, match=r"^The snapshot of d .* the state directory: No such file or directory"
+        ):
+            made.build(declare(tmp_path, "a.csv"), "SELECT count(*) AS n FROM range(3000000)", deadline())
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("by", ["time", "stop"])
+def test_a_load_is_interrupted_and_leaves_nothing(tmp_path: Path, by: str) -> None:
+    put(tmp_path, "a.csv")
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set if by == "stop" else int).start()
+    began = time.monotonic()
+
+    with pytest.raises(SnapshotError, match="refresh_timeout" if by == "time" else INTERRUPTED):
+        builder(tmp_path).build(
+            declare(tmp_path, "a.csv"),
+            "SELECT count(*) AS n FROM range(1000000000000)",
+            Deadline(0.3 if by == "time" else 60, stop),
+        )
+
+    assert time.monotonic() - began < 30
+    assert files_below(tmp_path) == []
+
+
+def test_r09_a_file_that_is_written_to_all_the_while_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv", "a\n1\n")
+    ended = threading.Event()
+
+    def write() -> None:
+        with path.open("a") as file:
+            while not ended.wait(0.002):
+                file.write("2\n")
+                file.flush()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        with pytest.raises(SourceError, match=r"^'a\.csv' changed while it was read"):
+            builder(tmp_path).build(declare(tmp_path, "a.csv"), None, deadline())
+    finally:
+        ended.set()
+        thread.join()
+    assert files_below(tmp_path) == []
+
+
+# --- good and damaged snapshots ---------------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [0, 100, 4096 + 10, 20_000, -1])
+def test_r18_a_flipped_bit_is_found(tmp_path: Path, at: int) -> None:
+    snapshot = build(tmp_path)
+    flip(snapshot_path(tmp_path / "state", snapshot), at)
+
+    with pytest.raises(SnapshotError, match="damaged: its checksum is wrong"):
+        verify(tmp_path / "state", snapshot)
+
+
+@pytest.mark.parametrize("size", [0, 4096, -1])
+def test_r18_a_truncated_file_is_found(tmp_path: Path, size: int) -> None:
+    snapshot = build(tmp_path)
+    path = snapshot_path(tmp_path / "state", snapshot)
+    with path.open("r+b") as file:
+        file.truncate(size if size >= 0 else path.stat().st_size + size)
+
+    with pytest.raises(SnapshotError, match="damaged: its checksum is wrong"):
+        verify(tmp_path / "state", snapshot)
+
+
+def test_r18_a_file_that_is_gone_is_found(tmp_path: Path) -> None:
+    snapshot = build(tmp_path)
+    snapshot_path(tmp_path / "state", snapshot).unlink()
+
+    with pytest.raises(SnapshotError, match=r"^The snapshot of d cannot be read: No such file or directory\.$"):
+        verify(tmp_path / "state", snapshot)
+
+
+def test_r18_a_file_of_another_engine_is_found(tmp_path: Path) -> None:
+    snapshot = build(tmp_path)
+    path = snapshot_path(tmp_path / "state", snapshot)
+    path.write_bytes(b"SQLite format 3\0" * 300)
+    foreign = replace(snapshot, size_bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+    with pytest.raises(SnapshotError, match="cannot be opened by this engine"):
+        verify(tmp_path / "state", foreign)
+
+
+def test_a_snapshot_is_compared_while_others_in_the_process_have_it_open(tmp_path: Path) -> None:
+    snapshot = build(tmp_path)
+
+    with duckdb.connect(str(snapshot_path(tmp_path / "state", snapshot)), read_only=True):
+        verify(tmp_path / "state", snapshot)
+
+
+@pytest.mark.parametrize("change", [{"rows": 3}, {"columns": ()}])
+def test_content_that_the_manifest_does_not_describe_is_found(tmp_path: Path, change: dict[str, Any]) -> None:
+    snapshot = replace(build(tmp_path), **change)
+
+    with pytest.raises(SnapshotError, match="does not hold the rows and columns it should"):
+        verify(tmp_path / "state", snapshot)
+
+
+# --- columns and settings ---------------------------------------------------------------------------------------------
+
+
+def with_columns(**columns: str) -> Snapshot:
+    return Snapshot(
+        dataset="d",
+        file="d.duckdb",
+        rows=0,
+        size_bytes=0,
+        sha256="",
+        created_at="",
+        source="",
+        columns=tuple(Column(name=name, type=kind) for name, kind in columns.items()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ({"a": "BIGINT"}, "(b is gone)"),
+        ({"a": "BIGINT", "b": "VARCHAR", "c": "DATE"}, "(c is new)"),
+        ({"a": "DOUBLE", "b": "VARCHAR"}, "(a is DOUBLE instead of BIGINT)"),
+        ({"b": "VARCHAR", "a": "BIGINT"}, "(they are in another order)"),
+        ({"x": "DATE", "y": "DATE"}, "(a is gone, b is gone, x is new and 1 more)"),
+    ],
+)
+def test_changed_columns_are_refused_with_what_changed(new: dict[str, str], said: str) -> None:
+    with pytest.raises(SchemaChangedError, match=re.escape(said)) as caught:
+        compare_columns(with_columns(a="BIGINT", b="VARCHAR"), with_columns(**new))
+
+    assert "set it to accept" in str(caught.value)
+
+
+def test_equal_columns_are_accepted() -> None:
+    compare_columns(with_columns(a="BIGINT"), with_columns(a="BIGINT"))
+
+
+def test_other_settings_have_another_fingerprint(tmp_path: Path) -> None:
+    dataset = declare(tmp_path, "a.csv")
+    others = [
+        declare(tmp_path, "b.csv"),
+        declare(tmp_path / "elsewhere", "a.csv"),
+        declare(tmp_path, "a.csv", name="D"),
+        declare(tmp_path, "a.csv", file_format="csv"),
+        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_sql="SELECT 1 AS a")),
+    ]
+    same = [
+        declare(tmp_path, "a.csv", on_schema_change="accept"),
+        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=False, refresh_sql="SELECT 1 AS a")),
+        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_check_interval_s=1)),
+    ]
+
+    assert len({fingerprint(dataset), *map(fingerprint, others)}) == len(others) + 1
+    assert {fingerprint(dataset)} == set(map(fingerprint, same))

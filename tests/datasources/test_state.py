@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datasources.errors import DatasetsUnavailableError
+from datasources.refresh.service import DatasetService
+from datasources.state import get_datasets, set_datasets, start_on_demand
+from tests.datasources.support import configure
+
+
+def test_whoever_was_set_answers_until_it_is_forgotten(tmp_path: Path) -> None:
+    control = DatasetService(configure(tmp_path), exclusive=False)
+    set_datasets(control)
+    assert get_datasets() is control
+
+    set_datasets(None)
+    with pytest.raises(DatasetsUnavailableError):
+        get_datasets()
+
+
+def test_they_are_started_on_demand_and_not_again_after_they_have_stopped(tmp_path: Path) -> None:
+    start_on_demand(lambda: set_datasets(DatasetService(configure(tmp_path), exclusive=False)))
+
+    assert get_datasets() is get_datasets()
+    set_datasets(None)
+    with pytest.raises(DatasetsUnavailableError):
+        get_datasets()

@@ -1,0 +1,57 @@
+"""What happens when files of the state directory go while it is in use."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from datasources.errors import DatasetsUnavailableError
+from datasources.refresh import control_socket
+from datasources.refresh import service as module
+from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
+from datasources.refresh.service import DatasetService
+from queryengine.manifest import read_manifest
+from system.lock import LOCK_NAME, StateLock
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import configure, declare, rows, wait_for
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_files_that_are_swept_away_come_back(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exclusive: bool,
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(control_socket, "_LOOK_S", 0.05)
+    put(tmp_path, "a.csv")
+    state_dir = tmp_path / "state"
+    service = DatasetService(configure(tmp_path, declare(tmp_path, "a.csv")), exclusive=exclusive)
+    client = ControlClient(state_dir)
+    service.start()
+    wait_for(service.is_loaded, "the load")
+
+    def is_whole() -> bool:
+        with suppress(DatasetsUnavailableError):
+            return client.is_loaded() and StateLock(state_dir).is_taken()
+        return False
+
+    for swept in (SOCKET_NAME, LOCK_NAME):
+        (state_dir / swept).unlink()
+        wait_for(is_whole, f"another {swept}")
+        assert not StateLock(state_dir).acquire()
+    (state_dir / SOCKET_NAME).unlink()
+    (state_dir / SOCKET_NAME).mkdir()
+    assert not is_whole()
+    (state_dir / SOCKET_NAME).rmdir()
+    wait_for(is_whole, "another socket")
+
+    shutil.rmtree(state_dir)
+
+    wait_for(is_whole, "another state directory")
+    (snapshot,) = read_manifest(state_dir).snapshots
+    assert rows(tmp_path, snapshot) == [(1, "x")]
+    service.stop(30)

@@ -1,0 +1,113 @@
+"""A source that has not changed is left unread, and only then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Builder, SnapshotBuilder
+from queryengine.manifest import Snapshot, snapshot_path
+from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import builder, deadline, declare, files_below, loaded, rows
+
+SQL = "SELECT a FROM d"
+
+
+@pytest.fixture(params=["here", "process"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Builder]:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
+    here = builder(tmp_path)
+    same = SnapshotBuilder(
+        state_dir=here.state_dir,
+        memory_limit_bytes=here.memory_limit_bytes,
+        temp_directory_limit_bytes=here.temp_directory_limit_bytes,
+    )
+    if request.param == "here":
+        yield same
+        return
+    process = LoaderProcess(same)
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetConfig:
+    return declare(tmp_path, "a.csv")
+
+
+def again(made: Builder, dataset: DatasetConfig, served: Snapshot, sql: str | None = None) -> Snapshot | None:
+    return made.build(dataset, sql, deadline(), served=served, skip_unchanged=True)
+
+
+@pytest.mark.parametrize("sql", [None, SQL])
+def test_what_is_served_stays_while_the_source_is_the_same(
+    made: Builder, dataset: DatasetConfig, tmp_path: Path, sql: str | None
+) -> None:
+    served = loaded(made, dataset, sql, deadline())
+
+    assert again(made, dataset, served, sql) is None
+
+    assert files_below(tmp_path) == [f"snapshots/{served.file}"]
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+
+
+def test_who_does_not_ask_for_it_has_the_source_read(made: Builder, dataset: DatasetConfig) -> None:
+    served = loaded(made, dataset, None, deadline())
+
+    assert loaded(made, dataset, None, deadline(), served=served).file != served.file
+
+
+def test_a_changed_source_is_read(made: Builder, dataset: DatasetConfig, tmp_path: Path) -> None:
+    served = loaded(made, dataset, None, deadline())
+    put(tmp_path, "new.csv", "a,b\n3,z\n")
+    (tmp_path / "new.csv").rename(tmp_path / "a.csv")
+
+    new = again(made, dataset, served)
+
+    assert new is not None
+    assert rows(tmp_path, new) == [(3, "z")]
+
+
+@pytest.mark.parametrize(("then", "now"), [(SQL, None), (None, SQL), (SQL, SQL + " ORDER BY a")])
+def test_another_refresh_sql_gives_other_rows_of_the_same_source(
+    made: Builder, dataset: DatasetConfig, then: str | None, now: str | None
+) -> None:
+    served = loaded(made, dataset, then, deadline())
+
+    assert again(made, dataset, served, now) is not None
+
+
+def test_another_definition_and_an_unknown_version_are_no_reason_to_skip(made: Builder, dataset: DatasetConfig) -> None:
+    served = loaded(made, dataset, None, deadline())
+
+    assert again(made, dataset, replace(served, source_version=None)) is not None
+    other = replace(dataset, acceleration=AccelerationConfig(refresh_sql=SQL))
+    assert again(made, other, served) is not None
+
+
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_r18_a_damaged_snapshot_is_loaded_again_with_a_warning(
+    made: Builder, dataset: DatasetConfig, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = loaded(made, dataset, None, deadline())
+    path = snapshot_path(tmp_path / "state", served)
+    content = bytearray(path.read_bytes())
+    content[20_000] ^= 1
+    path.unlink()
+    if damage == "flipped":
+        path.write_bytes(content)
+
+    new = again(made, dataset, served)
+
+    assert new is not None
+    assert rows(tmp_path, new) == [(1, "x"), (2, "y")]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    said = "is damaged: its checksum is wrong." if damage == "flipped" else "cannot be read: No such file or directory."
+    assert record.getMessage() == f"The snapshot of d {said} It is loaded from the source again."

@@ -1,0 +1,98 @@
+"""Connections that come at once are spread over the workers, and none waits for a worker that takes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from httpserver.connection_counts import ConnectionCounts
+from tests.httpserver.web_tier import WebTier
+
+
+@contextmanager
+def another(counts: ConnectionCounts, connections: int) -> Iterator[int]:
+    """A worker with so many connections, in a process of its own that ends with the block."""
+    told, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            counts.join(2)
+            counts.add(connections)
+            os.write(tells, b".")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tells)
+    with open(told, "rb") as reader:  # noqa: PTH123 (it is a descriptor)
+        reader.read(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(("ours", "expected"), [(2, False), (3, False), (4, True)])
+def test_a_worker_knows_whether_another_has_fewer(ours: int, expected: bool) -> None:
+    counts = ConnectionCounts()
+    counts.join(1)
+    with another(counts, 3):
+        counts.add(ours + 1)
+        counts.add(-1)
+
+        assert counts.others_have_fewer() is expected
+
+
+def test_a_worker_that_has_ended_or_was_never_there_is_not_counted() -> None:
+    counts = ConnectionCounts()
+    counts.join(1)
+    counts.add(5)
+    alone = counts.others_have_fewer()
+    with another(counts, 3):
+        pass
+
+    assert (alone, counts.others_have_fewer()) == (False, False)
+
+
+def test_a_worker_that_takes_no_connections_is_not_waited_for() -> None:
+    counts = ConnectionCounts()
+    counts.join(2)
+    counts.leave()
+    counts.join(1)
+    counts.add(1)
+
+    assert not counts.others_have_fewer()
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
+    directory: Path = tmp_path_factory.mktemp("web")
+    with WebTier(directory, settings={"workers": 2}) as server:
+        yield server
+
+
+def test_a_worker_that_stands_still_holds_up_no_connection_and_gets_the_next_ones(web: WebTier) -> None:
+    still, other = web.workers()
+    with ExitStack() as open_ones:
+
+        def connected() -> int:
+            client = open_ones.enter_context(web.connection())
+            return int(client.get("/pid").body)
+
+        os.kill(still, signal.SIGSTOP)
+        try:
+            while_stopped = [connected() for _ in range(8)]
+        finally:
+            os.kill(still, signal.SIGCONT)
+        # On a busy machine it misses turns: none waits for it longer than 5 ms.
+        later: list[int] = []
+        while later.count(still) < 8 and len(later) < 400:
+            later.append(connected())
+
+    assert while_stopped == [other] * 8
+    assert later.count(still) == 8

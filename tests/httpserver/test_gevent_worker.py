@@ -1,0 +1,479 @@
+"""The worker of the web tier, alone: connections, answers, their ends, and its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+
+from tests.httpserver.web_tier import WebTier
+from tests.system.harness import K1, PATIENCE_S, PYTHON, REPOSITORY, example_config, free_port, wait_for
+
+KEY = f"X-API-Key: {K1}"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
+    with WebTier(tmp_path_factory.mktemp("plain")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
+    with WebTier(tmp_path_factory.mktemp("runtime"), "runtime") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
+    directory = tmp_path_factory.mktemp("secured")
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    issued.private_key_pem.write_to_path(key)
+    for pem in (*issued.cert_chain_pems, authority.cert_pem):
+        pem.write_to_path(certificate, append=True)
+    key.chmod(0o600)
+    with WebTier(directory, tls_files=(certificate, key)) as server:
+        yield server
+
+
+@pytest.fixture(params=["plain", "secured"])
+def server(request: pytest.FixtureRequest) -> WebTier:
+    """The plain application, without and with TLS."""
+    found: WebTier = request.getfixturevalue(request.param)
+    return found
+
+
+def test_a_connection_takes_many_requests(server: WebTier) -> None:
+    with server.connection() as client:
+        pids = {client.get("/pid").body for _ in range(20)}
+
+    assert len(pids) == 1
+
+
+def test_http_10_closes_and_may_ask_not_to(plain: WebTier) -> None:
+    with plain.connection() as client:
+        client.send(b"GET /pid HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert client.reply().headers["connection"] == "keep-alive"
+        client.send(b"GET /pid HTTP/1.0\r\n\r\n")
+        assert client.reply().headers["connection"] == "close"
+        assert client.rest() == b""
+
+
+def test_head_has_no_body(runtime: WebTier) -> None:
+    with runtime.connection() as client:
+        client.send(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.reply(has_body=False).headers["content-length"] == "3"
+        assert client.get("/health").body == b"ok\n"
+
+
+def test_expect_100_continue(server: WebTier) -> None:
+    with server.connection() as client:
+        client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        assert client.reply(has_body=False).status == 100
+        client.send(b"hello")
+        assert client.reply().body == b"5"
+
+
+def test_a_large_body_arrives(server: WebTier) -> None:
+    size, chunk = 3_000_000, 1_000_000
+    with server.connection() as client:
+        client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+        assert client.reply().body == b"%d" % size
+        client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.send(b"%x\r\n%s\r\n" % (chunk, bytes(chunk)) * 6 + b"0\r\n\r\n")
+        assert client.reply().body == b"%d" % (6 * chunk)
+
+
+def test_h14_pipelined_requests_are_answered_in_order(runtime: WebTier) -> None:
+    with_key = f"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n{KEY}\r\n\r\n".encode()
+    without = b"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    with runtime.connection() as client:
+        client.send((with_key + without) * 50)
+        assert [client.reply().status for _ in range(100)] == [200, 401] * 50
+
+
+def test_requests_of_one_client_leave_the_others_their_turn(tmp_path: Path) -> None:
+    with (
+        WebTier(tmp_path, "runtime", {"workers": 1}) as server,
+        server.connection() as greedy,
+        server.connection() as other,
+    ):
+        requests = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000
+        sender = threading.Thread(target=greedy.send, args=(requests,))
+        sender.start()
+        assert greedy.reply().status == 200
+        assert other.get("/health").status == 200
+        answered = server.output().count("route=/health")
+        for _ in range(4999):
+            greedy.reply()
+        sender.join()
+
+    assert answered < 4500
+
+
+def test_a_long_answer_leaves_the_others_their_turn(tmp_path: Path) -> None:
+    with (
+        WebTier(tmp_path, settings={"workers": 1}) as server,
+        server.connection() as greedy,
+        server.connection() as other,
+    ):
+        done = threading.Event()
+
+        def read() -> None:
+            assert greedy.get("/stream?chunks=50000&size=20000").is_complete
+            done.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_for(lambda: server.cpu_s() > 0.2 or None, "the answer to begin")
+        assert other.get("/pid").status == 200
+        assert not done.is_set()
+        reader.join(PATIENCE_S)
+
+    assert done.is_set()
+
+
+@pytest.mark.parametrize("path", ["/cut", "/break"])
+def test_an_answer_that_is_cut_never_looks_complete(server: WebTier, path: str) -> None:
+    with server.connection() as client:
+        try:
+            is_complete = client.get(f"{path}?chunks=3").is_complete
+        except (ConnectionResetError, ssl.SSLError):
+            is_complete = False
+    assert not is_complete
+
+    with server.connection() as client:
+        client.send(f"GET {path}?chunks=3 HTTP/1.0\r\n\r\n".encode())
+        with pytest.raises((ConnectionResetError, ssl.SSLError)):
+            client.rest()
+
+
+def test_a_complete_answer_that_ends_with_the_connection(server: WebTier) -> None:
+    with server.connection() as client:
+        client.send(b"GET /stream?chunks=3 HTTP/1.0\r\n\r\n")
+        # Under TLS too, where a mere end of the connection would be an error.
+        assert len(client.reply().body) == 3 * 65536
+
+
+def test_an_answer_that_ends_with_the_connection_is_reset_when_its_worker_dies(server: WebTier, tmp_path: Path) -> None:
+    with WebTier(tmp_path, tls_files=server.tls_files) as dying, dying.connection() as client:
+        client.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
+        assert client.connection.recv(1)
+        for worker in dying.workers():
+            os.kill(worker, signal.SIGKILL)
+
+        with pytest.raises((ConnectionResetError, ssl.SSLError)):
+            client.rest()
+
+
+def test_an_answer_that_is_complete_outlives_its_worker(tmp_path: Path) -> None:
+    with WebTier(tmp_path) as dying, dying.connection() as client:
+        client.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
+        ended = select.poll()
+        ended.register(client.connection, select.POLLRDHUP)
+        assert ended.poll(60_000), "no end of the answer"
+        for worker in dying.workers():
+            os.kill(worker, signal.SIGKILL)
+
+        assert len(client.reply().body) == 3000
+
+
+def test_an_application_that_fails_is_500(server: WebTier) -> None:
+    with server.connection() as client:
+        answer = client.get("/fail")
+        assert client.rest() == b""
+
+    assert (answer.status, answer.code) == (500, "internal_error")
+    assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"GARBAGE\r\n\r\n", 400, "malformed_request"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431, "headers_too_large"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
+        (b"GET / HTTP/1.1\r\nExpect: wonders\r\n\r\n", 417, "expectation_failed"),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: smoke\r\n\r\n", 501, "unsupported_transfer_coding"),
+    ],
+)
+def test_what_the_server_refuses_has_a_problem_body(
+    server: WebTier, request_bytes: bytes, status: int, code: str
+) -> None:
+    with server.connection() as client:
+        client.send(request_bytes)
+        answer = client.reply()
+        assert client.rest() == b""
+
+    assert (answer.status, answer.code) == (status, code)
+    assert b"aaaa" not in answer.body
+    assert f"code={code}" in server.output()
+
+
+def test_an_answer_reaches_a_client_that_still_sends(server: WebTier) -> None:
+    with server.connection() as client:
+        client.send(b"POST /close HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000))
+        answer = client.reply()
+        assert client.rest() == b""
+
+    assert answer.headers["connection"] == "close"
+    assert answer.body == b"closing"
+
+
+def test_a_body_that_nobody_reads_is_skipped(server: WebTier) -> None:
+    with server.connection() as client:
+        client.send(b"POST /pid HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000\r\n\r\n" + bytes(30_000))
+        assert client.reply().status == 200
+        assert client.get("/pid").status == 200
+
+
+def test_a_malformed_body_that_nobody_reads_ends_the_connection(plain: WebTier) -> None:
+    with plain.connection() as client:
+        client.send(b"POST /pid HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert client.reply().status == 200
+        assert client.rest() == b""
+
+
+def test_l10_a_slow_reader_costs_no_memory(server: WebTier) -> None:
+    chunks, size = 3000, 65536
+    with server.connection() as client:
+        client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        before = server.worker_memory_mb()
+        client.send(b"GET /stream?chunks=%d&size=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (chunks, size))
+        wait_for(lambda: client.connection.recv(1, socket.MSG_PEEK) if not server.tls_files else True, "the answer")
+        while_it_waits = server.worker_memory_mb()
+        answer = client.reply()
+        after = server.worker_memory_mb()
+
+    assert answer.is_complete
+    assert len(answer.body) == chunks * size
+    assert while_it_waits - before < 30
+    assert after - before < 30
+
+
+def test_a_client_that_leaves_in_the_middle_ends_the_answer(plain: WebTier) -> None:
+    before = plain.output().count("closed")
+    with plain.connection() as client:
+        client.send(b"GET /stream?chunks=1000000&pause=0.01 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+    wait_for(lambda: plain.output().count("closed") > before, "the answer to be closed")
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["closed", "half-closed"])
+def test_a_client_that_leaves_before_the_answer_is_noticed(server: WebTier, *, half: bool) -> None:
+    before = server.output().count("gone")
+    with server.connection() as client:
+        client.send(f"GET /watch?s={PATIENCE_S} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        time.sleep(0.3)  # The client is busy elsewhere for a moment; nothing is waited for.
+        if half:
+            with socket.socket(fileno=os.dup(client.connection.fileno())) as twin:
+                twin.shutdown(socket.SHUT_WR)
+            wait_for(lambda: server.output().count("gone") > before, "the server to notice")
+
+    wait_for(lambda: server.output().count("gone") > before, "the server to notice")
+
+
+def test_a_client_that_waits_is_still_there(plain: WebTier) -> None:
+    before = plain.output().count("stayed")
+    with plain.connection() as client, plain.connection() as other:
+        client.send(b"GET /watch?s=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert other.get("/pid").status == 200
+        assert client.reply().body == b"watched"
+
+    assert plain.output().count("stayed") == before + 1
+
+
+def test_both_workers_take_connections(plain: WebTier) -> None:
+    seen: set[bytes] = set()
+
+    def both() -> bool:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(plain.connection()) for _ in range(20)]
+            seen.update(client.get("/pid").body for client in clients)
+        return len(seen) == len(plain.workers())
+
+    wait_for(both, "an answer of each worker")
+
+
+def test_plain_http_at_the_tls_port_is_one_line(secured: WebTier) -> None:
+    before = secured.output()
+    with socket.create_connection(("127.0.0.1", secured.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with suppress(ConnectionResetError):
+            assert not connection.recv(1000).startswith(b"HTTP")
+
+    wait_for(lambda: "a TLS connection failed" in secured.output()[len(before) :], "the line")
+    assert "Traceback" not in secured.output()[len(before) :]
+    with secured.connection() as client:
+        assert client.get("/pid").status == 200
+
+
+def test_a_full_worker_ends_what_is_idle_longest(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"workers": 1, "worker_connections": 4}) as server, ExitStack() as stack:
+        clients = [stack.enter_context(server.connection()) for _ in range(4)]
+        for client in clients:
+            assert client.get("/pid").status == 200
+        fifth = stack.enter_context(server.connection())
+        assert fifth.get("/pid").status == 200
+        assert clients[0].rest() == b""
+        assert [client.get("/pid").status for client in clients[1:]] == [200] * 3
+
+
+def test_few_descriptors_are_shared_out(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"workers": 1}, max_descriptors=64) as server, ExitStack() as stack:
+        idle = [stack.enter_context(server.connection()) for _ in range(100)]
+        began, used = time.monotonic(), server.cpu_s()
+        for _ in range(20):
+            with server.connection() as client:
+                assert client.get("/pid").status == 200
+        assert server.cpu_s() - used < max(1.0, 0.2 * (time.monotonic() - began))
+        assert idle[0].rest() == b""
+        assert idle[-1].get("/pid").status == 200
+    assert "Traceback" not in server.output()
+
+
+def test_without_descriptors_nothing_spins(tmp_path: Path) -> None:
+    """More places than descriptors: accepting fails, quietly, until clients leave."""
+    settings = {"workers": 1, "worker_connections": 100}
+    with WebTier(tmp_path, settings=settings, max_descriptors=64) as server, ExitStack() as stack:
+        # Requests under way are never ended to make room.
+        busy = [stack.enter_context(server.connection()) for _ in range(60)]
+        for client in busy:
+            client.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_for(lambda: "no connection can be accepted" in server.output(), "the warning")
+        used = server.cpu_s()
+        time.sleep(1)  # It has nothing to do meanwhile but to try again.
+        assert server.cpu_s() - used < 0.2
+        server.release()
+        assert [client.reply().status for client in busy] == [200] * 60
+    assert server.output().count("no connection can be accepted") <= 3
+    assert "Traceback" not in server.output()
+
+
+def test_a_worker_that_stumbles_over_a_connection_takes_the_next(tmp_path: Path) -> None:
+    settings = {"workers": 1, "worker_class": "tests.httpserver.web_server.StumblingWorker"}
+    with WebTier(tmp_path, settings=settings) as server, server.connection() as client:
+        assert client.get("/pid").status == 200
+        assert "a connection could not be taken: LookupError('nobody foresaw this')" in server.output()
+
+
+def test_a_stop_lets_requests_finish_and_nothing_idle_delay_it(server: WebTier, tmp_path: Path) -> None:
+    with WebTier(tmp_path, tls_files=server.tls_files) as stopped, ExitStack() as stack:
+        kept, silent, halfway, slow, pipelined = (stack.enter_context(stopped.connection()) for _ in range(5))
+        assert kept.get("/pid").status == 200
+        halfway.send(b"GET /pid HTTP/1.1\r\nHost: loc")
+        for client in (slow, pipelined):
+            client.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        pipelined.send(b"GET /pid HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        handshake = stack.enter_context(socket.create_connection(("127.0.0.1", stopped.port), timeout=PATIENCE_S))
+        wait_for(lambda: stopped.output().count("holding") == 2, "the slow requests to be under way")
+        with stopped.connection() as last:  # Connections are taken in their order.
+            assert last.get("/pid").status == 200
+
+        stopped.process.send_signal(signal.SIGTERM)
+        assert kept.rest() == b""
+        assert silent.rest() == b""
+        assert handshake.recv(1) in {b"", b"\x15"}  # the end, or a TLS alert before it
+        assert halfway.rest() == b""
+        with pytest.raises(OSError, match=r"refused|reset"), stopped.connection() as late:
+            late.get("/pid")
+        stopped.release()
+        answer = slow.reply()
+        assert (answer.body, answer.headers["connection"]) == (b"released", "close")
+        assert pipelined.reply().body == b"released"
+        assert pipelined.rest() == b""
+        slow.close()
+        assert stopped.process.wait(PATIENCE_S) == 0
+    assert "cut off" not in stopped.output()
+    assert "Traceback" not in stopped.output()
+
+
+def test_a_stop_cuts_what_does_not_end(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"graceful_timeout": 2}) as server, ExitStack() as stack:
+        sleeping, streaming = (stack.enter_context(server.connection()) for _ in range(2))
+        sleeping.send(b"GET /sleep?s=600 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        streaming.send(b"GET /stream?chunks=1000000&size=10&pause=0.1 HTTP/1.0\r\n\r\n")
+        assert streaming.connection.recv(1000)
+        server.process.send_signal(signal.SIGTERM)
+
+        assert sleeping.rest() == b""
+        with pytest.raises(ConnectionResetError):
+            streaming.rest()
+        assert server.process.wait(PATIENCE_S) == 0
+    assert "requests were cut off" in server.output()
+    assert "closed" in server.output()
+
+
+def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
+    with WebTier(tmp_path) as server:
+        workers = server.workers()
+        assert len(workers) == len(os.sched_getaffinity(0))
+        server.stop(signal.SIGKILL)
+
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers) or None, "the workers' end")
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"workers": 1}) as server:
+        (first,) = server.workers()
+        os.kill(first, signal.SIGKILL)
+
+        wait_for(lambda: [pid for pid in server.workers() if pid != first], "another worker")
+        with server.connection() as client:
+            assert int(client.get("/pid").body) != first
+
+
+def times_waited(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def test_time_in_which_all_were_stopped_is_not_held_against_the_workers(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"timeout": 4}) as server:
+        workers = server.workers()
+        everybody = [*workers, server.process.pid]
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        until = time.monotonic() + 4.1
+        wait_for(lambda: time.monotonic() > until, "the heartbeats to be too old")
+        waits = times_waited(server.process.pid)
+        server.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: times_waited(server.process.pid) > waits + 1, "the arbiter to look")
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+
+        with server.connection() as client:
+            assert int(client.get("/pid").body) in workers
+        assert server.workers() == workers
+
+
+def test_the_engine_in_the_process_refuses_gevent(tmp_path: Path) -> None:
+
+    config = example_config(free_port(), datasets=[], views=[])
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(config))
+
+    ended = subprocess.run(
+        [PYTHON, "-m", "gunicorn", "-k", "gevent", "runtime_site.wsgi"],
+        cwd=REPOSITORY, env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "runtime.yaml")},
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode != 0
+    assert "gevent" in ended.stderr
+    assert "Traceback" not in ended.stderr

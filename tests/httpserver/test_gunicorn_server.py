@@ -1,0 +1,123 @@
+"""The settings of gunicorn that follow from the configuration, and the descriptors that the web tier may use."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gunicorn.config import Config
+
+from httpserver.gunicorn_server import options, web_options
+from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
+from system.descriptors import MAX_CONNECTIONS, connection_limit
+from system.parent_death import die_with_parent
+from tests.system.harness import REPOSITORY, wait_for
+from tests.system.processes import is_alive
+
+CONFIG = RuntimeConfig(
+    file=Path("/srv/runtime.yaml"),
+    state_dir=Path("/srv/state"),
+    query=QueryConfig(workers=3, max_queued=5),
+    shutdown_timeout_s=12.3,
+)
+
+
+def test_gunicorn_takes_all_settings() -> None:
+    for settings in (options(CONFIG), web_options(CONFIG)):
+        config = Config()
+        for name, value in settings.items():
+            config.set(name, value)
+
+        assert config.graceful_timeout == 12
+        assert config.forwarder_headers == []
+        assert config.forwarded_allow_ips == []
+        assert config.http_protocols == ["h1"]
+        assert config.http_parser == "python"
+        assert not config.is_ssl
+
+
+def test_one_process_with_threads_around_the_engine() -> None:
+    settings = options(CONFIG)
+
+    assert settings["workers"] == 1
+    assert settings["threads"] > 3 + 5
+
+
+def test_one_process_a_core_for_the_web_tier() -> None:
+    assert web_options(CONFIG)["workers"] == len(os.sched_getaffinity(0))
+
+
+def test_tls_from_the_configuration() -> None:
+    tls = TlsConfig(enabled=True, certificate_file=Path("/srv/certificate.pem"), key_file=Path("/srv/key.pem"))
+
+    settings = web_options(replace(CONFIG, tls=tls))
+
+    assert (settings["certfile"], settings["keyfile"]) == ("/srv/certificate.pem", "/srv/key.pem")
+
+
+@pytest.mark.parametrize(
+    ("hard", "connections"),
+    [(64, 27), (20, 4), (1024, 987), (1_000_000, MAX_CONNECTIONS), (resource.RLIM_INFINITY, MAX_CONNECTIONS)],
+)
+def test_connections_leave_descriptors_for_statements(
+    monkeypatch: pytest.MonkeyPatch, hard: int, connections: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, hard))
+
+    assert connection_limit(statements=5) == connections
+
+
+def test_a_process_takes_the_descriptors_that_it_may_have() -> None:
+    program = (
+        "import resource; from system.descriptors import raise_soft_limit\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
+        "raise_soft_limit(); raise_soft_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+
+    assert int(ended.stdout) == 300
+
+
+def test_a_process_whose_parent_has_ended_already_ends() -> None:
+    program = "from system.parent_death import die_with_parent; die_with_parent(1); print('lives on')"
+
+    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout == ""
+
+
+def test_a_process_dies_with_its_parent() -> None:
+    # The child prints its id once it is bound, the parent passes it on and waits.
+    program = (
+        "import os, subprocess, sys, time\n"
+        "from system.parent_death import die_with_parent\n"
+        "if len(sys.argv) > 1:\n"
+        "    die_with_parent(os.getppid())\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(600)\n"
+        "subprocess.run([sys.executable, '-c', os.environ['PROGRAM'], 'child'])\n"
+    )
+    environ = os.environ | {"PROGRAM": program}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+
+        parent.kill()
+
+    wait_for(lambda: not is_alive(child), "the end of the child")
+
+
+def test_a_refusal_of_the_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "SIGKILL", 99999)
+
+    with pytest.raises(OSError, match="PR_SET_PDEATHSIG"):
+        die_with_parent(os.getppid())

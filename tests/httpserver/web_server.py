@@ -1,0 +1,167 @@
+"""
+The web tier without an engine, as a program: `python -m tests.httpserver.web_server APPLICATION OPTIONS`.
+
+APPLICATION is "runtime", the one of this project with the YAML that RUNTIME_CONFIG names, or "plain", a small one that
+shows what the server does with answers. OPTIONS is a JSON object with settings of gunicorn that come last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from gunicorn.app.base import BaseApplication
+
+from httpserver import gunicorn_server
+from httpserver.gevent_worker import GeventWebWorker
+from runtime_site import startup
+from sqlapi import disconnects
+from sqlapi.body import CLOSE_CONNECTION, read_body
+from sqlapi.errors import AnswerCutError, SqlApiError
+
+
+class WebServer(BaseApplication):  # type: ignore[misc]
+    """gunicorn with the settings of the web tier."""
+
+    def __init__(self, application: str, settings: dict[str, Any]) -> None:
+        self._application = application
+        self._settings = settings
+        super().__init__()
+
+    def load_config(self) -> None:
+        config = startup.checked_config()
+        for name, value in (gunicorn_server.web_options(config) | self._settings).items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        if self._application == "plain":
+            return plain
+        from sqlapi.handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
+
+        return ApiHandler()
+
+
+class _FailsOnce:
+    """A listening socket whose first connection fails in a way that no socket should."""
+
+    def __init__(self, listener: Any) -> None:
+        self._listener = listener
+        self._failed = False
+
+    def accept(self) -> Any:
+        accepted = self._listener.accept()
+        if not self._failed:
+            self._failed = True
+            raise LookupError("nobody foresaw this")
+        return accepted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+class StumblingWorker(GeventWebWorker):
+    """The worker of the web tier with such sockets."""
+
+    sockets: list[Any]
+
+    def run(self) -> None:
+        self.sockets = [_FailsOnce(listener) for listener in self.sockets]
+        super().run()
+
+
+def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Answer by path; the query string has the numbers."""
+    asked = {name: float(values[0]) for name, values in parse_qs(environ["QUERY_STRING"]).items()}
+    path = environ["PATH_INFO"]
+    if path == "/body":
+        try:
+            text = f"{len(read_body(environ, 1 << 24))}"
+        except SqlApiError as error:
+            text = error.code
+            environ[CLOSE_CONNECTION] = True
+        return _whole(start_response, text)
+    if path == "/close":
+        environ[CLOSE_CONNECTION] = True
+        return _whole(start_response, "closing")
+    if path in {"/sleep", "/hold"}:
+        return _whole(start_response, _slept(asked["s"]) if path == "/sleep" else _held())
+    if path == "/watch":
+        return _watched(environ, start_response, asked["s"])
+    if path == "/pid":
+        return _whole(start_response, str(os.getpid()))
+    if path == "/fail":
+        raise RuntimeError("the application fails")
+    start_response("200 OK", [("Content-Type", "application/octet-stream")])
+    return _Stream(path, round(asked.get("chunks", 10)), round(asked.get("size", 65536)), asked.get("pause", 0.0))
+
+
+def _whole(start_response: Any, text: str) -> list[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
+    return [text.encode()]
+
+
+def _slept(seconds: float) -> str:
+    time.sleep(seconds)
+    return "slept"
+
+
+def _held() -> str:
+    """Wait until the file `released` is beside the YAML."""
+    _say("holding")
+    released = Path(os.environ["RUNTIME_CONFIG"]).with_name("released")
+    while not released.exists():
+        time.sleep(0.2)
+    return "released"
+
+
+def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:
+    """Wait until the client leaves, for at most *seconds*, and print how that ended."""
+    gone: list[float] = []
+    watch = disconnects.watch(disconnects.connection_of(environ), lambda: gone.append(time.monotonic()))
+    began = time.monotonic()
+    while not gone and time.monotonic() < began + seconds:
+        time.sleep(0.01)
+    watch.stop()
+    _say("gone" if watch.gone else "stayed")
+    return _whole(start_response, "watched")
+
+
+class _Stream:
+    """Chunks of zeros; "/cut" breaks off after the last one, "/break" fails in a way that nobody foresaw."""
+
+    def __init__(self, path: str, chunks: int, size: int, pause_s: float) -> None:
+        self._path = path
+        self._chunks = chunks
+        self._size = size
+        self._pause_s = pause_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        for _ in range(self._chunks):
+            time.sleep(self._pause_s)
+            yield bytes(self._size)
+        if self._path == "/cut":
+            raise AnswerCutError
+        if self._path == "/break":
+            raise RuntimeError("the answer fails")
+
+    def close(self) -> None:
+        _say("closed")
+
+
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
+    import django
+
+    django.setup()
+    gunicorn_server.WebArbiter(WebServer(sys.argv[1], json.loads(sys.argv[2]))).run()

@@ -1,0 +1,189 @@
+"""Start `tests.httpserver.web_server` and talk to it over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+
+from tests.system.harness import K1, K2, PATIENCE_S, PYTHON, REPOSITORY, free_port, wait_for
+
+
+@dataclass
+class WebTier:
+    """The web tier without an engine. Use it as a context manager."""
+
+    directory: Path
+    application: Literal["runtime", "plain"] = "plain"
+    settings: dict[str, Any] = field(default_factory=dict)
+    tls_files: tuple[Path, Path] | None = None  # certificate, key
+    max_descriptors: int | None = None
+    port: int = field(default_factory=free_port)
+
+    def __enter__(self) -> Self:
+        runtime: dict[str, Any] = {
+            "auth": {"api-key": {"enabled": True, "keys": [K1, K2]}},
+            "http": {"bind": f"127.0.0.1:{self.port}"},
+        }
+        if self.tls_files is not None:
+            certificate, key = self.tls_files
+            runtime["tls"] = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
+        file = self.directory / "runtime.yaml"
+        file.write_text(yaml.safe_dump({"version": "v1", "kind": "Spicepod", "name": "test", "runtime": runtime}))
+        file.chmod(0o600)
+        self.log = self.directory / "server.log"
+        command = [PYTHON, "-m", "tests.httpserver.web_server", self.application, json.dumps(self.settings)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                ["sh", "-c", f'{self._limit} exec "$@"', "sh", *command],
+                cwd=REPOSITORY,
+                env={**os.environ, "RUNTIME_CONFIG": str(file)},
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(self._answers, "the web tier to answer")
+        return self
+
+    @property
+    def _limit(self) -> str:
+        return "" if self.max_descriptors is None else f"ulimit -n {self.max_descriptors};"
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.output()
+        try:
+            with self.connection() as client:
+                return client.get("/health").status in {200, 401}
+        except OSError:
+            return False
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Stop the server and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def output(self) -> str:
+        """Return everything that the server printed."""
+        return self.log.read_text()
+
+    def release(self) -> None:
+        """Let what "/hold" holds be answered."""
+        (self.directory / "released").touch()
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers that run."""
+        pid = self.process.pid
+        return [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def worker_memory_mb(self) -> float:
+        """Return the sum of the workers' resident memory, in MB."""
+        total_kb = 0
+        for pid in self.workers():
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        return total_kb / 1024
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the workers have used, in seconds."""
+        ticks = 0
+        for pid in self.workers():
+            values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(values[11]) + int(values[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    @contextmanager
+    def connection(self) -> Iterator[Client]:
+        """A connection to the server."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as plain:
+            if self.tls_files is None:
+                with closing(Client(plain)) as client:
+                    yield client
+                return
+            context = ssl.create_default_context(cafile=self.tls_files[0])
+            # Else Python takes a reset for the end of the connection.
+            secured = context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+            with secured, closing(Client(secured)) as client:
+                yield client
+
+
+@dataclass
+class Reply:
+    """One answer: `headers` by lower-case name; `is_complete` is what the framing says."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    is_complete: bool = True
+
+    @property
+    def code(self) -> str:
+        assert self.headers["content-type"] == "application/problem+json"
+        return str(json.loads(self.body)["code"])
+
+
+class Client:
+    """A client that sees what is on the wire."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._file = connection.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.connection.sendall(data)
+
+    def get(self, path: str, *headers: str) -> Reply:
+        self.send("\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode())
+        return self.reply()
+
+    def close(self) -> None:
+        self._file.close()
+        self.connection.close()
+
+    def rest(self) -> bytes:
+        """Return everything until the server closes the connection."""
+        return self._file.read()
+
+    def reply(self, *, has_body: bool = True) -> Reply:
+        """Read one answer as its framing says; a connection that ends too early gives an incomplete one."""
+        status = int(self._file.readline().split(b" ")[1])
+        headers = {}
+        while line := self._file.readline().decode("latin-1").strip():
+            name, _, value = line.partition(": ")
+            headers[name.lower()] = value
+        if not has_body:
+            return Reply(status, headers, b"")
+        if "content-length" in headers:
+            length = int(headers["content-length"])
+            body = self._file.read(length)
+            return Reply(status, headers, body, len(body) == length)
+        if headers.get("transfer-encoding") == "chunked":
+            return self._chunked(status, headers)
+        return Reply(status, headers, self._file.read())
+
+    def _chunked(self, status: int, headers: dict[str, str]) -> Reply:
+        parts = []
+        while (line := self._file.readline()).endswith(b"\r\n"):
+            size = int(line, 16)
+            parts.append(self._file.read(size))
+            if self._file.readline() != b"\r\n":
+                break
+            if size == 0:
+                return Reply(status, headers, b"".join(parts))
+        return Reply(status, headers, b"".join(parts), is_complete=False)

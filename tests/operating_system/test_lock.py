@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from system import lock as module
+from system.errors import StateDirectoryError
+from system.lock import FLIGHT_LOCK_NAME, LOCK_NAME, StateLock
+from tests.datasources.support import wait_for
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from system.lock import StateLock
+lock = StateLock(Path(sys.argv[1]))
+assert lock.acquire()
+{more}
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def hold_elsewhere(directory: Path, more: str = "") -> subprocess.Popen[str]:
+    """Start a process that has the lock when this returns."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(more=more), str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_one_has_the_lock_at_a_time(tmp_path: Path) -> None:
+    first, second = StateLock(tmp_path), StateLock(tmp_path)
+
+    assert first.acquire()
+    assert not second.acquire()
+    assert second.holder() == f"process {os.getpid()}"
+    first.release()
+    first.release()
+    assert second.acquire()
+    assert (first.held, second.held) == (False, True)
+    second.release()
+    assert stat.S_IMODE((tmp_path / LOCK_NAME).stat().st_mode) == 0o600
+
+
+def test_r14_the_holder_in_another_process_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
+    process = hold_elsewhere(tmp_path)
+    lock = StateLock(tmp_path)
+
+    assert not lock.acquire(0.2)
+    assert lock.holder() == f"process {process.pid}"
+    end(process)
+    assert lock.acquire()
+    lock.release()
+
+
+def test_a_child_that_outlives_the_holder_does_not_keep_the_lock(tmp_path: Path) -> None:
+    fork = "import os\nif os.fork() == 0:\n    os.close(1)\n    assert not lock.held\n    time.sleep(600)"
+    process = hold_elsewhere(tmp_path, fork)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    child = int(wait_for(children.read_text, "the child"))
+    lock = StateLock(tmp_path)
+    try:
+        assert not lock.acquire()
+        end(process)
+
+        assert lock.acquire(5)
+    finally:
+        os.kill(child, 9)
+        lock.release()
+
+
+def test_a_lock_let_go_of_in_a_child_is_free(tmp_path: Path) -> None:
+    first, second = StateLock(tmp_path), StateLock(tmp_path)
+    first.acquire()
+
+    # As after a fork; here no parent is left that holds it too.
+    module._let_go()
+
+    assert not first.held
+    assert second.acquire()
+    second.release()
+
+
+def test_the_lock_of_a_file_that_is_replaced_just_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = StateLock(tmp_path)
+    flock = fcntl.flock
+    replaced: list[Path] = []
+
+    def replace_first(descriptor: int, operation: int) -> None:
+        if not replaced:
+            replaced.append((tmp_path / LOCK_NAME).rename(tmp_path / "old"))
+            (tmp_path / LOCK_NAME).touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", replace_first)
+
+    assert lock.acquire(30)
+    assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / "old").read_text() == ""
+    lock.release()
+
+
+def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
+    predecessor, lock = StateLock(tmp_path), StateLock(tmp_path)
+    predecessor.acquire()
+    threading.Timer(0.2, predecessor.release).start()
+    began = time.monotonic()
+
+    assert lock.acquire(30)
+    assert time.monotonic() - began < 20
+    lock.release()
+
+
+def test_the_lock_of_a_file_that_was_deleted_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    first, second, third = StateLock(tmp_path), StateLock(tmp_path), StateLock(tmp_path)
+    first.acquire()
+    (tmp_path / LOCK_NAME).unlink()
+
+    assert second.acquire()
+    assert not third.acquire()
+    first.release()
+    second.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"nobody\n", b"\xff"])
+def test_a_holder_that_cannot_be_told_is_another_process(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / LOCK_NAME).write_bytes(content)
+
+    assert StateLock(tmp_path).holder() == "another process"
+    assert StateLock(tmp_path / "absent").holder() == "another process"
+
+
+def test_a_lock_file_that_cannot_be_used_is_said_without_its_path(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).mkdir()
+
+    with pytest.raises(
+        StateDirectoryError, match=r"^The lock of the state directory cannot be used: Is a directory\.$"
+    ):
+        StateLock(tmp_path).acquire()
+
+
+def test_a_lock_file_that_takes_no_lock_is_said(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).symlink_to("/dev/full")
+
+    with pytest.raises(StateDirectoryError, match="cannot be used"):
+        StateLock(tmp_path).acquire()
+
+
+def test_a_look_tells_whether_anybody_has_the_lock(tmp_path: Path) -> None:
+    lock, look = StateLock(tmp_path, FLIGHT_LOCK_NAME), StateLock(tmp_path, FLIGHT_LOCK_NAME)
+    assert not look.is_taken()  # There is no file yet, and none is made.
+    assert list(tmp_path.iterdir()) == []
+
+    assert lock.acquire()
+    assert look.is_taken()
+    assert look.is_taken()
+
+    lock.release()
+    assert not look.is_taken()
+    assert lock.acquire()
+
+
+def test_a_look_sees_the_lock_of_another_process(tmp_path: Path) -> None:
+    holder = hold_elsewhere(tmp_path)
+    assert StateLock(tmp_path).is_taken()
+
+    holder.kill()
+    holder.wait()
+    assert holder.stdout is not None
+    holder.stdout.close()
+
+    assert not StateLock(tmp_path).is_taken()
+
+
+def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path) -> None:
+    lock, other = StateLock(tmp_path), StateLock(tmp_path)
+    assert lock.acquire()
+    assert lock.keep()
+
+    (tmp_path / LOCK_NAME).unlink()
+    assert lock.keep()
+    assert not other.acquire()
+
+    (tmp_path / LOCK_NAME).unlink()
+    assert other.acquire()
+    assert not lock.keep()
+    assert not lock.held
+    other.release()
+    assert lock.keep()
+    lock.release()
+
+
+def test_a_lock_without_a_directory_is_lost_until_there_is_one(tmp_path: Path) -> None:
+    lock = StateLock(tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    assert lock.acquire()
+    (tmp_path / "state").rename(tmp_path / "moved")
+
+    assert not lock.keep()
+    (tmp_path / "state").mkdir()
+    assert lock.keep()
+    lock.release()
+
+
+def test_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / LOCK_NAME).symlink_to(tmp_path / "mine")
+
+    with pytest.raises(StateDirectoryError):
+        StateLock(tmp_path).acquire()
+
+    assert (tmp_path / "mine").read_text() == "mine"

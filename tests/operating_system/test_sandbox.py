@@ -1,0 +1,163 @@
+"""What a worker can still do when somebody has broken out of DuckDB in it, tried from inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryengine.engine import Query
+from queryengine.pool.client import EngineClient
+from system import sandbox
+from system.scratch import SCRATCH_DIRECTORY
+from tests.queryengine.bare_engine import running
+from tests.queryengine.engine_process import LONG_S, config_of
+from tests.queryengine.publishing import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+#: Earlier kernels refuse less: Linux 6.7 began with sockets, 6.12 with signals.
+LANDLOCK = sandbox._landlock()
+ALONE = {"signal the parent": "EPERM" if LANDLOCK >= 6 else "ok"}
+
+#: What a worker needs, and gets.
+NEEDED = {
+    "make a directory inside": "ok",
+    "write inside": "ok",
+    "move inside": "ok",
+    "remove a file inside": "ok",
+    "remove a directory inside": "ok",
+    "read": "ok",
+    "signal itself": "ok",
+}
+#: What Landlock refuses.
+FILES = {
+    "make a file": "EACCES",
+    "append": "EACCES",
+    "truncate": "EACCES",
+    "make a directory": "EACCES",
+    "make a link": "EACCES",
+    "take a file": "EACCES",
+    "remove a file": "EACCES",
+}
+#: What the filter of system calls refuses.
+CALLS = {
+    "connect": "EPERM",
+    "make a Unix socket": "EPERM",
+    "execute": "EPERM",
+    "trace": "EPERM",
+    "read another process": "EPERM",
+    "make a ring": "EPERM",
+    "call as x32": "EPERM",
+}
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The arguments of the attempts."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("as it was")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield {
+            "outside": str(outside),
+            "inside": str(tmp_path / "state" / SCRATCH_DIRECTORY),
+            "port": server.getsockname()[1],
+        }
+    assert (outside / "victim").read_text() == "as it was"
+    assert [path.name for path in outside.iterdir()] == ["victim"]
+
+
+def test_a_worker_writes_below_its_directory_only_and_reaches_nobody(tmp_path: Path, asked: dict[str, Any]) -> None:
+    assert sandbox.missing() == [], "this kernel is too old for what is tested here"
+    (tmp_path / "state").mkdir()
+    with running(tmp_path / "state", program="tests.queryengine.breakout") as engine, engine.connect() as connection:
+        connection.sendall(json.dumps(asked).encode())
+        outcomes = json.loads(b"".join(iter(lambda: connection.recv(65536), b"")))
+        modes = {
+            line
+            for status in Path(f"/proc/{engine.worker()}/task").glob("*/status")
+            for line in status.read_text().splitlines()
+            if line.startswith("Seccomp:")
+        }
+
+    assert outcomes == FILES | CALLS | NEEDED | ALONE
+    assert modes == {"Seccomp:\t2"}  # of every thread
+
+
+def in_child(code: str, *arguments: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_landlock_holds_without_the_filter_of_system_calls(tmp_path: Path, asked: dict[str, Any]) -> None:
+    inside = Path(asked["inside"])
+    inside.mkdir(parents=True)
+    code = """
+        import json, sys
+        from pathlib import Path
+        from system import process_limits
+        from system import sandbox
+        from tests.queryengine.breakout import attempts
+        process_limits.confine(file_bytes=None)
+        asked = json.loads(sys.argv[1])
+        sandbox._restrict_files(sandbox._landlock(), [Path(asked["inside"]), Path("/is/not/there")])
+        print(json.dumps(attempts(**asked)))
+        """
+
+    outcomes = json.loads(in_child(code, json.dumps(asked)))
+
+    expected = FILES | NEEDED | ALONE | {"execute": "EACCES", "connect": "EACCES" if LANDLOCK >= 4 else "ok"}
+    assert {name: outcomes[name] for name in expected} == expected
+
+
+#: A program that starts another one under a kernel that does not know Landlock, as far as that can see.
+OLDER = """
+    import os, platform, sys
+    from system import process_limits
+    from system import sandbox
+    process_limits._set_no_new_privileges()
+    machine, seccomp, _ = sandbox._REFUSED[platform.machine()]
+    sandbox._refuse_calls(machine, seccomp, (sandbox._CREATE_RULESET,))
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    """
+
+
+def test_an_older_kernel_is_told_once_and_statements_run(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    log = tmp_path / "engine.log"
+    command = ["-m", "tests.queryengine.engine_process", str(tmp_path), "{}"]
+    with log.open("wb") as stderr:
+        engine = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(OLDER), *command],
+            cwd=ROOT,
+            env=os.environ | {"STATE_DIR": str(tmp_path)},
+            stderr=stderr,
+        )
+    client = EngineClient(config)
+    try:
+        wait_until(client.is_alive, within_s=LONG_S)
+        answer = b"".join(client.run(Query(sql="SELECT 1 AS a")))
+    finally:
+        client.close()
+        engine.terminate()
+        engine.wait(LONG_S)
+
+    assert answer == b'[{"a":1}]'
+    assert log.read_text().count("the system cannot confine engine workers as it should") == 1

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from system.scratch import ScratchDirectory
+
+
+def test_it_is_private_and_goes_with_what_is_in_it(tmp_path: Path) -> None:
+    scratch = ScratchDirectory(tmp_path / "state")
+    (scratch.subdirectory("1") / "spilled").write_text("x")
+
+    assert scratch.path.stat().st_mode & 0o777 == 0o700
+    assert scratch.path.parent.stat().st_mode & 0o777 == 0o700
+    assert scratch.subdirectory("1").stat().st_mode & 0o777 == 0o700
+    scratch.close()
+    scratch.close()
+
+    assert list((tmp_path / "state" / "tmp").iterdir()) == []
+
+
+def test_what_another_engine_uses_stays(tmp_path: Path) -> None:
+    one, other = ScratchDirectory(tmp_path), ScratchDirectory(tmp_path)
+
+    assert one.path != other.path
+    assert one.path.is_dir()
+    one.close()
+    assert other.path.is_dir()
+    other.close()
+
+
+def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from system.scratch import ScratchDirectory;"
+        "scratch = ScratchDirectory(Path(sys.argv[1])); (scratch.path / 'spilled').write_text('x');"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(__file__).parents[2], timeout=120)
+    (left,) = (tmp_path / "tmp").iterdir()
+
+    scratch = ScratchDirectory(tmp_path)
+
+    assert not left.exists()
+    scratch.close()
+
+
+def test_what_has_no_name_of_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tmp" / "directory").mkdir(parents=True)
+    (tmp_path / "tmp" / "note").write_text("x")
+    (tmp_path / "tmp" / ("0" * 32)).symlink_to(tmp_path / "tmp" / "directory")
+
+    ScratchDirectory(tmp_path).close()
+
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"directory", "note", "0" * 32}
+
+
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+    left = tmp_path / "elsewhere" / ("0" * 32)
+    left.mkdir(parents=True)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "tmp").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(NotADirectoryError):
+        ScratchDirectory(tmp_path / "state")
+
+    assert left.exists()
+
+
+def test_a_state_directory_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("x")
+
+    with pytest.raises(OSError, match="state"):
+        ScratchDirectory(tmp_path / "state")

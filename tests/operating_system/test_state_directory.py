@@ -1,0 +1,179 @@
+"""The state directory is this user's alone, or it is not used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from datasources.refresh.control_socket import SOCKET_NAME
+from datasources.refresh.history import HISTORY_NAME
+from datasources.snapshots.snapshot import TEMPORARY_DIRECTORY
+from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY
+from queryengine.pool.broker import BROKER_SOCKET
+from queryengine.pool.slots import ENGINE_SOCKET
+from runtimeconf.errors import ConfigError
+from runtimeconf.loader import load
+from system.errors import StateDirectoryError
+from system.lock import ENGINE_LOCK_NAME, FLIGHT_LOCK_NAME, LOCK_NAME, SUPERVISOR_LOCK_NAME
+from system.scratch import SCRATCH_DIRECTORY
+from system.state_directory import judge_state_dir, prepare_state_dir
+
+#: Both refuse the same, and one of them changes nothing.
+JUDGES = pytest.mark.parametrize("judge", [prepare_state_dir, judge_state_dir])
+Judge = Callable[[Path], None]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_it_is_made_with_its_parents_for_this_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        prepare_state_dir(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+
+    assert mode(tmp_path / "a") == 0o700
+    assert mode(tmp_path / "a" / "b") == 0o700
+
+
+def test_a_umask_that_takes_rights_away_does_not_matter(tmp_path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        prepare_state_dir(tmp_path / "a")
+    finally:
+        os.umask(before)
+
+    assert mode(tmp_path / "a") == 0o700
+
+
+@pytest.mark.parametrize("found", [0o755, 0o770, 0o777, 0o500, 0o700])
+def test_the_rights_of_others_are_taken_away_and_its_files_stay(tmp_path: Path, found: int) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "manifest.json").write_text("{}")
+    (tmp_path / "state").chmod(found)
+
+    prepare_state_dir(tmp_path / "state")
+
+    assert mode(tmp_path / "state") == 0o700
+    assert (tmp_path / "state" / "manifest.json").read_text() == "{}"
+
+
+def test_a_link_to_a_directory_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "state").symlink_to("real")
+
+    prepare_state_dir(tmp_path / "state")
+
+    assert mode(tmp_path / "real") == 0o700
+
+
+@JUDGES
+def test_a_shared_directory_is_left_alone(judge: Judge, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+
+    with pytest.raises(StateDirectoryError, match="is shared with other users: name one of its own") as caught:
+        judge(tmp_path / "tmp")
+
+    assert mode(tmp_path / "tmp") == 0o1777
+    assert caught.value.code == "state_directory_error"
+
+
+@JUDGES
+def test_a_file_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StateDirectoryError, match="is not a directory"):
+        judge(tmp_path / "file")
+    with pytest.raises(StateDirectoryError, match="cannot be used: not a directory"):
+        judge(tmp_path / "file" / "state")
+
+
+@JUDGES
+def test_a_dangling_link_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
+    (tmp_path / "state").symlink_to(tmp_path / "nowhere" / "at all")
+
+    with pytest.raises(StateDirectoryError, match="cannot be used: "):
+        judge(tmp_path / "state")
+
+
+def test_a_directory_that_the_system_does_not_let_us_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    # /proc takes no new directory, whoever asks; root included.
+    with pytest.raises(StateDirectoryError, match="cannot be used: "):
+        prepare_state_dir(Path("/proc/querykeep-state"))
+
+
+@JUDGES
+def test_the_directory_of_somebody_else(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+    with pytest.raises(StateDirectoryError, match="belongs to another user"):
+        judge(tmp_path)
+
+
+def test_judging_makes_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+
+    for path in (tmp_path / "there", tmp_path / "a" / "b"):
+        judge_state_dir(path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert mode(tmp_path / "there") == 0o755
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b", "?"])
+def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    (directory / "runtime.yaml").write_text("{}\n")
+
+    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path may have neither \? nor \\ in it"):
+        load(directory / "runtime.yaml", {})
+
+
+MAKE: dict[str, Callable[[Path], object]] = {
+    "link": lambda path: path.symlink_to("elsewhere"),
+    "fifo": os.mkfifo,
+    "file": Path.touch,
+    "directory": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("snapshots", "directory"), ("tmp", "directory"), ("control.sock", "socket"), ("manifest.json", "file")],
+)
+def test_what_is_not_what_its_name_promises_is_refused_and_stays(
+    tmp_path: Path, name: str, right: str, kind: str
+) -> None:
+    MAKE[kind](tmp_path / name)
+
+    with (
+        nullcontext()
+        if kind == right
+        else pytest.raises(StateDirectoryError, match=rf"{name} is (a symbolic link|no \w+.*): remove it\.")
+    ):
+        prepare_state_dir(tmp_path)
+
+    assert os.path.lexists(tmp_path / name)
+
+
+def test_every_name_of_the_rooms_is_looked_at(tmp_path: Path) -> None:
+    for name in (
+        *(SNAPSHOT_DIRECTORY, TEMPORARY_DIRECTORY, SCRATCH_DIRECTORY),
+        *(SOCKET_NAME, BROKER_SOCKET, ENGINE_SOCKET),
+        *(MANIFEST_NAME, HISTORY_NAME, LOCK_NAME, SUPERVISOR_LOCK_NAME, ENGINE_LOCK_NAME, FLIGHT_LOCK_NAME),
+    ):
+        (tmp_path / name).symlink_to(tmp_path)
+        with pytest.raises(StateDirectoryError, match=f"{name} is a symbolic link"):
+            prepare_state_dir(tmp_path)
+        (tmp_path / name).unlink()

@@ -1,0 +1,142 @@
+"""
+An engine in a process of its own, for tests, and what starts and watches it.
+
+`python -m tests.queryengine.engine_process STATE_DIR SETTINGS`
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from queryengine.pool import gunicorn_worker
+from queryengine.pool.arbiter import run_engine
+from queryengine.pool.client import EngineClient
+from queryengine.pool.gunicorn_worker import EngineWorker
+from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
+from tests.queryengine.heartbeats import state_of
+from tests.queryengine.publishing import wait_until
+
+#: A test fails after this long; a slow machine does not.
+LONG_S = 60.0
+
+#: In the state directory: the exit code that workers are to leave with as soon as they are made.
+EXIT_CODE_FILE = "exit-code"
+
+
+class FragileWorker(EngineWorker):
+    """A worker that a test can have leave before it has booted."""
+
+    def init_process(self) -> None:
+        """Leave with the code that the file names, if there is one."""
+        path = Path(self.cfg.env_orig["STATE_DIR"]) / EXIT_CODE_FILE
+        if path.exists():
+            os._exit(int(path.read_text()))
+        super().init_process()
+
+
+def config_of(state_dir: Path, *, shutdown_timeout_s: float = LONG_S, **limits: Any) -> RuntimeConfig:
+    return RuntimeConfig(
+        file=state_dir / "runtime.yaml",
+        state_dir=state_dir,
+        query=QueryConfig(**{"workers": 2, "max_queued": 64, "queue_timeout_s": LONG_S, "timeout_s": LONG_S, **limits}),
+        shutdown_timeout_s=shutdown_timeout_s,
+        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", location="/flights.csv"),),
+    )
+
+
+class EngineProcess:
+    """An engine in a process of its own."""
+
+    def __init__(self, state_dir: Path, **settings: Any) -> None:
+        self.state_dir = state_dir
+        self._settings = settings
+        self.log = state_dir / "engine.log"
+        self.start()
+
+    @property
+    def config(self) -> RuntimeConfig:
+        return config_of(self.state_dir, **self._settings)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", __name__, str(self.state_dir), json.dumps(self._settings)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, "STATE_DIR": str(self.state_dir)}
+            )
+        self.pid = self._process.pid
+
+    def client(self) -> EngineClient:
+        """Return a client, when all workers are there. The caller closes it."""
+        client = EngineClient(self.config)
+        self.wait_until_whole(client)
+        return client
+
+    def wait_until_whole(self, client: EngineClient) -> None:
+        """Wait until all workers are there to serve, and *client* has heard of it."""
+
+        def is_whole() -> bool:
+            # What a client has heard may be older than the end of a worker, so the workers themselves come first.
+            phases = [state_of(pid).phase for pid in self.workers()]
+            return (
+                len(phases) == client.status().workers_alive == self.config.query.workers
+                and "booting" not in phases
+                and "unfit" not in phases
+            )
+
+        wait_until(is_whole, within_s=LONG_S)
+
+    def workers(self) -> set[int]:
+        return set(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()))
+
+    def worker_of(self, query_id: str) -> int:
+        """Wait for a worker to run the statement *query_id*; its process id."""
+        found: list[int] = []
+
+        def is_running() -> bool:
+            found[:] = [pid for pid in self.workers() if state_of(pid).runs(query_id)]
+            return bool(found)
+
+        wait_until(is_running, within_s=LONG_S)
+        return found[0]
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def limit_files(self, limit: int) -> None:
+        """Let the arbiter open descriptors below *limit* only."""
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+    def ended(self) -> int:
+        """Wait for the end; the exit code."""
+        return self._process.wait(LONG_S)
+
+    def close(self) -> None:
+        """Stop it, if it still runs."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self.ended()
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+
+def main() -> None:
+    state_dir, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
+    logging.basicConfig(level=logging.INFO)
+    options = gunicorn_worker.options
+    gunicorn_worker.options = lambda config: {**options(config), "worker_class": FragileWorker}
+    run_engine(config_of(state_dir, **settings), several_keys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""A worker as the system and its arbiter see it."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from queryengine.pool import gunicorn_worker
+from queryengine.pool.slots import ENGINE_SOCKET
+from runtimeconf.model import QueryConfig, RuntimeConfig
+from system.process_limits import NICENESS
+from system.scratch import SCRATCH_DIRECTORY
+from tests.queryengine.bare_engine import Engine, receive, running
+from tests.queryengine.heartbeats import state_of
+from tests.queryengine.publishing import ENDLESS, wait_until
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    directory = tmp_path_factory.mktemp("engine")
+    with running(directory, temp_directory_limit_bytes=10_000_000) as started:
+        yield started
+
+
+def still_works(engine: Engine) -> None:
+    assert engine.ask("SELECT 1 AS a").data == b'[{"a":1}]'
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ticks(process: int) -> int:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def held(process: int) -> list[str]:
+    """Return what a process holds open beyond its standard streams."""
+    targets = []
+    for entry in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # It was closed meanwhile.
+            targets.append((int(entry.name), str(entry.readlink())))
+    return [target for number, target in targets if number > 2]
+
+
+#: What a worker holds open, by what the system calls it.
+KINDS = re.compile(
+    r"(?P<heartbeat>/wgunicorn-)|(?P<socket>socket:)|(?P<memory>/proc/\d+/statm$)|(?P<pipe>pipe:)"
+    r"|(?P<poll>anon_inode:\[eventpoll\])|(?P<scratch>/tmp/[0-9a-f]{32}$)"
+)
+
+
+def kinds(process: int) -> list[str]:
+    """Return a word for each descriptor beyond the standard streams; what it leads to when a worker has none such."""
+    found = ((KINDS.search(target), target) for target in held(process))
+    return sorted(target if match is None else str(match.lastgroup) for match, target in found)
+
+
+def test_settings_follow_the_configuration(tmp_path: Path) -> None:
+    config = RuntimeConfig(
+        file=tmp_path / "runtime.yaml", state_dir=tmp_path, query=QueryConfig(workers=3, timeout_s=10.5)
+    )
+
+    options = gunicorn_worker.options(config)
+
+    assert options["bind"] == [f"unix:{tmp_path}/engine.sock"]
+    assert options["workers"] == 3
+    assert options["timeout"] > 11.5
+
+
+def test_the_socket_is_for_this_user_only(engine: Engine) -> None:
+    mode = (engine.state_dir / ENGINE_SOCKET).stat().st_mode
+
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_a_worker_is_confined(engine: Engine) -> None:
+    worker = engine.worker()
+    status = Path(f"/proc/{worker}/status").read_text()
+    limits = Path(f"/proc/{worker}/limits").read_text()
+
+    assert "NoNewPrivs:\t1" in status
+    assert resource.prlimit(worker, resource.RLIMIT_CORE) == (0, 0)
+    assert resource.prlimit(worker, resource.RLIMIT_FSIZE) == (10_000_000, 10_000_000)
+    soft, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
+    assert soft != resource.RLIM_INFINITY, limits
+    assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS
+
+
+def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> None:
+    worker = engine.worker()
+    before = resource.prlimit(worker, resource.RLIMIT_CPU)
+    with engine.send(ENDLESS):
+        wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) != before, within_s=60)
+
+    wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) == before, within_s=60)
+
+
+def test_an_idle_worker_holds_what_it_needs_and_no_more(engine: Engine) -> None:
+    still_works(engine)
+    worker = engine.worker()
+    wait_until(lambda: kinds(worker).count("socket") == 1, within_s=60)  # It has seen that the connection is closed.
+    standard = [str(Path(f"/proc/{worker}/fd/{number}").readlink()) for number in range(3)]
+
+    assert standard == ["/dev/null", "/dev/null", str(Path(f"/proc/{engine.process.pid}/fd/2").readlink())]
+    assert kinds(worker) == [
+        "heartbeat",
+        "memory",
+        "pipe",  # both ends, for signals
+        "pipe",
+        "poll",  # one for callers, one for those that hang up
+        "poll",
+        "scratch",
+        "socket",  # it listens
+    ]
+
+
+def test_what_is_open_in_the_arbiter_does_not_reach_a_worker(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("canary")
+    with secret.open() as opened:
+        os.set_inheritable(opened.fileno(), True)
+        with running(tmp_path, inherited=[opened.fileno()]) as engine:
+            arbiter, worker = held(engine.process.pid), held(engine.worker())
+
+    assert str(secret) in arbiter
+    assert str(secret) not in worker
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGPIPE", "SIGCHLD"])
+def test_signals_that_mean_nothing_do_nothing(engine: Engine, name: str) -> None:
+    worker = engine.worker()
+
+    for _ in range(20):
+        os.kill(worker, signal.Signals[name])
+
+    still_works(engine)
+    assert engine.worker() == worker
+
+
+def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
+    worker = engine.worker()
+    with engine.send("SELECT count(*) AS n FROM range(300000000) t(i) WHERE hash(i) = 1") as connection:
+        wait_until(lambda: state_of(worker).phase == "busy", within_s=60)
+
+        os.kill(worker, signal.SIGTERM)
+
+        assert receive(connection).end is not None
+    wait_until(lambda: not is_running(worker), within_s=60)
+    still_works(engine)
+
+
+def test_an_idle_worker_shows_that_it_lives(engine: Engine) -> None:
+    worker = engine.worker()
+    heartbeat = next(entry for entry in Path(f"/proc/{worker}/fd").iterdir() if "wgunicorn-" in str(entry.readlink()))
+    before = heartbeat.stat().st_mtime
+
+    wait_until(lambda: heartbeat.stat().st_mtime > before, within_s=60)
+
+    # gunicorn sets it by the clock that it compares it with.
+    assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
+    still_works(engine)
+    assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
+
+
+def test_the_next_worker_empties_what_a_killed_one_left(engine: Engine) -> None:
+    still_works(engine)
+    worker = engine.worker()
+    scratch = engine.state_dir / SCRATCH_DIRECTORY
+    (left,) = scratch.iterdir()
+    (left / "spilled").write_bytes(bytes(1000))
+
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not is_running(worker), within_s=60)
+    still_works(engine)
+
+    assert left not in list(scratch.iterdir())
+    assert len(list(scratch.iterdir())) == 1
+
+
+def test_a_worker_whose_temporary_files_are_swept_away_is_replaced(engine: Engine) -> None:
+    still_works(engine)
+    worker = engine.worker()
+
+    shutil.rmtree(engine.state_dir / SCRATCH_DIRECTORY)
+
+    wait_until(lambda: not is_running(worker), within_s=60)
+    still_works(engine)
+    assert len(list((engine.state_dir / SCRATCH_DIRECTORY).iterdir())) == 1
+
+
+def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
+    with running(tmp_path, workers=2) as engine:
+        wait_until(lambda: len(engine.workers()) == 2, within_s=60)
+        still_works(engine)
+        workers = engine.workers()
+        with engine.send(ENDLESS):
+            wait_until(lambda: any(state_of(worker).phase == "busy" for worker in workers), within_s=60)
+
+            engine.process.kill()
+
+            wait_until(lambda: not any(map(is_running, workers)), within_s=60)
+
+
+def test_without_descriptors_a_worker_waits_and_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path) as engine:
+        still_works(engine)
+        worker = engine.worker()
+        limit = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, limit[1]))  # what is open stays open
+        with engine.send("SELECT 1 AS a") as connection:
+            used = ticks(worker)
+            time.sleep(1)
+            assert ticks(worker) - used < 0.3 * os.sysconf("SC_CLK_TCK")
+            resource.prlimit(worker, resource.RLIMIT_NOFILE, limit)
+
+            assert receive(connection).data == b'[{"a":1}]'
+        assert engine.worker() == worker
+
+
+def test_a_worker_that_cannot_be_confined_ends_without_ending_the_arbiter(tmp_path: Path) -> None:
+    with running(tmp_path, temp_directory_limit_bytes="no number") as engine:
+        seen = set()
+
+        def enough() -> bool:
+            seen.update(engine.workers())
+            return len(seen) >= 3
+
+        wait_until(enough, within_s=60)
+        assert engine.process.poll() is None

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+import tracemalloc
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryengine import manifest as module
+from queryengine.manifest import Column, Manifest, ManifestError, Snapshot
+
+FLIGHTS = Snapshot(
+    dataset="flights",
+    file="flights-1.duckdb",
+    rows=3,
+    size_bytes=4096,
+    sha256="ab" * 32,
+    created_at="2026-01-01T00:00:00Z",
+    source="cd" * 32,
+    columns=(Column(name="a", type="INTEGER"), Column(name="ü \" '", type="STRUCT(b VARCHAR)")),
+)
+
+
+def rewrite(state_dir: Path, **changes: Any) -> None:
+    """Change parts of the document on disk as something other than the runtime would."""
+    path = module.manifest_path(state_dir)
+    document = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**document, **changes}))
+
+
+def test_reads_what_was_written(tmp_path: Path) -> None:
+    manifest = Manifest(generation=7, snapshots=(FLIGHTS,))
+
+    assert module.write_manifest(tmp_path, manifest)
+
+    assert module.read_manifest(tmp_path) == manifest
+    assert [entry.name for entry in tmp_path.iterdir()] == [module.MANIFEST_NAME]
+    assert stat.S_IMODE(module.manifest_path(tmp_path).stat().st_mode) == 0o600
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=1))
+    monkeypatch.setattr(module, "MAX_MANIFEST_BYTES", 300)
+
+    with pytest.raises(OSError, match="File too large"):
+        module.write_manifest(tmp_path, Manifest(generation=2, snapshots=(FLIGHTS,)))
+
+    assert module.read_manifest(tmp_path) == Manifest(generation=1)
+    assert [entry.name for entry in tmp_path.iterdir()] == [module.MANIFEST_NAME]
+
+
+def test_nothing_published_yet_is_generation_0(tmp_path: Path) -> None:
+    assert module.read_manifest(tmp_path) == Manifest(generation=0)
+
+
+def test_a_publication_replaces_the_file_so_that_readers_can_tell(tmp_path: Path) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=1))
+    first = module.manifest_path(tmp_path).stat().st_ino
+    held = module.manifest_path(tmp_path).open("rb")
+
+    module.write_manifest(tmp_path, Manifest(generation=2))
+
+    assert module.manifest_path(tmp_path).stat().st_ino != first
+    assert json.loads(held.read())["content"]["generation"] == 1
+    held.close()
+
+
+def test_r18_an_unknown_format_version_is_named(tmp_path: Path) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    rewrite(tmp_path, format_version=999)
+
+    with pytest.raises(ManifestError, match="format version 999, not 2"):
+        module.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"checksum": "00"}, id="wrong checksum"),
+        pytest.param({"content": {"generation": 2, "snapshots": []}}, id="content edited by hand"),
+        pytest.param({"content": None}, id="no content"),
+        pytest.param({"content": []}, id="content is a list"),
+    ],
+)
+def test_r18_a_damaged_manifest_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    rewrite(tmp_path, **changes)
+
+    with pytest.raises(ManifestError, match="damaged"):
+        module.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"[]", id="list"),
+        pytest.param(b"{}", id="no version"),
+        pytest.param(b"\xff\xfe", id="not UTF-8"),
+        pytest.param(b"[" * 200_000, id="nested beyond the parser"),
+    ],
+)
+def test_a_manifest_of_anything_else_is_refused(tmp_path: Path, text: bytes) -> None:
+    module.manifest_path(tmp_path).write_bytes(text)
+
+    with pytest.raises(ManifestError, match="damaged"):
+        module.read_manifest(tmp_path)
+
+
+def test_a_snapshot_outside_its_directory_is_refused(tmp_path: Path) -> None:
+    content = {"generation": 1, "snapshots": [{**asdict(FLIGHTS), "file": "../../etc/passwd"}]}
+    module.write_manifest(tmp_path, Manifest(generation=1))
+    rewrite(tmp_path, content=content, checksum=module._checksum(module._canonical(content)))
+
+    with pytest.raises(ManifestError, match="damaged"):
+        module.read_manifest(tmp_path)
+
+
+def test_a_manifest_too_large_to_be_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    monkeypatch.setattr(module, "MAX_MANIFEST_BYTES", 100)
+
+    with pytest.raises(ManifestError, match="larger than"):
+        module.read_manifest(tmp_path)
+
+
+def test_reading_takes_the_memory_of_what_is_there(tmp_path: Path) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=7, snapshots=(FLIGHTS,)))
+    module.read_manifest(tmp_path)
+
+    tracemalloc.start()
+    try:
+        module.read_manifest(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1024 * 1024
+
+
+def test_a_pipe_in_the_place_of_the_manifest_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(module.manifest_path(tmp_path))
+
+    with pytest.raises(ManifestError, match="a named pipe"):
+        module.read_manifest(tmp_path)
+
+
+def test_a_manifest_that_cannot_be_opened_is_an_error_without_its_path(tmp_path: Path) -> None:
+    module.manifest_path(tmp_path).mkdir()
+
+    with pytest.raises(ManifestError, match="cannot be read") as caught:
+        module.read_manifest(tmp_path)
+
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_failed_publication_leaves_the_old_one_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        module.write_manifest(tmp_path, Manifest(generation=2))
+
+    assert module.read_manifest(tmp_path).generation == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == [module.MANIFEST_NAME]
+
+
+def test_a_snapshot_lies_in_the_snapshot_directory(tmp_path: Path) -> None:
+    assert module.snapshot_path(tmp_path, FLIGHTS) == tmp_path / "snapshots" / "flights-1.duckdb"
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_make_the_decoder_fail_otherwise(text: bytes) -> None:
+    with pytest.raises(ManifestError):
+        module._decode(text)
+
+
+names = st.text(min_size=1, max_size=20)
+snapshots = st.builds(
+    Snapshot,
+    dataset=names,
+    file=st.from_regex(r"[a-z0-9_]{1,20}\.duckdb", fullmatch=True),
+    rows=st.integers(min_value=0, max_value=2**63),
+    size_bytes=st.integers(min_value=0),
+    sha256=names,
+    created_at=names,
+    source=names,
+    columns=st.lists(st.builds(Column, name=names, type=names), max_size=3).map(tuple),
+)
+
+
+@given(st.builds(Manifest, generation=st.integers(min_value=0), snapshots=st.lists(snapshots, max_size=3).map(tuple)))
+def test_any_manifest_survives_its_file_format(manifest: Manifest) -> None:
+    assert module._decode(module._encode(manifest)) == manifest
+
+
+def test_a_pin_keeps_its_inode_from_every_later_manifest(tmp_path: Path) -> None:
+    path = tmp_path / module.MANIFEST_NAME
+    module.write_manifest(tmp_path, Manifest(generation=1))
+    pin = module.Pin(str(path))
+    assert (pin.is_held, pin.signature) == (True, module.signature(str(path)))
+
+    for generation in range(2, 10):
+        module.write_manifest(tmp_path, Manifest(generation=generation))
+        assert path.stat().st_ino != path_inode(pin)
+
+    pin.close()
+    pin.close()
+
+
+def path_inode(pin: module.Pin) -> int:
+    assert pin.signature is not None
+    return pin.signature[1]
+
+
+def test_what_is_not_there_or_cannot_be_opened_is_not_held(tmp_path: Path) -> None:
+    path = str(tmp_path / module.MANIFEST_NAME)
+    assert (module.Pin(path).is_held, module.Pin(path).signature) == (False, None)
+
+    module.write_manifest(tmp_path, Manifest(generation=1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        pin = module.Pin(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (pin.is_held, pin.signature) == (False, module.signature(path))
+    pin.close()

@@ -1,0 +1,434 @@
+"""Places and connections that statements leave to one another, against a broker and workers that tests script."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryengine.engine import Query
+from queryengine.errors import EngineUnavailableError, EngineWorkerDiedError, QueryCancelledError
+from queryengine.pool import slots
+from queryengine.pool.broker import UNSEEN_LOOKS
+from queryengine.pool.client import EngineClient
+from queryengine.pool.frames import Kind, encode_json
+from runtimeconf.model import QueryConfig, RuntimeConfig
+from tests.queryengine.publishing import wait_until
+from tests.queryengine.scripted_engine import END, HEADER, Peer, ScriptedEngine, data, error, one_row
+
+LONG_S = 30.0
+CLOSING = encode_json(Kind.CLOSING, {})
+ROW = [b'[{"a":1}]']
+
+
+class Tier:
+    """An engine whose workers keep connections, and client processes of it."""
+
+    def __init__(self, state_dir: Path, stack: ExitStack, processors: int = 8, **limits: Any) -> None:
+        query = QueryConfig(**{"workers": 2, "max_queued": 8, "queue_timeout_s": LONG_S, **limits})
+        self._config = RuntimeConfig(file=state_dir / "runtime.yaml", state_dir=state_dir, query=query)
+        self._stack = stack
+        self.engine = ScriptedEngine(state_dir, query, processors)
+        self.engine.keeps = True
+        stack.callback(self.engine.close)
+
+    def client(self) -> EngineClient:
+        made = EngineClient(self._config)
+        self._stack.callback(made.close)
+        wait_until(made.is_alive, within_s=LONG_S)
+        return made
+
+    def wait_until_idle(self) -> None:
+        wait_until(lambda: self.engine.broker.is_idle, within_s=LONG_S)
+
+
+@pytest.fixture
+def make_tier(tmp_path: Path) -> Iterator[Callable[..., Tier]]:
+    with ExitStack() as stack:
+        yield lambda **settings: Tier(tmp_path, stack, **settings)
+
+
+@pytest.fixture
+def tier(make_tier: Callable[..., Tier]) -> Tier:
+    return make_tier()
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No place goes back by itself."""
+    monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
+
+
+def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[bytes]:
+    return list(client.run(Query(sql=sql, fingerprint=key)))
+
+
+def endless(peer: Peer) -> None:
+    peer.send(HEADER, data(b"x"))
+    peer.wait_for_stop()
+
+
+def in_threads(count: int, function: Callable[[], object]) -> list[object]:
+    """Call *function* in so many threads at once, and return the answers."""
+    answers: list[object] = []
+    threads = [threading.Thread(target=lambda: answers.append(function()), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG_S)
+    return answers
+
+
+@pytest.mark.usefixtures("keeping")
+def test_statements_of_a_key_leave_place_and_connection_to_one_another(tier: Tier) -> None:
+    client = tier.client()
+    tier.engine.scripts["wrong"] = lambda peer: peer.send(error("sql_error"))
+
+    for _ in range(5):
+        assert ask(client) == ROW
+        with pytest.raises(Exception, match=r"No\."):
+            ask(client, "wrong")
+
+    assert tier.engine.connections == 1
+
+
+def test_a_place_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> None:
+    client = tier.client()
+
+    assert ask(client) == ROW
+    tier.wait_until_idle()
+    assert ask(client) == ROW
+
+    assert tier.engine.connections == 2
+
+
+@pytest.mark.usefixtures("keeping")
+def test_statements_that_wait_take_over_the_places_of_their_process(make_tier: Callable[..., Tier]) -> None:
+    tier = make_tier(workers=3, max_queued=64)
+    client = tier.client()
+
+    answers = in_threads(40, lambda: ask(client))
+
+    assert answers == [ROW] * 40
+    assert tier.engine.connections <= 2, "a key does not get the last place"
+    assert len(tier.engine.requests) == 40
+
+
+@pytest.mark.usefixtures("keeping")
+@pytest.mark.parametrize("key", ["k", "other"])
+def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: Callable[..., Tier], key: str) -> None:
+    tier = make_tier(workers=1)
+    first, second = tier.client(), tier.client()
+
+    for _ in range(3):
+        assert ask(first) == ROW
+        assert ask(second, key=key) == ROW
+
+
+def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Callable[..., Tier]) -> None:
+    tier = make_tier(workers=1)
+    client = tier.client()
+    go_on = threading.Event()
+
+    def long(peer: Peer) -> None:
+        go_on.wait(LONG_S)
+        one_row(peer)
+
+    tier.engine.scripts["long"] = long
+
+    def begin(sql: str, key: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: ask(client, sql, key), daemon=True)
+        thread.start()
+        return thread
+
+    threads = [begin("long", "flood") for _ in range(3)]
+    wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
+    threads.append(begin("SELECT 1", "other"))
+    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+    go_on.set()
+    for thread in threads:
+        thread.join(LONG_S)
+
+    order = [request["fingerprint"] for request in tier.engine.requests]
+    assert order.index("other") <= 2, "after the statement that ran and one of who waited before it"
+
+
+@pytest.mark.usefixtures("keeping")
+def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier]) -> None:
+    tier = make_tier(workers=1, max_queued=64)
+    first, second = tier.client(), tier.client()
+    ends = threading.Event()
+
+    def keep_busy() -> None:
+        while not ends.is_set():
+            assert ask(first) == ROW
+
+    threads = [threading.Thread(target=keep_busy, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            assert ask(second) == ROW
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(LONG_S)
+
+
+def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callable[..., Tier]) -> None:
+    tier = make_tier(workers=4, max_queued=64, processors=1)
+    client = tier.client()
+    tier.engine.scripts["endless"] = endless
+    ends, go_on = threading.Event(), threading.Event()
+
+    def long(peer: Peer) -> None:
+        go_on.wait(LONG_S)
+        one_row(peer)
+
+    tier.engine.scripts["long"] = long
+
+    def keep_busy(first: str) -> None:
+        assert ask(client, first) == ROW
+        while not ends.is_set():
+            assert ask(client) == ROW
+
+    first = ["long"] * 3 + ["SELECT 1"] * 5
+    threads = [threading.Thread(target=keep_busy, args=[sql], daemon=True) for sql in first]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: sum(client._places._had.values()) == 3, within_s=LONG_S)
+        go_on.set()
+        wait_until(lambda: sum(client._places._had.values()) == 1, within_s=LONG_S)
+        held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
+        assert next(held) == b"x"
+        answered = len(tier.engine.requests)
+        wait_until(lambda: len(tier.engine.requests) > answered + 8, within_s=LONG_S)
+        held.close()
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(LONG_S)
+    tier.wait_until_idle()
+
+
+def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
+    client, other = tier.client(), tier.client()
+    tier.engine.scripts["endless"] = endless
+    assert ask(client) == ROW
+
+    held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
+    assert next(held) == b"x"
+    wait_until(lambda: [one.query_id for one in other.active("k")] == ["q"], within_s=LONG_S)
+    assert [(one.sql, one.state) for one in other.active("k")] == [("endless", "running")]
+    assert other.cancel("q", "k")
+
+    with pytest.raises(QueryCancelledError):
+        list(held)
+    tier.wait_until_idle()
+
+
+def test_a_place_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
+    client, other = tier.client(), tier.client()
+
+    assert ask(client) == ROW
+
+    wait_until(lambda: other.active("k") == (), within_s=LONG_S)
+    assert not tier.engine.broker.is_idle
+
+
+def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier) -> None:
+    client = tier.client()
+    go_on = threading.Event()
+
+    def slow(peer: Peer) -> None:
+        peer.send(HEADER, data(b"x"))
+        go_on.wait(LONG_S)
+        peer.send(END)
+
+    tier.engine.scripts["slow"] = slow
+    read = client.run(Query(sql="slow", fingerprint="k"))
+    for _ in range(UNSEEN_LOOKS):
+        tier.engine.call(lambda: tier.engine.broker.look((), any_idle=True))
+    tier.wait_until_idle()
+    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+
+    go_on.set()
+    assert list(read) == [b"x"]
+    assert ask(client) == ROW
+
+    assert tier.engine.connections == 2
+    tier.wait_until_idle()
+
+
+# A worker that goes between two statements.
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_worker_that_ended_between_two_statements_costs_none(tier: Tier) -> None:
+    client = tier.client()
+    tier.engine.keeps = False
+
+    for _ in range(20):
+        assert ask(client) == ROW
+
+    assert tier.engine.connections == 20
+
+
+def closes_at_once(peer: Peer) -> None:
+    peer.send(HEADER, END, CLOSING)
+
+
+def closes_late(peer: Peer) -> None:
+    reads_a_part(peer)
+    peer.send(CLOSING)
+
+
+def reads_a_part(peer: Peer) -> None:
+    peer.send(HEADER, END)
+    peer.socket.recv(1)
+
+
+@pytest.mark.usefixtures("keeping")
+@pytest.mark.parametrize("last", [closes_at_once, closes_late, reads_a_part])
+def test_a_statement_that_its_worker_has_not_begun_is_sent_to_another(
+    tier: Tier, last: Callable[[Peer], object]
+) -> None:
+    client = tier.client()
+
+    def closes(peer: Peer) -> None:
+        tier.engine.keeps = False
+        last(peer)
+
+    tier.engine.scripts["closes"] = closes
+    assert ask(client, "closes") == []
+
+    assert ask(client) == ROW
+
+    assert tier.engine.connections == 2
+    assert [request["sql"] for request in tier.engine.requests] == ["closes", "SELECT 1"]
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier) -> None:
+    client = tier.client()
+    runs = []
+
+    def dies(peer: Peer) -> None:
+        runs.append(1)
+        tier.engine.keeps = False
+
+    tier.engine.scripts["dies"] = dies
+    assert ask(client) == ROW
+
+    with pytest.raises(EngineWorkerDiedError):
+        ask(client, "dies")
+
+    assert runs == [1]
+    assert ask(client) == ROW
+
+
+def test_a_first_statement_that_is_told_of_the_end_is_no_answer(tier: Tier) -> None:
+    client = tier.client()
+    tier.engine.scripts["closes"] = lambda peer: peer.send(CLOSING)
+
+    with pytest.raises(Exception, match="cannot be read"):
+        ask(client, "closes")
+
+    assert ask(client) == ROW
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None:
+    client = tier.client()
+    tier.engine.scripts["endless"] = endless
+    held = client.run(Query(sql="endless", fingerprint="k"))
+    held.close()
+
+    assert ask(client) == ROW
+    assert tier.engine.connections == 2
+
+
+# The end.
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_drain_calls_idle_places_back_and_refuses_statements(tier: Tier) -> None:
+    client = tier.client()
+    assert ask(client) == ROW
+
+    tier.engine.call(tier.engine.broker.drain)
+
+    tier.wait_until_idle()
+    with pytest.raises(EngineUnavailableError, match="stopping"):
+        ask(client)
+
+
+@pytest.mark.usefixtures("keeping")
+def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier, tmp_path: Path) -> None:
+    client = tier.client()
+    assert ask(client) == ROW
+    before = tier.engine
+
+    before.close()
+    tier.engine = ScriptedEngine(tmp_path, QueryConfig(workers=2))
+    try:
+        assert ask(client) == ROW
+        assert tier.engine.connections == 1
+    finally:
+        client.close()
+        tier.engine.close()
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
+    tier: Tier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = tier.client()
+    assert ask(client) == ROW
+    link = client._places.link
+    close = link.close
+
+    def close_late() -> None:
+        tier.engine.call(tier.engine.broker.drain)
+        tier.wait_until_idle()
+        close()
+
+    monkeypatch.setattr(link, "close", close_late)
+
+    client.close()
+
+    assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_client_that_closes_gives_its_places_back(tier: Tier) -> None:
+    client = tier.client()
+    assert ask(client) == ROW
+
+    client.close()
+
+    tier.wait_until_idle()
+
+
+@pytest.mark.usefixtures("keeping")
+def test_what_another_process_has_answered_is_neither_listed_nor_found(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "TELL_S", 2 * LONG_S)
+    client, other = tier.client(), tier.client()
+    tier.engine.scripts["endless"] = endless
+
+    assert list(client.run(Query(sql="SELECT 1", fingerprint="k", query_id="answered"))) == ROW
+    running = client.run(Query(sql="endless", fingerprint="k", query_id="running"))
+
+    assert [one.query_id for one in other.active("k")] == ["running"]
+    assert not other.cancel("answered", "k")
+    running.close()
+    assert list(client.run(Query(sql="SELECT 1", fingerprint="k", query_id="answered"))) == ROW
+    assert other.active("k") == ()

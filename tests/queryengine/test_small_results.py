@@ -1,0 +1,324 @@
+"""A brief answer is, to the byte, the one that the first statement of its pattern got, by record batches."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tracemalloc
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queryengine.cancellation import CancelSource
+from queryengine.engine import Encoding, Query
+from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError
+from queryengine.execution.session import Reader
+from queryengine.execution.small_results import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
+from queryengine.pool.inprocess import InProcessEngine
+from tests.queryengine.asking import ask
+from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.publishing import Publisher
+from tests.queryengine.statements import READS, TABLES, VIEWS
+
+
+class Fetches:
+    """Counts the answers that came as Python values."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        fetch = Reader.fetch
+
+        def counted(reader: Reader, *args: object) -> bool:
+            fetched = fetch(reader, *args)  # type: ignore[arg-type]
+            self.count += fetched
+            return fetched
+
+        monkeypatch.setattr(Reader, "fetch", counted)
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
+    return Fetches(monkeypatch)
+
+
+@pytest.fixture
+def engine(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
+    publisher.publish(**TABLES)
+    return make_engine(tuple(TABLES), VIEWS)
+
+
+def outcome(engine: InProcessEngine, sql: str, encoding: Encoding = "json") -> bytes | tuple[str, str]:
+    try:
+        return ask(engine, sql, encoding=encoding)
+    except QueryError as exc:
+        return exc.code, str(exc)
+
+
+#: Words of statements that have another answer each time.
+_UNSTEADY = ("random", "uuid", "now", "current_t", "today", "sample", "explain")
+
+
+def test_every_statement_has_the_same_answer_again(
+    publisher: Publisher, make_engine: MakeEngine, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DuckDB with one thread gives rows that have no order in the same one again.
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    publisher.publish(**TABLES)
+    engine = make_engine(tuple(TABLES), VIEWS)
+
+    for sql in READS:
+        if not any(word in sql.lower() for word in _UNSTEADY):
+            assert outcome(engine, sql, "csv") == outcome(engine, sql, "csv"), sql
+
+    assert fetches.count > 30
+
+
+@pytest.mark.parametrize("encoding", ["arrow", "flight", "vnd"])
+def test_encodings_that_are_made_of_batches(engine: InProcessEngine, fetches: Fetches, encoding: Encoding) -> None:
+    for sql in ("SELECT 1 AS a, 'b' AS b, id FROM flights WHERE id = 2", "SELECT id AS a FROM flights WHERE id < 0"):
+        assert len({ask(engine, sql, encoding=encoding) for _ in range(3)}) == 1, sql
+    assert fetches.count == 4
+
+
+def test_types_that_only_text_can_hold_are_fetched_as_text(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT 'a'::ENUM('b', 'a') AS a"
+
+    assert len({ask(engine, sql, encoding="arrow") for _ in range(3)}) == 1
+    assert fetches.count == 0
+    assert ask(engine, sql) == b'[{"a":"a"}]'
+    assert fetches.count == 1
+
+
+def test_a_type_that_only_text_can_hold_may_come_later(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT struct_extract({{'a': 1, 'b': 'x'::ENUM('y', 'x')}}, '{}') AS v"
+    for name in "aa":
+        ask(engine, sql.format(name), encoding="arrow")
+    assert fetches.count == 1
+
+    (chunk,) = pa.ipc.open_stream(ask(engine, sql.format("b"), encoding="arrow")).read_all().column("v").chunks
+
+    assert chunk.dictionary.to_pylist() == ["y", "x"], "all values of the type, in its order"
+    assert fetches.count == 1
+
+
+def test_a_description_has_the_schema_of_a_brief_answer(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT {} AS n, 1.5 AS a, 7::HUGEINT AS a, 7::UHUGEINT AS b, NULL AS c"
+    for number in range(1, 4):
+        described = engine.describe(Query(sql=sql.format(number), encoding="flight"))
+        answer = ask(engine, sql.format(number), encoding="arrow")
+        assert described.schema is not None
+        assert pa.ipc.open_stream(answer).schema == pa.ipc.read_schema(pa.BufferReader(described.schema))
+    assert fetches.count == 2
+
+
+def test_other_numbers_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    answers = [ask(engine, f"SELECT id, {number} AS n FROM flights WHERE id = {number}") for number in range(1, 6)]
+
+    assert answers == [b'[{"id":%d,"n":%d}]' % (number, number) for number in range(1, 6)]
+    assert fetches.count == 4
+
+
+def test_other_texts_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    texts = ("a", "''", "b''c", "--", "/*")
+    answers = [
+        ask(engine, f"SELECT '{text}' AS t, name FROM airlines WHERE carrier = '{text}' OR 1=1 LIMIT 1")
+        for text in texts
+    ]
+
+    expected = [text.replace("''", "'") for text in texts]
+    assert [json.loads(answer)[0]["t"] for answer in answers] == expected
+    assert fetches.count >= 2
+
+
+def test_a_number_of_another_type_brings_its_own(engine: InProcessEngine, fetches: Fetches) -> None:
+    results = [engine.run(Query(sql=f"SELECT {number} AS n")) for number in ("1.5", "1.25", "10.125")]
+
+    assert [(b"".join(result), result.columns[0].type) for result in results] == [
+        (b'[{"n":1.5}]', "DECIMAL(2,1)"),
+        (b'[{"n":1.25}]', "DECIMAL(3,2)"),
+        (b'[{"n":10.125}]', "DECIMAL(5,3)"),
+    ]
+    assert fetches.count == 2
+
+
+def test_rows_and_times_are_counted(engine: InProcessEngine, fetches: Fetches) -> None:
+    for limit in (3, 4):
+        result = engine.run(Query(sql=f"SELECT id FROM flights LIMIT {limit}"))
+        body = b"".join(result)
+        assert (result.timings.rows, result.timings.bytes) == (limit, len(body))
+        assert result.timings.run_ms > 0
+        assert result.timings.encode_ms > 0
+    assert fetches.count == 1
+
+
+@pytest.mark.parametrize(
+    ("brief", "longer"),
+    [
+        pytest.param("SELECT i FROM range(1000) t(i) LIMIT 1", "SELECT i FROM range(1000) t(i) LIMIT 999", id="rows"),
+        pytest.param(
+            "SELECT CASE WHEN 1 < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
+            "SELECT CASE WHEN 3 < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
+            id="bytes",
+        ),
+        pytest.param(
+            "SELECT CASE WHEN 1 < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
+            "SELECT CASE WHEN 3 < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
+            id="value",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_brief_after_all(
+    engine: InProcessEngine, fetches: Fetches, brief: str, longer: str
+) -> None:
+    expected = ask(engine, brief)
+    assert ask(engine, brief) == expected
+    assert fetches.count == 1
+
+    first = ask(engine, longer)
+    assert fetches.count == 1
+    assert ask(engine, longer) == first
+
+    assert ask(engine, brief) == expected
+    assert fetches.count == 1  # It is not tried again.
+
+
+def test_long_answers_are_not_fetched(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = f"SELECT i FROM range({BRIEF_ROWS + 1}) t(i)"
+    assert [ask(engine, sql).count(b"{") for _ in range(3)] == [BRIEF_ROWS + 1] * 3
+
+    wide = f"SELECT repeat('a', {BRIEF_BYTES + 1}) AS a"
+    assert [len(ask(engine, wide)) for _ in range(3)] == [BRIEF_BYTES + 11] * 3
+
+    assert fetches.count == 0
+
+
+COUNTING = """
+WITH RECURSIVE counted AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM counted WHERE n < {until})
+SELECT max(n) AS n FROM counted
+"""
+
+
+def test_one_that_takes_long_is_given_up_early(
+    engine: InProcessEngine, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [ask(engine, COUNTING.format(until=number)) for number in (2, 3)]
+    assert (answers, fetches.count) == ([b'[{"n":2}]', b'[{"n":3}]'], 1)
+    cancel = CancelSource()
+    start = Reader.start
+
+    def started(reader: Reader, *args: Any) -> None:
+        threading.Timer(0.1, cancel.cancel).start()
+        start(reader, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "start", started)
+        with pytest.raises(QueryCancelledError):
+            engine.run(Query(sql=COUNTING.format(until=999_999_999)), cancel)
+
+    assert ask(engine, COUNTING.format(until=4)) == b'[{"n":4}]'
+    assert fetches.count == 1
+
+
+def test_a_brief_answer_is_stopped_like_any_other(
+    publisher: Publisher, make_engine: MakeEngine, fetches: Fetches
+) -> None:
+    engine = make_engine((), timeout_s=2.0)
+    for number in (2, 3):
+        ask(engine, COUNTING.format(until=number))
+    cancel = CancelSource()
+    cancel.cancel()
+    with pytest.raises(QueryCancelledError):
+        engine.run(Query(sql=COUNTING.format(until=4)), cancel)
+    assert ask(engine, COUNTING.format(until=5)) == b'[{"n":5}]'
+    assert fetches.count == 2
+
+    with pytest.raises(QueryTimeoutError, match="after 2 s"):
+        engine.run(Query(sql=COUNTING.format(until=999_999_999)))
+
+
+def test_of_long_texts_few_are_fetched(engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT repeat('a', n) AS a FROM range(90), (SELECT {length} AS n)"
+    for _ in range(2):
+        ask(engine, sql.format(length=5))
+    objects = []
+    fetch = Reader.fetch
+
+    def traced(reader: Reader, *args: Any) -> bool:
+        tracemalloc.start()
+        try:
+            return fetch(reader, *args)
+        finally:
+            objects.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    monkeypatch.setattr(Reader, "fetch", traced)
+    assert ask(engine, sql.format(length=BRIEF_BYTES)).count(b"a" * BRIEF_BYTES) == 90
+    (most,) = objects
+    assert most < 5 * BRIEF_BYTES
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        pytest.param("SELECT (1 || '')::TINYINT AS a", "SELECT (1000 || '')::TINYINT AS a", id="value"),
+        pytest.param(
+            "SELECT id FROM flights ORDER BY 1 LIMIT 1", "SELECT id FROM flights ORDER BY 7 LIMIT 1", id="column"
+        ),
+        pytest.param(
+            "SELECT CASE WHEN 1 = 1 THEN 1 ELSE error('no') END AS a",
+            "SELECT CASE WHEN 2 = 1 THEN 1 ELSE error('no') END AS a",
+            id="in a row",
+        ),
+    ],
+)
+def test_errors_are_the_same(engine: InProcessEngine, fetches: Fetches, good: str, bad: str) -> None:
+    expected = outcome(engine, bad)
+    assert isinstance(expected, tuple)
+    answers = [outcome(engine, good) for _ in range(2)]
+    assert fetches.count == 1
+
+    assert outcome(engine, bad) == expected
+
+    assert [outcome(engine, good) for _ in range(2)] == answers
+    assert fetches.count == 3
+
+
+@pytest.mark.parametrize("sql", ["SELECT random() AS r", "SELECT uuid() AS u", "SELECT now() AS n"])
+def test_what_is_not_steady_is_never_fetched(engine: InProcessEngine, fetches: Fetches, sql: str) -> None:
+    assert len({ask(engine, sql) for _ in range(3)}) == 3
+    assert fetches.count == 0
+
+
+def test_values_of_parameters(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT ? AS v"
+
+    assert [ask(engine, sql, [value]) for value in (1, 2, "a", None, 1.5, [1])] == [
+        b'[{"v":1}]', b'[{"v":2}]', b'[{"v":"a"}]', b'[{"v":null}]', b'[{"v":1.5}]', b'[{"v":[1]}]'
+    ]  # fmt: skip
+    assert fetches.count == 4
+
+
+def test_newly_published_data_is_seen(publisher: Publisher, engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = "SELECT count(*) AS n, max(id) AS m FROM flights WHERE id >= 0"
+    assert [ask(engine, sql) for _ in range(2)] == [b'[{"n":240,"m":239}]'] * 2
+
+    publisher.publish(flights="SELECT 7.5::DECIMAL(9,1) AS id")
+
+    assert [ask(engine, sql) for _ in range(2)] == [b'[{"n":1,"m":7.5}]'] * 2
+    assert fetches.count == 2
+
+
+def test_so_many_patterns_are_known() -> None:
+    answers = BriefAnswers()
+    for number in range(_MOST_PATTERNS + 1):
+        answers.learn(f"SELECT {number}", brief=True)
+
+    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MOST_PATTERNS)] == [False, True, True]
+
+
+def test_what_is_without_a_pattern_is_not_learnt() -> None:
+    answers = BriefAnswers()
+    answers.learn(None, brief=True)
+
+    assert not answers.expects(None)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from queryengine.execution.streamed_results import LONG_ROWS, VECTOR_ROWS, LongAnswers, Pace
+
+SQL = "FROM t"
+LONG = Pace(rows=LONG_ROWS)
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute(
+            """
+            CREATE TABLE t AS SELECT i AS id, i % 2 = 0 AS even, i::DECIMAL(18,2) AS price, 'name ' || i AS name,
+                ('x' || i)::BLOB AS raw, NULL AS nothing, 'a'::ENUM ('a', 'b') AS letter, [i] AS list,
+                {'a': i} AS struct, uuid() AS uuid, repeat('x', 1000 * (i % 2)) AS wide
+            FROM range(10) t(i)
+            """
+        )
+        yield connection
+
+
+def learnt(connection: duckdb.DuckDBPyConnection, sql: str, pace: Pace = LONG) -> int:
+    answers = LongAnswers()
+    relation = connection.sql(sql)
+    answers.learn(SQL, relation, relation.to_arrow_reader(1).schema, pace)
+    return answers.batch_rows(SQL)
+
+
+@pytest.mark.parametrize(
+    ("selected", "vectors"),
+    [
+        pytest.param("id", 60, id="numbers"),
+        pytest.param("id, even, price, letter, nothing", 30, id="of known width"),
+        pytest.param("name, raw", 60, id="short texts"),
+        pytest.param("name, name, name, name, name, name", 20, id="several texts"),
+        pytest.param("wide", 1, id="long texts"),
+        pytest.param("name || 'x'", 1, id="texts that nothing bounds"),
+        pytest.param("uuid", 1, id="texts that are none in the engine"),
+        pytest.param("list", 1, id="list"),
+        pytest.param("struct", 1, id="struct"),
+    ],
+)
+def test_batches_are_as_large_as_their_rows_allow(
+    connection: duckdb.DuckDBPyConnection, selected: str, vectors: int
+) -> None:
+    assert learnt(connection, f"SELECT {selected} FROM t") == vectors * VECTOR_ROWS
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [
+        pytest.param(Pace(LONG_ROWS - 1), id="short"),
+        pytest.param(Pace(LONG_ROWS, spent_s=1.0), id="slow"),
+        pytest.param(Pace(100 * LONG_ROWS, first_s=0.2, spent_s=0.2), id="slow to begin"),
+    ],
+)
+def test_nothing_is_learnt_of_an_answer_that_is(connection: duckdb.DuckDBPyConnection, pace: Pace) -> None:
+    assert learnt(connection, "SELECT id FROM t", pace) == VECTOR_ROWS
+
+
+def test_an_empty_relation_bounds_no_text(connection: duckdb.DuckDBPyConnection) -> None:
+    assert learnt(connection, "SELECT name FROM t WHERE false") == VECTOR_ROWS
+
+
+def test_so_many_statements_are_known(connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryengine.execution.streamed_results._MOST_STATEMENTS", 3)
+    answers = LongAnswers()
+    relation = connection.sql("SELECT id FROM t")
+    schema = relation.to_arrow_reader(1).schema
+    for number in range(5):
+        answers.learn(f"SELECT {number}", relation, schema, LONG)
+
+    assert [answers.batch_rows(f"SELECT {number}") > VECTOR_ROWS for number in range(5)] == [True] * 3 + [False] * 2
