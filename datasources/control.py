@@ -1,8 +1,8 @@
 """
 What the HTTP API asks about datasets, whoever refreshes them.
 
-The process that holds the lock of the state directory answers directly (`datasources.refresh.refresher`), any other process
-asks it over the control socket. Both are a `DatasetControl`.
+The process that holds the lock of the state directory answers directly (`datasources.refresh.refresher`); any other
+process asks it over the control socket. Both are a `DatasetControl`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class DatasetControl(Protocol):
 
 
 class DatasetRegistry(DatasetControl, Protocol):
-    """What `datasources.state` holds: the control of a whole process, which also knows whether it has begun to serve."""
+    """What `datasources.state` holds: the control of a whole process, which also knows whether it serves yet."""
 
     def is_loaded(self) -> bool:
         """Say whether there is data to serve of every dataset, as far as was known last."""

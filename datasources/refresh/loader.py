@@ -40,7 +40,7 @@ _LOOK_S = 0.05
 _END_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 _ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SchemaChangedError, SnapshotError)}
 

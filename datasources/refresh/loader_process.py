@@ -1,8 +1,8 @@
 """
 The program of the process that loads: `python -m datasources.refresh.loader_process DESCRIPTOR PARENT`.
 
-It reads requests of `datasources.refresh.loader` from its connection, builds one snapshot after the other, and ends with its
-connection. Its parent decides about its life: it takes no other signals than those that cannot be ignored.
+It reads the requests of `datasources.refresh.loader` from its connection, builds one snapshot after the other, and
+ends when its connection does. Its parent decides when it ends: it ignores every signal that can be ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Build one immutable DuckDB file per version of a dataset, and tell a good one from a damaged one.
 
-What is read, and how, is the business of `datasources.loading.loading_engine`; here it becomes a file that can be trusted.
+`datasources.loading.loading_engine` reads the source; this module turns what it reads into a file that can be trusted.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ How many threads DuckDB has for a statement, where statements come one after the
 For a light one each further thread only costs: it is woken, finds nothing to do and sleeps again, which takes 70 to 120
 microseconds of CPU, as much as `SELECT 1` itself. A statement that is not known to be light has all of them.
 
-What a statement of one pattern (`queryengine.gate.fingerprint`) took last says whether the next is light. Changing the number
-costs as much as a dozen light statements that have a thread too many, so it is lowered after so many in a row.
+The last statement with the same fingerprint (`queryengine.gate.fingerprint`) says whether the next one is light.
+Changing the number of threads costs as much as a dozen light statements that run with one thread too many, so it is
+lowered only after that many light statements in a row.
 """
 
 from __future__ import annotations
