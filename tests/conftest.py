@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, settings
 # Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
-# How long an example takes says more about the other processes of the machine than about the code.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+# How long an example takes says more about the other processes of the machine than about the code. `make test` runs the
+# same few examples each time; `make test-all` uses `full`, with new examples each time.
+settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", settings.get_profile("full"), max_examples=20, derandomize=True)
+settings.load_profile("few")
 
 #: Packages that clients of the tests need, and that requirements/base.txt does not have.
 NOT_INSTALLED = Path(__file__).parent / "data" / "not_installed"
