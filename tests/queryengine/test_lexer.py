@@ -79,7 +79,7 @@ def test_tokens_begin_where_the_engine_says(sql: str) -> None:
     ours = {len(found.text[: token.start].encode()): token for token in found.tokens}
     theirs = {start for start, kind in duckdb.tokenize(found.text) if kind != duckdb.token_type.comment}
     assert theirs <= ours.keys()
-    # The engine joins operators, words after a `$`, and a string and the x, b or n right before it; nothing else quotes.
+    # The engine joins operators, words after a `$`, and a string and the x, b or n before it; nothing else quotes.
     joined = [token for start, token in ours.items() if start not in theirs]
     quoted = [token for token in joined if token.kind in (Kind.STRING, Kind.IDENTIFIER)]
     assert [token for token in quoted if not re.search(r"(?<!\w)[xXbBnN]$", found.text[: token.start])] == []
