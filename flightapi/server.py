@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 
 from authkeys.access import Access
-from flightapi.authentication import Authentication, Judge
+from flightapi.authentication import AuthenticationInterceptor, Authenticator
 from flightapi.call_threads import CallThreads
 from flightapi.calls import IdleClock
 from flightapi.service import FlightService
@@ -71,15 +71,15 @@ class FlightServer:
             calls=config.query.workers + config.query.max_queued + SPARE_CALLS,
             message_bytes=config.flight.max_message_bytes,
         )
-        judge = Judge(access)
+        authenticator = Authenticator(access)
         logging.getLogger(_GRPC_LOGGER).addFilter(_is_harmless)
         self._clock = IdleClock()
         self._threads = CallThreads(limits.calls)
         self._stopped = threading.Event()
         self._server = grpc.server(
             self._threads,
-            handlers=[FlightService(config, engine, judge, self._clock)],
-            interceptors=[Authentication(judge)],
+            handlers=[FlightService(config, engine, authenticator, self._clock)],
+            interceptors=[AuthenticationInterceptor(authenticator)],
             options=_options(limits),
             maximum_concurrent_rpcs=limits.calls,
         )

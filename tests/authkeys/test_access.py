@@ -7,8 +7,10 @@ from typing import Literal
 import pytest
 
 from authkeys import access
-from authkeys.credentials import Absent, Presented
+from authkeys.credentials import Absent, Credential, Malformed, Presented, Reason
 from authkeys.errors import SaltError
+from authkeys.keys import KeySet
+from authkeys.principal import ANONYMOUS, Principal
 from authkeys.salt import SALT_NAME
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
@@ -84,6 +86,25 @@ def test_version_1_10_takes_no_bearer() -> None:
     assert old.credential(None, f"Bearer {KEY}") == Absent()
     assert old.credential(KEY, None) == Presented(KEY)
     assert new.credential(None, f"Bearer {KEY}") == Presented(KEY)
+
+
+@pytest.mark.parametrize(
+    ("credential", "expected"),
+    [
+        pytest.param(Absent(), Reason.MISSING, id="absent"),
+        pytest.param(Malformed(Reason.REPEATED), Reason.REPEATED, id="malformed"),
+        pytest.param(Presented(KEY[:-1]), Reason.UNKNOWN, id="unknown"),
+        pytest.param(Presented(""), Reason.UNKNOWN, id="empty"),
+        pytest.param(Presented(KEY), None, id="accepted"),
+    ],
+)
+def test_one_decision_on_a_credential(credential: Credential, expected: Reason | None) -> None:
+    key_set = KeySet([Secret(KEY)], bytes(32))
+
+    caller = access.Access(key_set=key_set).authenticate(credential)
+
+    assert caller == (expected or Principal(key_set.fingerprints()[0]))
+    assert access.Access(key_set=None).authenticate(credential) == ANONYMOUS
 
 
 @pytest.mark.parametrize("enabled", [True, False])

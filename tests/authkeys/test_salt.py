@@ -42,7 +42,7 @@ def test_a_file_in_the_place_of_the_directory_holds_no_salt(tmp_path: Path) -> N
     (tmp_path / "file").touch()
 
     assert salt.load(tmp_path / "file") is None
-    with pytest.raises(SaltError, match="cannot be made in the state directory: Not a directory"):
+    with pytest.raises(SaltError, match="cannot be created in the state directory: Not a directory"):
         salt.load_or_create(tmp_path / "file")
 
 
@@ -62,7 +62,7 @@ def test_a_salt_that_others_may_read_is_tightened(tmp_path: Path, caplog: pytest
         assert salt.load_or_create(tmp_path) == first
 
     assert mode(tmp_path / SALT_NAME) == 0o600
-    assert "its mode is 0600 now" in caplog.text
+    assert "its mode is now 0600" in caplog.text
     assert first.hex() not in caplog.text
 
 
@@ -106,7 +106,7 @@ def test_a_pipe_is_no_salt_and_does_not_hang(tmp_path: Path) -> None:
 
 
 def test_a_salt_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SaltError, match="cannot be made in the state directory: No such file or directory"):
+    with pytest.raises(SaltError, match="cannot be created in the state directory: No such file or directory"):
         salt.load_or_create(tmp_path / "absent")
 
 

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from flightapi.authentication import HANDSHAKE, Accepted, Judge
+from flightapi.authentication import HANDSHAKE, Accepted, Authenticator
 from flightapi.protocol.messages import METHODS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
@@ -149,10 +149,10 @@ def test_authentication_is_off(config: RuntimeConfig, engine: InProcessEngine) -
 
 
 def test_no_credential_is_in_a_representation() -> None:
-    verdict = Judge(LOCKED).verdict("/x", bearer(K1))
+    decision = Authenticator(LOCKED).authenticate_call("/x", bearer(K1))
 
-    assert isinstance(verdict, Accepted)
-    assert K1 not in repr(verdict)
+    assert isinstance(decision, Accepted)
+    assert K1 not in repr(decision)
 
 
 def test_a_key_with_bytes_that_are_not_text_is_not_logged(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ import pyarrow.flight
 import pytest
 
 from flightapi import calls
-from flightapi.handshake import MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING, NOTHING
+from flightapi.handshake import ANONYMOUS_TOKEN, MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING
 from flightapi.protocol import messages
 from flightapi.protocol.messages import METHODS
 from queryengine.pool.inprocess import InProcessEngine
@@ -213,8 +213,8 @@ def test_with_authentication_off_everybody_gets_something(config: RuntimeConfig,
         assert endpoint.works("Handshake", metadata=basic("u", "p")).initial["authorization"] == "Bearer p"
         for metadata in (basic("u", ""), basic("u", "é"), (("authorization", "x"),)):
             answer = endpoint.works("Handshake", metadata=metadata)
-            assert answer.initial["authorization"] == f"Bearer {NOTHING}"
+            assert answer.initial["authorization"] == f"Bearer {ANONYMOUS_TOKEN}"
         for password in ("p", ""):
             (message,) = endpoint.works("Handshake", payload(password), metadata=()).messages
-            assert messages.parse(messages.HandshakeResponse, message).payload == (password or NOTHING).encode()
+            assert messages.parse(messages.HandshakeResponse, message).payload == (password or ANONYMOUS_TOKEN).encode()
         assert endpoint.works("Handshake", metadata=()).messages == []
