@@ -9,7 +9,7 @@ import pytest
 
 from runtimeconf.api_keys import MAX_LENGTH, is_trivial
 from runtimeconf.model import AuthConfig, RuntimeConfig
-from tests.runtimeconf.texts import KEY, Fault, Faults, Load, with_keys
+from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, with_keys
 
 KEYS = "runtime.auth.api-key.keys"
 
@@ -226,7 +226,7 @@ def test_c22_enabled_is_required(fault: Fault) -> None:
 def test_c20_two_enabled_are_a_fault_with_both_lines(fault: Fault) -> None:
     text = with_keys(f"- {KEY}") + "      enabled: false\n"
 
-    assert fault(text) == ("7: runtime.auth.api-key.enabled: duplicate field: it stands on line 4 and on line 7")
+    assert fault(text) == ("7: runtime.auth.api-key.enabled: duplicate field: it is on line 4 and on line 7")
 
 
 def test_while_off_no_secret_is_asked_for_and_no_key_is_kept(load_text: Load) -> None:
@@ -292,8 +292,8 @@ def test_unknown_names_below_auth_are_shown_only_when_close_to_known_ones(faults
 
     assert [f"{fault.line}: {fault.yaml_path}: {fault.message}" for fault in faults(text)] == [
         "7: runtime.auth.api-key.keyz: unknown field; did you mean keys?",
-        "8: runtime.auth.api-key: unknown field; this runtime has no such part, known here are: enabled, keys",
-        "9: runtime.auth: unknown field; this runtime has no such part, known here are: api-key",
+        "8: runtime.auth.api-key: unknown field; the fields here are: enabled, keys",
+        "9: runtime.auth: unknown field; the fields here are: api-key",
         "10: runtime.auth.apikey: unknown field; did you mean api-key?",
     ]
 

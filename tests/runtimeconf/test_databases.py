@@ -11,7 +11,7 @@ from runtimeconf.connectors import CONNECTORS, all_params
 from runtimeconf.connectors.connector import Package
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
-from tests.runtimeconf.texts import Fault, Faults, Load
+from tests.runtimeconf.configurations import Fault, Faults, Load
 
 SECRET = "canary-8fK"
 
@@ -116,7 +116,7 @@ def test_sqlite_without_a_path(fault: Fault) -> None:
 
 def test_mysql_is_told_why_and_what_else(fault: Fault) -> None:
     assert fault(text_of("mysql:t", {})).endswith(
-        "(the connector mysql is not supported, no ADBC driver for MySQL can be installed by pip; "
+        "(the connector mysql is not supported; no ADBC driver for MySQL can be installed by pip; "
         "export the table to Parquet and write file:)"
     )
 
@@ -145,7 +145,7 @@ def test_paths_begin_beside_the_yaml_and_secrets_are_resolved(load_text: Load, t
         ("postgres:t", {**POSTGRES, "duckdb_open": "a"}, "duckdb_open: is not a parameter of the connector postgres"),
         ("postgres:t", {**POSTGRES, "pg_password": "x"}, "pg_password: unknown field; did you mean pg_pass?"),
         ("postgres:t", {**POSTGRES, "user": "x"}, "user: unknown field; did you mean pg_user?"),
-        ("sqlite:a.db", {"sqlite_table": "t", "zzz": "x"}, "known here are: sqlite_table, sqlite_types"),
+        ("sqlite:a.db", {"sqlite_table": "t", "zzz": "x"}, "the fields here are: sqlite_table, sqlite_types"),
         ("postgres:t", {"pg_host": "a", "pg_db": "a"}, "lacks the field pg_user: the name of a user"),
         ("sqlite:a.db", {}, "lacks the field sqlite_table: the name of a table or view"),
         (

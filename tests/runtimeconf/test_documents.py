@@ -9,7 +9,7 @@ import pytest
 
 from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields
-from tests.runtimeconf.texts import KEY, Load
+from tests.runtimeconf.configurations import KEY, Load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 ROWS = {

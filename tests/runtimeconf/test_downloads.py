@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtimeconf.model import DatasetConfig
-from tests.runtimeconf.texts import Fault, Load
+from tests.runtimeconf.configurations import Fault, Load
 
 SECRET = "canary-3bZ"
 

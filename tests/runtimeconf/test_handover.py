@@ -145,7 +145,7 @@ def test_keys_are_refused() -> None:
     config = dataclasses.replace(MINIMAL, auth=AuthConfig(enabled=True, keys=(Secret("canary"),)))
     before = len(list(Path("/proc/self/fd").iterdir()))
 
-    with pytest.raises(TypeError, match="not handed over"):
+    with pytest.raises(TypeError, match="cannot be handed over"):
         handover.write(config, {})
     with pytest.raises(TypeError):
         handover.write(MINIMAL, {"a": object()})

@@ -15,7 +15,7 @@ from runtimeconf.errors import MAX_SHOWN_FAULTS, ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.schema import field_paths
-from tests.runtimeconf.texts import KEY, Faults, Load, with_keys
+from tests.runtimeconf.configurations import KEY, Faults, Load, with_keys
 
 
 def test_faults_of_the_reader_and_of_the_schema_come_together_by_line(faults: Faults) -> None:

@@ -29,9 +29,9 @@ from runtimeconf.model import (
 from runtimeconf.references import MalformedReferenceError
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields, field_paths, paths_by_name
 from system.addresses import Address
-from tests.runtimeconf.texts import KEY, Fault, Faults, Load, with_keys
+from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, with_keys
 
-NO_SNOWFLAKE = f"the connector snowflake is not supported, known here are: {', '.join(CONNECTORS)}"
+NO_SNOWFLAKE = f"the connector snowflake is not supported; the connectors are: {', '.join(CONNECTORS)}"
 SOURCE = "a connector and where the data is, such as file:data/flights.parquet"
 
 FULL = """
@@ -209,8 +209,8 @@ def test_compatibility_may_be_quoted(load_text: Load, value: str) -> None:
         ),
         pytest.param(
             "runtime:\n  results_cache: {max_bytes: 1KiB, item_ttl: 1s}\n",
-            "2: runtime.results_cache.item_ttl: unknown field; this runtime has no such part, "
-            "known here are: enabled, max_bytes\n"
+            "2: runtime.results_cache.item_ttl: unknown field; "
+            "the fields here are: enabled, max_bytes\n"
             "2: runtime.results_cache: lacks the field enabled: true or false\n"
             "2: runtime.results_cache.max_bytes: must be a size in bytes such as 1048576, 128MiB or 1GiB, from 64KiB "
             "to 1TiB; found '1KiB'",
@@ -231,14 +231,13 @@ def test_compatibility_may_be_quoted(load_text: Load, value: str) -> None:
         ),
         pytest.param(
             'runtime:\n  http: {"a b\\n": x}\n',
-            "2: runtime.http.'a b\\n': unknown field; this runtime has no such part, "
-            "known here are: bind, max_body_bytes, allowed_hosts",
+            "2: runtime.http.'a b\\n': unknown field; the fields here are: bind, max_body_bytes, allowed_hosts",
             id="a name with a line break",
         ),
         pytest.param(
             f"? {'k' * 100_000}\n: x\n",
-            f"1: '{'k' * 57}...': unknown field; this runtime has no such part, "
-            "known here are: version, kind, name, secrets, runtime, datasets, views",
+            f"1: '{'k' * 57}...': unknown field; "
+            "the fields here are: version, kind, name, secrets, runtime, datasets, views",
             id="a very long name",
         ),
     ],
@@ -301,7 +300,7 @@ views:
 
 KIND = "must be env, file or keyring"
 STORE = "a store name of letters, digits, _ and -, with a letter first"
-NO_SUCH = "unknown field; this runtime has no such part, known here are"
+NO_SUCH = "unknown field; the fields here are"
 
 
 @pytest.mark.parametrize(
@@ -725,7 +724,7 @@ def test_what_is_no_name(fault: Fault, name: str, section: str) -> None:
 )
 @pytest.mark.parametrize("section", ["datasets: [{from: 'file:a', name: %s}]", "views: [{sql: x, name: %s}]"])
 def test_names_of_the_engine_are_refused(fault: Fault, name: str, section: str) -> None:
-    assert fault(section % name).endswith(f"found {name!r} (the engine uses this name itself)")
+    assert fault(section % name).endswith(f"found {name!r} (the engine reserves this name)")
 
 
 def test_c20_names_are_unique_whatever_their_case(faults: Faults) -> None:
@@ -799,7 +798,7 @@ def test_faults_of_a_dataset(fault: Fault, fields: str, message: str) -> None:
 
 def test_append_needs_a_time_column(fault: Fault) -> None:
     assert fault(dataset("acceleration: {refresh_mode: append}")) == (
-        "2: datasets[0]: lacks the field time_column: by it refresh_mode append tells which rows are newer"
+        "2: datasets[0]: lacks the field time_column, which tells refresh_mode append which rows are newer"
     )
 
 

@@ -9,11 +9,13 @@ import pytest
 from runtimeconf.fields import Section
 from runtimeconf.model import AccelerationConfig, FlightConfig
 from runtimeconf.schema import ROOT
+from tests.runtimeconf.configurations import Fault, Faults, Load
 from tests.runtimeconf.test_documents import ROWS
-from tests.runtimeconf.texts import Fault, Faults, Load
 
-SECTIONS: dict[str, Section[Any]] = {path: shape for path, shape in ROOT.walk("") if isinstance(shape, Section)}
-SWITCHED = {path: field for path, section in SECTIONS.items() for field in section.fields if field.name == "enabled"}
+SECTIONS: dict[str, Section[Any]] = {path: field for path, field in ROOT.walk("") if isinstance(field, Section)}
+SWITCHED = {
+    path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
+}
 #: Blocks that are on when they do not say so.
 ON_BY_DEFAULT: dict[str, FlightConfig | AccelerationConfig] = {
     "runtime.flight": FlightConfig(),
