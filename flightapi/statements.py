@@ -78,7 +78,7 @@ class Statements:
             query_id=new_id() if ticket_id is None else self._enter(call, ticket_id, cancel),
             fingerprint=call.principal.fingerprint,
         )
-        call.say_last(QUERY_ID, query.query_id)
+        call.add_trailing(QUERY_ID, query.query_id)
 
         def begin() -> QueryResult:
             return self._engine.run(query, cancel) if answer is None else answer

@@ -203,7 +203,7 @@ def test_a_cancellation_is_answered_in_the_form_of_its_request(status: actions.C
 
 
 @given(
-    name=st.one_of(st.text(max_size=20), st.sampled_from([*actions._READERS, *actions._ABSENT])),
+    name=st.one_of(st.text(max_size=20), st.sampled_from([*actions._READERS, *actions._UNSUPPORTED])),
     body=st.binary(max_size=200),
 )
 def test_hostile_bytes_give_a_plan_or_our_own_error(name: str, body: bytes) -> None:

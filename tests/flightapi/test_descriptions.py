@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flightapi import descriptions as limits
-from flightapi.descriptions import LASTING_S, Descriptions
+from flightapi.descriptions import TTL_S, Descriptions
 from queryengine.engine import Description
 from queryengine.errors import SqlError
 from tests.queryengine.publishing import Publisher
@@ -79,7 +79,7 @@ def test_no_description_is_relied_on_for_long(tmp_path: Path) -> None:
     clock = Clock()
     known = Descriptions(tmp_path, clock)
     engine = Engine()
-    for seconds in (0.0, LASTING_S - 0.1, LASTING_S, LASTING_S + 1):
+    for seconds in (0.0, TTL_S - 0.1, TTL_S, TTL_S + 1):
         clock.now = seconds
         known.of("SELECT 1", engine)
 

@@ -37,8 +37,8 @@ def test_the_descriptors_are_what_protoc_makes_of_the_sources(tmp_path: Path) ->
     assert committed == (tmp_path / DESCRIPTORS).read_bytes(), "run: python -m flightapi.protocol.generate"
 
 
-def test_sources_that_protoc_refuses_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="protoc refused"):
+def test_sources_that_protoc_rejects_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="protoc rejected"):
         generate(tmp_path / "absent" / DESCRIPTORS)
 
 
@@ -96,5 +96,5 @@ def test_bytes_become_a_message_or_a_clear_error(data: bytes) -> None:
 
 
 def test_what_is_no_message_says_which_one_was_looked_for() -> None:
-    with pytest.raises(MalformedMessageError, match=r"^The bytes are no FlightInfo message\.$"):
+    with pytest.raises(MalformedMessageError, match=r"^The bytes are not a FlightInfo message\.$"):
         messages.parse(messages.FlightInfo, b"\xff")
