@@ -1,10 +1,12 @@
-"""Configurations as text, and the types of the fixtures that load them."""
+"""Configurations as text, tables of invalid ones with their faults, and the types of the fixtures that load them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
+
+import pytest
 
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import RuntimeConfig
@@ -39,3 +41,17 @@ def with_keys(items: str, *, enabled: str = "true") -> str:
     """A configuration whose `keys` are *items*, one a line, the first of them on line 6."""
     listed = "".join(f"        {line}\n" for line in items.splitlines())
     return f"runtime:\n  auth:\n    api-key:\n      enabled: {enabled}\n      keys:\n{listed}"
+
+
+def fault_cases(table: str) -> list[Any]:
+    """
+    Return parameters (text, faults) from a table.
+
+    A case is a line `# id`, the YAML, and one line `=> line: path: message` for each fault.
+    """
+    found = []
+    for case in table.strip().removeprefix("# ").split("\n# "):
+        name, *lines = case.splitlines()
+        text = "".join(f"{line}\n" for line in lines if not line.startswith("=> "))
+        found.append(pytest.param(text, [line[3:] for line in lines if line.startswith("=> ")], id=name))
+    return found
