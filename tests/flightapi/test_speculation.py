@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -15,9 +14,9 @@ from flightapi.protocol import messages
 from flightapi.speculation import BACKOFF_S, BUDGET_S, RESULT_TTL_S, SpeculativeResults, StatementRequest
 from queryengine.engine import Answer, ArrowParameters, Description, QueryTimings
 from queryengine.pool.inprocess import InProcessEngine
+from tests.flightapi.clock import Clock
 from tests.flightapi.endpoint import (
     Endpoint,
-    action,
     bearer,
     descriptor,
     executing,
@@ -26,6 +25,7 @@ from tests.flightapi.endpoint import (
     table_of,
     ticket_of,
 )
+from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import ENDLESS, Publisher
 from tests.system.harness import K2
@@ -35,14 +35,6 @@ PATIENCE_S = 60.0
 REQUEST = StatementRequest("key", b"ticket", "FROM flights")
 ANSWER = Answer(chunks=(b"schema", b"rows"), timings=QueryTimings(rows=1))
 FOUND = Description(schema=b"schema", parameters=(), is_steady=True, answer=ANSWER)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -197,9 +189,8 @@ def test_get_flight_info_runs_a_statement_for_its_ticket(served: Served, caplog:
     ticket = served.ask("SELECT id, random() < 2 AS b FROM flights")
     served.stop_engine()
 
-    with caplog.at_level(logging.INFO):
-        answer = served.endpoint.works("DoGet", ticket)
-        again = served.endpoint.fails("DoGet", ticket)
+    answer = served.endpoint.works("DoGet", ticket)
+    again = served.endpoint.fails("DoGet", ticket)
 
     assert table_of(answer.messages).to_pylist() == [{"id": 1, "b": True}]
     assert again.status == "UNAVAILABLE"
@@ -259,24 +250,18 @@ def test_parameters_bound_after_get_flight_info_count(served: Served) -> None:
 
 def test_a_cancelled_ticket_gets_no_result(served: Served) -> None:
     info = served.endpoint.info(messages.CommandStatementQuery(query="FROM flights"))
-    served.endpoint.works("DoAction", action("CancelFlightInfo", _cancel_request(info)))
+    served.endpoint.cancel(info)
 
     assert served.endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
-
-
-def _cancel_request(info: object) -> bytes:
-    return bytes(messages.CancelFlightInfoRequest(info=info).SerializeToString())
 
 
 def test_a_speculative_failure_is_reported_at_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     command = messages.CommandStatementQuery(query="SELECT ('x' || id)::INTEGER AS a FROM flights")
 
-    with caplog.at_level(logging.INFO):
-        refused = served.endpoint.fails("GetFlightInfo", descriptor(command))
+    refused = served.endpoint.fails("GetFlightInfo", descriptor(command))
 
     assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "sql_error")
-    outcomes = [record.fields["outcome"] for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
-    assert outcomes == ["sql_error"]
+    assert outcomes(caplog) == ["sql_error"]
 
 
 def test_get_schema_does_not_speculate(served: Served) -> None:
