@@ -28,7 +28,7 @@ def config_in(directory: Path, enabled: bool = True, compatibility: Literal["2.0
     )
 
 
-def test_build_makes_the_state_directory_and_the_salt(tmp_path: Path) -> None:
+def test_build_creates_the_state_directory_and_the_salt(tmp_path: Path) -> None:
     built = access.build(config_in(tmp_path))
 
     assert built.key_set is not None
@@ -45,7 +45,7 @@ def test_fingerprints_survive_a_restart(tmp_path: Path) -> None:
     assert first.fingerprints() == second.fingerprints()
 
 
-def test_off_needs_nothing_on_disk(tmp_path: Path) -> None:
+def test_off_creates_nothing_on_disk(tmp_path: Path) -> None:
     config = config_in(tmp_path, enabled=False, compatibility="1.10")
 
     assert access.build(config) == access.Access(key_set=None, compatibility="1.10")
@@ -80,7 +80,7 @@ def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, chall
     assert access.Access(key_set=None, compatibility=compatibility).challenge(presented=presented) == challenge
 
 
-def test_version_1_10_takes_no_bearer() -> None:
+def test_compatibility_1_10_ignores_bearer() -> None:
     old, new = (access.Access(key_set=None, compatibility=version) for version in ("1.10", "2.0"))
 
     assert old.credential(None, f"Bearer {KEY}") == Absent()

@@ -144,7 +144,7 @@ def test_version_1_10_names_only_its_own_header() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-API-Key": "anything"}, {"Authorization": "Basic x"}])
-def test_everybody_is_anonymous_while_authentication_is_off(headers: dict[str, str]) -> None:
+def test_with_authentication_off_every_caller_is_anonymous(headers: dict[str, str]) -> None:
     set_access(Access(key_set=None))
 
     answer = ask(**headers)
@@ -153,7 +153,7 @@ def test_everybody_is_anonymous_while_authentication_is_off(headers: dict[str, s
     assert answer.content == b""
 
 
-def test_nobody_gets_in_when_the_key_set_was_never_built() -> None:
+def test_nobody_is_admitted_before_the_key_set_is_built() -> None:
     with pytest.raises(AccessNotBuiltError):
         ask(**{"X-API-Key": KEY})
 

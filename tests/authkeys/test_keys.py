@@ -66,7 +66,7 @@ def test_the_empty_key_never_matches(keys: tuple[str, ...]) -> None:
     assert key_set(*keys).find("") is None
 
 
-def test_a_key_that_is_there_twice_counts_once() -> None:
+def test_a_repeated_key_counts_once() -> None:
     keys = key_set(K1, K2, K1)
 
     assert len(keys) == 2

@@ -16,7 +16,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_the_salt_is_made_once_and_read_after_that(tmp_path: Path) -> None:
+def test_the_salt_is_created_once(tmp_path: Path) -> None:
     first = salt.load_or_create(tmp_path)
 
     assert len(first) == SALT_BYTES
@@ -33,12 +33,12 @@ def test_two_state_directories_have_two_salts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("directory", [".", "absent", "absent/below"])
-def test_loading_makes_nothing(tmp_path: Path, directory: str) -> None:
+def test_loading_creates_nothing(tmp_path: Path, directory: str) -> None:
     assert salt.load(tmp_path / directory) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_place_of_the_directory_holds_no_salt(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert salt.load(tmp_path / "file") is None
@@ -54,7 +54,7 @@ def test_a_salt_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
         salt.load_or_create(tmp_path)
 
 
-def test_a_salt_that_others_may_read_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_mode_of_a_shared_salt_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = salt.load_or_create(tmp_path)
     (tmp_path / SALT_NAME).chmod(0o644)
 
@@ -91,21 +91,21 @@ def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
         salt.load_or_create(tmp_path)
 
 
-def test_a_directory_is_no_salt(tmp_path: Path) -> None:
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / SALT_NAME).mkdir()
 
     with pytest.raises(SaltError, match="is not a regular file"):
         salt.load_or_create(tmp_path)
 
 
-def test_a_pipe_is_no_salt_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_hanging(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / SALT_NAME)
 
     with pytest.raises(SaltError, match="is not a regular file"):
         salt.load_or_create(tmp_path)
 
 
-def test_a_salt_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_salt_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SaltError, match="cannot be created in the state directory: No such file or directory"):
         salt.load_or_create(tmp_path / "absent")
 

@@ -66,7 +66,7 @@ def every(endpoint: Endpoint, metadata: Metadata) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_no_path_is_open(endpoint: Endpoint, name: str) -> None:
+def test_every_method_needs_a_key(endpoint: Endpoint, name: str) -> None:
     metadata, sentence = REFUSED[name]
 
     ((status, message),) = every(endpoint, metadata)
@@ -86,7 +86,7 @@ def test_basic_is_for_handshakes(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("size", [16_384, 1_000_000])
-def test_much_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
+def test_large_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
     refused = endpoint.fails("ListActions", b"", metadata=bearer("a" * size))
 
     assert refused.status == "RESOURCE_EXHAUSTED"
@@ -103,7 +103,7 @@ def test_much_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
         pytest.param((*bearer(K1), ("auth-token-bin", K1.encode())), id="both"),
     ],
 )
-def test_a_key_passes(endpoint: Endpoint, metadata: Metadata) -> None:
+def test_a_valid_key_passes(endpoint: Endpoint, metadata: Metadata) -> None:
     assert endpoint.works("ListActions", b"", metadata=metadata).messages
 
 
@@ -120,7 +120,7 @@ def test_a_wrong_token_does_not_pass(endpoint: Endpoint, metadata: Metadata) -> 
     assert endpoint.fails("ListActions", b"", metadata=metadata).status == "UNAUTHENTICATED"
 
 
-def test_each_refusal_has_its_line(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_refusal_is_audited(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         refused = endpoint.fails("DoGet", b"", metadata=(*bearer(WRONG), ("x-request-id", "mine")))
         endpoint.fails("//path", b"", metadata=())

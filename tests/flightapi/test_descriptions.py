@@ -33,7 +33,7 @@ def known(tmp_path: Path) -> Descriptions:
     return Descriptions(tmp_path)
 
 
-def test_the_engine_is_asked_once(known: Descriptions) -> None:
+def test_a_description_is_cached(known: Descriptions) -> None:
     engine = Engine()
 
     assert [known.of("FROM flights", engine) for _ in range(3)] == [KNOWN] * 3

@@ -48,7 +48,7 @@ def payload(password: str, user: str = "user") -> bytes:
     ],
 )
 @pytest.mark.parametrize("requests", [(), (b"",)], ids=["no message", "an empty message"])
-def test_the_key_comes_back(endpoint: Endpoint, metadata: Metadata, requests: tuple[bytes, ...]) -> None:
+def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata, requests: tuple[bytes, ...]) -> None:
     answer = endpoint.works("Handshake", *requests, metadata=metadata)
 
     assert answer.initial["authorization"] == f"Bearer {K1}"
@@ -73,7 +73,7 @@ def test_the_key_comes_back(endpoint: Endpoint, metadata: Metadata, requests: tu
         pytest.param(bearer(WRONG), "not valid", id="a wrong bearer"),
     ],
 )
-def test_without_a_key_nothing_comes_back(endpoint: Endpoint, metadata: Metadata, reason: str) -> None:
+def test_without_a_valid_key_a_handshake_is_refused(endpoint: Endpoint, metadata: Metadata, reason: str) -> None:
     refused = endpoint.fails("Handshake", payload(K1), metadata=metadata)
 
     assert refused.status == "UNAUTHENTICATED"
@@ -104,7 +104,7 @@ def test_a_classic_handshake_without_a_key(endpoint: Endpoint, requests: tuple[b
     assert endpoint.fails("Handshake", *requests, metadata=()).status == "UNAUTHENTICATED"
 
 
-def test_pyarrow_shakes_hands_in_both_ways(endpoint: Endpoint) -> None:
+def test_both_handshakes_of_pyarrow(endpoint: Endpoint) -> None:
     class Handler(pyarrow.flight.ClientAuthHandler):  # type: ignore[misc]
         def authenticate(self, outgoing: object, incoming: object) -> None:
             auth = pyarrow.flight.BasicAuth("user", K1)
@@ -147,7 +147,7 @@ def classic(endpoint: Endpoint) -> Answer | Refused:
 
 
 @pytest.mark.parametrize("count", [MAX_READING, MAX_WAITING, 3 * MAX_WAITING])
-def test_silent_handshakes_keep_no_valid_key_out(
+def test_silent_handshakes_do_not_lock_out_a_valid_key(
     endpoint: Endpoint, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     with silent(endpoint) as begin:
@@ -162,7 +162,7 @@ def test_silent_handshakes_keep_no_valid_key_out(
     assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
-def test_a_valid_key_comes_through_a_flood_of_silent_handshakes(endpoint: Endpoint) -> None:
+def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint) -> None:
     with silent(endpoint) as begin:
 
         def is_answered() -> bool:
@@ -185,7 +185,7 @@ def test_a_silent_handshake_is_ended_within_two_seconds(endpoint: Endpoint) -> N
     assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
 
 
-def test_a_handshake_whose_turn_does_not_come_is_told_so(
+def test_a_handshake_that_waits_too_long_is_refused(
     config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The silent ones are not ended here.
@@ -208,7 +208,7 @@ def test_a_handshake_whose_turn_does_not_come_is_told_so(
         assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
-def test_with_authentication_off_everybody_gets_something(config: RuntimeConfig, engine: InProcessEngine) -> None:
+def test_with_authentication_off_every_handshake_succeeds(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, OPEN) as endpoint:
         assert endpoint.works("Handshake", metadata=basic("u", "p")).initial["authorization"] == "Bearer p"
         for metadata in (basic("u", ""), basic("u", "é"), (("authorization", "x"),)):

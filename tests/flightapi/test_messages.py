@@ -30,7 +30,7 @@ OURS = "from flightapi.protocol import messages"
 THEIRS = "from flightsql import flightsql_pb2"
 
 
-def test_the_descriptors_are_what_protoc_makes_of_the_sources(tmp_path: Path) -> None:
+def test_the_descriptors_are_current(tmp_path: Path) -> None:
     generate(tmp_path / DESCRIPTORS)
 
     committed = files("flightapi.protocol").joinpath(DESCRIPTORS).read_bytes()
@@ -95,6 +95,6 @@ def test_bytes_become_a_message_or_a_clear_error(data: bytes) -> None:
         assert isinstance(messages.parse(messages.FlightInfo, data), messages.FlightInfo)
 
 
-def test_what_is_no_message_says_which_one_was_looked_for() -> None:
+def test_an_invalid_message_names_the_expected_type() -> None:
     with pytest.raises(MalformedMessageError, match=r"^The bytes are not a FlightInfo message\.$"):
         messages.parse(messages.FlightInfo, b"\xff")

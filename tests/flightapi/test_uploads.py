@@ -60,7 +60,7 @@ def upload(*columns: pa.Array, **options: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=name) for name, column in TAKEN.items()])
-def test_a_row_of_each_type_is_taken_as_it_is(column: pa.Array) -> None:
+def test_a_row_of_each_supported_type(column: pa.Array) -> None:
     row = read_row(upload(column), LIMIT)
 
     assert row.num_rows == 1
@@ -68,15 +68,15 @@ def test_a_row_of_each_type_is_taken_as_it_is(column: pa.Array) -> None:
     assert row.column(0).to_pylist() == column.to_pylist()
 
 
-def test_a_row_may_have_all_types_at_once() -> None:
+def test_a_row_with_all_types_at_once() -> None:
     assert read_row(upload(*TAKEN.values()), LIMIT).num_columns == len(TAKEN)
 
 
-def test_no_row_is_no_parameters() -> None:
+def test_an_empty_upload_means_no_parameters() -> None:
     assert read_row(upload(pa.array([], pa.int64())), LIMIT).num_rows == 0
 
 
-def test_messages_without_data_and_batches_without_rows_are_passed_over() -> None:
+def test_empty_messages_and_batches_are_ignored() -> None:
     table = pa.table({"a": [1]})
     sink = BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -91,7 +91,7 @@ def test_messages_without_data_and_batches_without_rows_are_passed_over() -> Non
     assert row.to_pylist() == [{"a": 1}]
 
 
-def test_the_descriptor_may_come_with_the_schema() -> None:
+def test_descriptor_and_schema_in_one_message() -> None:
     first, *rest = upload(pa.array([1]))
     data = messages.FlightData.FromString(first)
     data.flight_descriptor.cmd = b"x"
@@ -99,7 +99,7 @@ def test_the_descriptor_may_come_with_the_schema() -> None:
     assert read_row([data.SerializeToString(), *rest], LIMIT).num_rows == 1
 
 
-def test_a_body_may_be_longer_than_its_head_says() -> None:
+def test_a_body_may_be_longer_than_its_header_states() -> None:
     schema, batch = upload(pa.array([1]))
     data = messages.FlightData.FromString(batch)
     data.data_body += bytes(24)
@@ -120,7 +120,7 @@ def test_a_body_may_be_longer_than_its_head_says() -> None:
         pytest.param(pa.ExtensionArray.from_storage(pa.opaque(pa.binary(), "a", "b"), pa.array([b"x"])), id="opaque"),
     ],
 )
-def test_a_type_that_no_parameter_has_is_refused(column: pa.Array) -> None:
+def test_unsupported_types_are_refused(column: pa.Array) -> None:
     with pytest.raises(UploadError, match="has an unsupported type"):
         read_row(upload(column), LIMIT)
 
@@ -169,12 +169,12 @@ def test_messages_are_counted_even_when_they_are_empty() -> None:
         pytest.param(upload(pa.array(["x"]), pa.array(["x"]).dictionary_encode())[::2], id="no dictionary"),
     ],
 )
-def test_what_is_no_arrow_stream_is_refused(sent: list[bytes]) -> None:
+def test_an_invalid_arrow_stream_is_refused(sent: list[bytes]) -> None:
     with pytest.raises(UploadError):
         read_row(sent, LIMIT)
 
 
-def test_a_negative_number_of_rows_is_refused_wherever_it_stands() -> None:
+def test_a_negative_row_count_is_refused() -> None:
     schema, batch = upload(pa.array([7]))
     head = messages.FlightData.FromString(batch).data_header
     places = [found.start() for found in re.finditer(struct.pack("<q", 1), head)]
@@ -187,7 +187,7 @@ def test_a_negative_number_of_rows_is_refused_wherever_it_stands() -> None:
             read_row([schema, data.SerializeToString()], LIMIT)
 
 
-def test_a_name_that_ends_outside_of_its_head_is_refused() -> None:
+def test_a_name_beyond_its_header_is_refused() -> None:
     head = named(1, 20)
     outside = head.replace(struct.pack("<I", 20), struct.pack("<I", 2000))
 
@@ -206,7 +206,7 @@ def test_names_and_zones_are_utf_8(text: bytes) -> None:
         read_row([data.SerializeToString(), *sent[1:]], LIMIT)
 
 
-def test_what_is_no_flight_data_is_refused() -> None:
+def test_anything_but_flight_data_is_refused() -> None:
     with pytest.raises(MalformedMessageError):
         read_row([b"\xff\xff"], LIMIT)
 
@@ -292,11 +292,11 @@ def test_much_out_of_little_is_refused(array: pa.Array) -> None:
         read_row(unsound(array), LIMIT)
 
 
-def test_a_list_of_many_values_is_taken() -> None:
+def test_a_list_of_many_values() -> None:
     assert len(read_row(upload(pa.array([[1] * (MAX_VALUES - 1)])), LIMIT).column(0)[0]) == MAX_VALUES - 1
 
 
-def test_buffers_that_lie_over_each_other_are_refused() -> None:
+def test_overlapping_buffers_are_refused() -> None:
     schema, batch = upload(*[pa.array([b"x" * 1000])] * 3)
     data = messages.FlightData.FromString(batch)
     head = data.data_header

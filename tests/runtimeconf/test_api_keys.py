@@ -135,7 +135,7 @@ def test_c07_a_missing_secret_is_named_with_the_stores(fault: Fault) -> None:
         pytest.param("x" * (MAX_LENGTH + 1), "is longer than 4,096 characters", id="too long"),
     ],
 )
-def test_a_secret_that_is_no_key_is_a_fault(fault: Fault, value: str, message: str) -> None:
+def test_a_secret_that_cannot_be_a_key_is_a_fault(fault: Fault, value: str, message: str) -> None:
     assert fault(with_keys("- ${ secrets:x }"), {"X": value}).startswith(f"6: {KEYS}[0]: {message}")
 
 
@@ -229,7 +229,7 @@ def test_c20_two_enabled_are_a_fault_with_both_lines(fault: Fault) -> None:
     assert fault(text) == ("7: runtime.auth.api-key.enabled: duplicate field: it is on line 4 and on line 7")
 
 
-def test_while_off_no_secret_is_asked_for_and_no_key_is_kept(load_text: Load) -> None:
+def test_while_off_no_secret_is_read_and_no_key_is_kept(load_text: Load) -> None:
     assert load_text(with_keys("- ${ secrets:missing }", enabled="false")).auth == AuthConfig(enabled=False)
     assert load_text("runtime: {auth: {api-key: {enabled: false}}}\n").auth == AuthConfig(enabled=False)
     assert load_text("runtime: {auth: {api-key: {enabled: false, keys: []}}}\n").auth == AuthConfig(enabled=False)
@@ -339,7 +339,7 @@ def test_c26_a_well_known_or_repeated_key_is_a_warning(load_text: Load, key: str
         *("1234567890", "abcdefghijkl", "qwertyuiop", "0987654321", "aaaa", "aAaA", "x1y2x1y2x1y2", "test_key_123"),
     ],
 )
-def test_c26_what_anybody_tries_first_is_trivial(text: str) -> None:
+def test_c26_common_keys_are_trivial(text: str) -> None:
     assert is_trivial(text)
 
 

@@ -53,7 +53,7 @@ def test_a_name_has_parts(text: str, parts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("connector", ["postgres", "duckdb", "flightsql"])
 @pytest.mark.parametrize("table", ["", ".", "a.", ".a", "a..b", '"a', 'a"b', '""', '"a"b', "a.b.c.d"])
-def test_what_is_no_name_of_a_table(fault: Fault, connector: str, table: str) -> None:
+def test_invalid_table_names(fault: Fault, connector: str, table: str) -> None:
     assert fault(text_of(f"{connector}:{table}", PARAMS[connector]), {"IT": SECRET}).startswith(
         f"1: datasets[0].from: must be {connector}: and the name of a table or view, such as "
     )
@@ -70,19 +70,19 @@ def test_a_url_is_refused_and_not_shown(fault: Fault, connector: str, url: str) 
 
 @pytest.mark.parametrize("connector", ["postgres", "duckdb", "flightsql"])
 @pytest.mark.parametrize("text", ["md:?motherduck_token=canary", "u:canary@host", 'host=h "a b" password=canary'])
-def test_what_may_hold_a_password_is_no_name_of_a_table(fault: Fault, connector: str, text: str) -> None:
+def test_a_table_name_that_may_hold_a_password_is_refused(fault: Fault, connector: str, text: str) -> None:
     message = fault(text_of(f"{connector}:{text}", PARAMS[connector]), {"IT": SECRET})
 
     assert message.endswith("; a part that holds = or @ stands in double quotes)")
     assert "canary" not in message
 
 
-def test_a_part_in_quotes_may_hold_what_a_url_does(load_text: Load) -> None:
+def test_a_quoted_part_may_hold_url_characters(load_text: Load) -> None:
     assert read(load_text, 'duckdb:main."a=b@c"', PARAMS["duckdb"]).location == 'main."a=b@c"'
 
 
 @pytest.mark.parametrize("path", ["data/a.db", "//data/a.db"])
-def test_a_file_of_sqlite_begins_beside_the_yaml(load_text: Load, tmp_path: Path, path: str) -> None:
+def test_sqlite_paths_are_relative_to_the_yaml(load_text: Load, tmp_path: Path, path: str) -> None:
     assert read(load_text, f"sqlite:{path}", PARAMS["sqlite"]).location == str(tmp_path / "data/a.db")
     assert read(load_text, "sqlite:/data/a.db", PARAMS["sqlite"]).location == "/data/a.db"
 
@@ -106,7 +106,7 @@ def test_a_path_with_a_query_is_refused_and_not_shown(fault: Fault, path: str) -
 
 
 @pytest.mark.parametrize("path", ["/d/a:b@c/a.db", "d/a@b.db", "k=v/what?.db", "a:b.db"])
-def test_signs_of_a_url_may_stand_in_the_path_of_a_file(load_text: Load, tmp_path: Path, path: str) -> None:
+def test_a_file_path_may_hold_url_characters(load_text: Load, tmp_path: Path, path: str) -> None:
     assert read(load_text, f"sqlite:{path}", PARAMS["sqlite"]).location == str(tmp_path / path)
 
 
@@ -114,7 +114,7 @@ def test_sqlite_without_a_path(fault: Fault) -> None:
     assert fault(text_of("sqlite:", PARAMS["sqlite"])).endswith("(there is no path after the colon)")
 
 
-def test_mysql_is_told_why_and_what_else(fault: Fault) -> None:
+def test_mysql_is_refused_with_reason_and_alternative(fault: Fault) -> None:
     assert fault(text_of("mysql:t", {})).endswith(
         "(the connector mysql is not supported; no ADBC driver for MySQL can be installed by pip; "
         "export the table to Parquet and write file:)"
@@ -124,7 +124,7 @@ def test_mysql_is_told_why_and_what_else(fault: Fault) -> None:
 # --- params -----------------------------------------------------------------------------------------------------------
 
 
-def test_paths_begin_beside_the_yaml_and_secrets_are_resolved(load_text: Load, tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_yaml_and_secrets_are_resolved(load_text: Load, tmp_path: Path) -> None:
     postgres = read(load_text, "postgres:t", {**POSTGRES, "pg_sslrootcert": "ca.pem", "pg_host": "DB.Example.com"})
     duckdb = read(load_text, "duckdb:t", {"duckdb_open": "/data/a.duckdb"})
 
@@ -174,7 +174,7 @@ def test_faults_of_params(fault: Fault, source: str, params: dict[str, str], sai
     assert said in fault(text_of(source, params), {"IT": SECRET})
 
 
-def test_two_ways_to_say_who_asks_are_a_fault(fault: Fault) -> None:
+def test_two_kinds_of_credentials_are_a_fault(fault: Fault) -> None:
     params = {"flightsql_token": "${ env:it }", "flightsql_username": "u", "flightsql_password": "${ env:it }"}
 
     assert fault(text_of("flightsql:t", {**FLIGHTSQL, **params}), {"IT": SECRET}).endswith(
@@ -183,7 +183,7 @@ def test_two_ways_to_say_who_asks_are_a_fault(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("value", ["canary\nb", "canary\0", "canary" * 3000])
-def test_a_credential_that_is_none_is_not_shown(faults: Faults, value: str) -> None:
+def test_an_invalid_credential_is_not_shown(faults: Faults, value: str) -> None:
     for source, name in (("postgres:t", "pg_pass"), ("flightsql:t", "flightsql_password")):
         (found,) = faults(text_of(source, {**PARAMS[source.partition(":")[0]], name: "${ env:it }"}), {"IT": value})
         assert found.message.endswith("(it has several lines, or is longer than 16,384 characters)")
@@ -207,9 +207,7 @@ def test_a_url_that_may_hold_a_password_is_not_shown(fault: Fault, source: str, 
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+tcp", "http"])
-def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
-    fault: Fault, load_text: Load, scheme: str
-) -> None:
+def test_credentials_need_tls_unless_allow_http_is_set(fault: Fault, load_text: Load, scheme: str) -> None:
     plain = {"flightsql_endpoint": f"{scheme}://127.example.org:1"}
     token = {"flightsql_token": "${ env:it }"}
     password = {"flightsql_username": "u", "flightsql_password": "${ env:it }"}
@@ -243,9 +241,7 @@ def test_user_and_password_in_an_endpoint_are_refused_and_not_shown(fault: Fault
     assert SECRET not in message
 
 
-def test_a_library_that_is_not_there_is_a_fault_that_says_how_to_install_it(
-    faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_driver_is_a_fault_with_its_install_command(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.module == "adbc_driver_manager"))
 
     for name in ("postgres", "sqlite", "flightsql"):

@@ -34,7 +34,7 @@ def dataset(fields: str) -> str:
         ("file:a b.csv", "{directory}/a b.csv"),
     ],
 )
-def test_sources_begin_beside_the_yaml(load_text: Load, tmp_path: Path, source: str, file: str) -> None:
+def test_sources_are_relative_to_the_yaml(load_text: Load, tmp_path: Path, source: str, file: str) -> None:
     (only,) = load_text(f"datasets: [{{from: '{source}', name: a}}]\n").datasets
 
     assert (only.from_, only.location) == (source, file.format(directory=tmp_path))
@@ -42,7 +42,7 @@ def test_sources_begin_beside_the_yaml(load_text: Load, tmp_path: Path, source: 
     assert only.params == {}
 
 
-def test_brackets_in_the_yamls_place(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_brackets_in_the_directory_of_the_yaml_are_literal(tmp_path_factory: pytest.TempPathFactory) -> None:
     tmp_path = tmp_path_factory.mktemp("b")  # short: a socket in the state directory has a longest path
     directory = tmp_path / "[data]"
     directory.mkdir()
@@ -74,7 +74,7 @@ def test_other_sources_are_faults(fault: Fault, source: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["file:", "file://", "file: "])
-def test_a_connector_says_what_follows_it(fault: Fault, source: str) -> None:
+def test_a_connector_without_a_path_is_a_fault(fault: Fault, source: str) -> None:
     assert fault(f'datasets: [{{from: "{source}", name: a}}]\n') == (
         "1: datasets[0].from: must be file: and the path of a file, a directory or a glob "
         "(there is no path after the colon)"
@@ -92,7 +92,7 @@ def test_names(load_text: Load, name: str) -> None:
     "name", ["1a", "a-b", "a.b", '"a b"', "é", "x" * 64, '"a\\"b"', '"a;b"', "[a]", "''", "a\u0301"]
 )
 @pytest.mark.parametrize("section", ["datasets: [{from: 'file:a', name: %s}]", "views: [{sql: x, name: %s}]"])
-def test_what_is_no_name(fault: Fault, name: str, section: str) -> None:
+def test_invalid_relation_names(fault: Fault, name: str, section: str) -> None:
     assert "[0].name: must be a name of letters, digits and _, no digit first" in fault(section % name)
 
 
@@ -108,7 +108,7 @@ def test_names_of_the_engine_are_refused(fault: Fault, name: str, section: str) 
     assert fault(section % name).endswith(f"found {name!r} (the engine reserves this name)")
 
 
-def test_c20_names_are_unique_whatever_their_case(faults: Faults) -> None:
+def test_c20_names_are_unique_ignoring_case(faults: Faults) -> None:
     text = """
 datasets:
   - {from: 'file:a', name: a}
@@ -205,7 +205,7 @@ def test_append_needs_a_time_column(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fields", ["time_column: t", "time_column: t, acceleration: {refresh_mode: full}"])
-def test_a_time_column_without_append_is_taken_with_a_warning(load_text: Load, fields: str) -> None:
+def test_a_time_column_without_append_is_a_warning(load_text: Load, fields: str) -> None:
     config = load_text(dataset(fields))
 
     assert config.datasets[0].time_column == "t"

@@ -34,7 +34,7 @@ def read(load_text: Load, source: str, **params: str) -> DatasetConfig:
         ("https://host", "https://host/"),
     ],
 )
-def test_a_url_is_taken(load_text: Load, source: str, location: str) -> None:
+def test_valid_urls(load_text: Load, source: str, location: str) -> None:
     dataset = read(load_text, source)
 
     assert (dataset.from_, dataset.location) == (source, location)
@@ -57,7 +57,7 @@ def test_a_url_is_taken(load_text: Load, source: str, location: str) -> None:
         ("https:", "a URL begins with http:// or https://"),
     ],
 )
-def test_what_is_no_url_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
+def test_an_invalid_url_is_a_fault_and_not_shown(fault: Fault, source: str, hint: str) -> None:
     message = fault(text_of(source, {}))
 
     assert message.startswith(
@@ -138,7 +138,7 @@ def test_parameters_that_do_not_fit_are_faults(fault: Fault, params: dict[str, s
         ({"http_headers": "X-A: ${ env:TOKEN }", "allow_http": "false"}, "http_headers"),
     ],
 )
-def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
+def test_credentials_need_tls_unless_allow_http_is_set(
     fault: Fault, load_text: Load, params: dict[str, str], shown: str
 ) -> None:
     said = fault(text_of("http://127.example.org/a.csv", params), {"TOKEN": SECRET})
@@ -161,7 +161,7 @@ def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
         ("s3://bucket//a@b:c.csv", "s3://bucket//a@b:c.csv"),
     ],
 )
-def test_a_bucket_and_a_key_are_taken_as_they_are(load_text: Load, source: str, location: str) -> None:
+def test_a_bucket_and_a_key_stay_as_written(load_text: Load, source: str, location: str) -> None:
     dataset = read(load_text, source)
 
     assert (dataset.from_, dataset.location) == (source, location)
@@ -181,7 +181,7 @@ def test_a_bucket_and_a_key_are_taken_as_they_are(load_text: Load, source: str, 
         ("s3://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
     ],
 )
-def test_what_is_no_object_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
+def test_an_invalid_object_is_a_fault_and_not_shown(fault: Fault, source: str, hint: str) -> None:
     message = fault(text_of(source, {}))
 
     assert message.startswith(
@@ -251,7 +251,7 @@ def test_parameters_of_s3_that_do_not_fit_are_faults(fault: Fault, params: dict[
 
 
 @pytest.mark.parametrize("source", [f"mysql://user:{SECRET}@host/db", f"S3://{SECRET}@bucket", f"ftp:{SECRET}"])
-def test_a_source_of_an_unknown_kind_is_a_fault_that_does_not_show_it(fault: Fault, source: str) -> None:
+def test_an_unknown_connector_is_a_fault_and_its_source_not_shown(fault: Fault, source: str) -> None:
     message = fault(text_of(source, {}))
 
     assert message.startswith("1: datasets[0].from: must be a connector and where the data is")
@@ -263,7 +263,7 @@ def test_loopback_needs_no_tls(load_text: Load) -> None:
         assert read(load_text, "s3://bucket/a", s3_endpoint=endpoint).params["s3_endpoint"] == endpoint
 
 
-def test_a_missing_library_is_a_fault_that_names_the_command(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_a_fault_with_its_command(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
 
     assert fault(text_of("s3://bucket/a", {})) == (
@@ -279,7 +279,7 @@ def test_a_file_with_a_password_before_its_path_is_refused_and_not_shown(fault: 
 
 
 @pytest.mark.parametrize("path", ["//a@b/c.parquet", "a:b@c.parquet", "data/20??/year=*/a.parquet", "a b@c:d/e.csv"])
-def test_a_file_may_have_any_other_name(load_text: Load, tmp_path: Path, path: str) -> None:
+def test_a_file_may_have_any_other_path(load_text: Load, tmp_path: Path, path: str) -> None:
     config = load_text(f"datasets:\n  - from: 'file:{path}'\n    name: d\n")
 
     assert config.datasets[0].location == str(tmp_path / path.removeprefix("//"))

@@ -79,7 +79,7 @@ def test_c22_a_quoted_boolean_is_a_text(text: str) -> None:
         ),
     ],
 )
-def test_says_what_was_found(node: Node, found: str) -> None:
+def test_a_fault_shows_the_value_found(node: Node, found: str) -> None:
     assert read(BooleanField(), node) == (None, [found])
 
 
@@ -94,19 +94,19 @@ def test_says_what_was_found(node: Node, found: str) -> None:
         (Sequence(1, ()), "a list"),
     ],
 )
-def test_where_secrets_stand_only_the_type_is_said(node: Node, found: str) -> None:
+def test_below_sensitive_paths_only_the_type_is_shown(node: Node, found: str) -> None:
     _, (message,) = read(ChoiceField("a", "b"), node, is_sensitive=True)
 
     assert message == f"must be a or b; found {found}"
 
 
-def test_a_boolean_where_secrets_stand_is_named_by_type() -> None:
+def test_below_sensitive_paths_a_boolean_is_shown_by_type() -> None:
     assert read(IntegerField(1, 2), plain("true"), is_sensitive=True)[1] == [
         "must be a whole number from 1 to 2; found true or false"
     ]
 
 
-def test_a_value_that_may_stand_elsewhere_too_is_not_shown() -> None:
+def test_an_anchored_value_is_not_shown() -> None:
     node = Scalar(1, "canary", is_plain=True, may_be_shown=False)
 
     assert read(BooleanField(), node)[1] == ["must be true or false; found a text"]
@@ -120,7 +120,7 @@ def test_integers(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     "text", ["0", "65", "-1", "+4", "04", "4.0", "1_0", "0x4", "0o4", "4 ", "\u0664", "9" * 5000, "1e1"]
 )
-def test_c19_what_is_no_integer_in_bounds(text: str) -> None:
+def test_c19_invalid_integers(text: str) -> None:
     value, (message,) = read(IntegerField(1, 64), plain(text))
 
     assert value is None
@@ -175,7 +175,7 @@ def test_durations(write: Any, text: str, seconds: float) -> None:
         ("9" * 19 + "s", ""),
     ],
 )
-def test_what_is_no_duration_in_bounds(text: str, hint: str) -> None:
+def test_invalid_durations(text: str, hint: str) -> None:
     value, (message,) = read(DurationField("1ms", "1d"), plain(text))
 
     assert value is None
@@ -219,7 +219,7 @@ def test_sizes(write: Any, text: str, size: int) -> None:
         ("1e6", ""),
     ],
 )
-def test_what_is_no_size_in_bounds(text: str, hint: str) -> None:
+def test_invalid_sizes(text: str, hint: str) -> None:
     value, (message,) = read(SizeField("1B", "1TiB"), plain(text))
 
     assert value is None
@@ -295,7 +295,7 @@ def test_addresses(text: str, address: Address) -> None:
         ("a:\u0668\u0660", ""),
     ],
 )
-def test_what_is_no_address(text: str, hint: str) -> None:
+def test_invalid_addresses(text: str, hint: str) -> None:
     value, (message,) = read(AddressField(), plain(text))
 
     assert value is None
@@ -324,7 +324,7 @@ def test_host_names(text: str, host: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a/b", "http://a", "a:0", "a:65536", "a:b", "*.example.org", ".example.org", "[a]", "1.2.3", "a b"]
 )
-def test_what_is_no_host_name(text: str) -> None:
+def test_invalid_host_names(text: str) -> None:
     value, (message,) = read(HostField(), quoted(text))
 
     assert value is None
@@ -362,7 +362,7 @@ def test_texts_that_are_refused(text: str, hint: str) -> None:
     )
 
 
-def test_a_text_may_have_lines_where_it_says_so() -> None:
+def test_a_text_field_may_allow_line_breaks() -> None:
     assert read(TextField("SQL", may_have_lines=True), quoted("SELECT 1\n-- x\n")) == ("SELECT 1\n-- x\n", [])
 
 
@@ -374,7 +374,7 @@ def test_a_text_may_have_lines_where_it_says_so() -> None:
         (Mapping(1, ()), "must be a list, one item a line after a dash; found a mapping"),
     ],
 )
-def test_what_is_no_list(node: Node, message: str) -> None:
+def test_invalid_lists(node: Node, message: str) -> None:
     assert read(ListField(BooleanField()), node) == (None, [message])
 
 
@@ -386,7 +386,7 @@ def test_a_list_keeps_its_good_items_and_names_each_bad_one() -> None:
     assert [fault.yaml_path for fault in validation.faults] == ["a[1]", "a[3]"]
 
 
-def test_a_list_may_need_items() -> None:
+def test_a_list_may_require_items() -> None:
     value, messages = read(ListField(BooleanField(), minimum=1), Sequence(1, ()))
 
     assert (value, messages) == ((), ["is an empty list: give at least 1, or leave it out"])

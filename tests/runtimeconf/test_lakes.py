@@ -26,7 +26,7 @@ def read(load_text: Load, source: str, **params: str) -> DatasetConfig:
 
 
 @pytest.mark.parametrize("connector", ["delta", "delta_lake", "iceberg"])
-def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, connector: str) -> None:
+def test_valid_locations_of_a_table(load_text: Load, tmp_path: Path, connector: str) -> None:
     for text, location in {
         "a b/t": f"{tmp_path}/a b/t",
         "/data/t/": "/data/t",
@@ -66,7 +66,7 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
         (f"delta:https://{SECRET}@host/t", "of URLs, only s3://bucket/prefix"),
     ],
 )
-def test_what_is_no_place_of_a_table_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
+def test_an_invalid_location_is_a_fault_and_not_shown(fault: Fault, source: str, hint: str) -> None:
     said = fault(text_of(source, {}))
 
     assert said.startswith("1: datasets[0].from: must be delta: and the directory of a table")
@@ -114,7 +114,7 @@ def test_parameters_that_do_not_go_together_are_a_fault(
         "https://[::1",
     ],
 )
-def test_what_is_no_endpoint_is_a_fault_that_does_not_show_it(fault: Fault, url: str) -> None:
+def test_an_invalid_endpoint_is_a_fault_and_not_shown(fault: Fault, url: str) -> None:
     said = fault(text_of("delta:t", {"s3_endpoint": url}))
 
     assert said.startswith("1: datasets[0].params.s3_endpoint: must be a URL such as https://minio.example.org:9000")
@@ -131,11 +131,11 @@ def test_what_is_no_endpoint_is_a_fault_that_does_not_show_it(fault: Fault, url:
         {"s3_endpoint": "https://minio"},
     ],
 )
-def test_an_endpoint_is_taken(load_text: Load, params: dict[str, str]) -> None:
+def test_valid_endpoints(load_text: Load, params: dict[str, str]) -> None:
     assert read(load_text, "delta:t", **params).params["s3_endpoint"] == params["s3_endpoint"].rstrip("/")
 
 
-def test_secrets_are_not_shown_and_a_catalog_lies_beside_the_yaml(load_text: Load, tmp_path: Path) -> None:
+def test_secrets_are_not_shown_and_the_catalog_is_relative_to_the_yaml(load_text: Load, tmp_path: Path) -> None:
     dataset = read(load_text, "iceberg:s3://lake/wh", **KEYS, iceberg_catalog="c/cat.db", iceberg_table="a.b.t")
 
     assert dataset.params["iceberg_catalog"] == f"{tmp_path}/c/cat.db"
@@ -144,7 +144,7 @@ def test_secrets_are_not_shown_and_a_catalog_lies_beside_the_yaml(load_text: Loa
 
 
 @pytest.mark.parametrize(("connector", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
-def test_a_missing_library_is_a_fault_that_says_what_to_install(
+def test_a_missing_library_is_a_fault_with_its_install_command(
     fault: Fault, monkeypatch: pytest.MonkeyPatch, connector: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # as where it is not installed
@@ -154,7 +154,7 @@ def test_a_missing_library_is_a_fault_that_says_what_to_install(
     )
 
 
-def test_only_a_table_in_a_bucket_needs_the_library_that_signs(
+def test_only_a_table_in_a_bucket_needs_the_signing_library(
     load_text: Load, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)  # as where it is not installed

@@ -57,7 +57,7 @@ def test_many_faults_cost_little_time(faults: Faults) -> None:
     assert time.process_time() - begin < 30
 
 
-def test_a_fault_behind_an_alias_is_named_at_each_place_once(faults: Faults) -> None:
+def test_a_fault_behind_an_alias_is_reported_once_per_path(faults: Faults) -> None:
     text = "runtime:\n  http: &x {bind: canary}\n  flight: *x\n"
 
     assert [(fault.line, fault.yaml_path) for fault in faults(text)] == [
@@ -67,14 +67,14 @@ def test_a_fault_behind_an_alias_is_named_at_each_place_once(faults: Faults) -> 
     assert "canary" not in str(faults(text))
 
 
-def test_an_alias_does_not_show_a_key_in_another_place(faults: Faults) -> None:
+def test_an_alias_does_not_show_a_key_at_another_path(faults: Faults) -> None:
     text = with_keys("- &key canary-canary-canary") + "  http: {bind: *key}\nversion: *key\n"
 
     assert len(faults(text)) == 2
     assert "canary" not in str(faults(text))
 
 
-def test_relative_paths_begin_beside_the_yaml_even_when_it_is_a_link(tmp_path: Path) -> None:
+def test_relative_paths_are_relative_to_a_linked_yaml(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / "..data" / "runtime.yaml").write_text("{}\n")
     (tmp_path / "runtime.yaml").symlink_to("..data/runtime.yaml")
@@ -205,7 +205,7 @@ INTACT = with_keys("- ${ env:x }\n- key-1")
 @example(position=0, inserted="", deleted=0)
 @example(position=len(INTACT), inserted="      enabled: false\n", deleted=0)
 @example(position=len(INTACT), inserted="runtime: {}\n", deleted=0)
-def test_an_edit_never_opens_a_runtime_whose_file_says_enabled(
+def test_no_edit_opens_a_runtime_with_authentication_enabled(
     yaml_file: Path, position: int, inserted: str, deleted: int
 ) -> None:
     """While `enabled: true` stands under `auth` in the text, the result is closed or no start."""

@@ -396,7 +396,7 @@ def test_tls_files_that_cannot_be_used(fault: Fault, cert: str, key: str, messag
 
 
 @pytest.mark.usefixtures("authority")
-def test_an_encrypted_key_is_a_fault_and_nobody_is_asked_for_a_password(fault: Fault, tmp_path: Path) -> None:
+def test_an_encrypted_key_is_a_fault_without_a_password_prompt(fault: Fault, tmp_path: Path) -> None:
     private_key = serialization.load_pem_private_key((tmp_path / "a.key").read_bytes(), password=None)
     (tmp_path / "a.key").write_bytes(
         private_key.private_bytes(
@@ -415,7 +415,7 @@ def test_an_encrypted_key_is_a_fault_and_nobody_is_asked_for_a_password(fault: F
     ("text", "expected"),
     [("state", "state"), ("./a/../state", "state"), ("/var/lib/x", "/var/lib/x"), ("../state", "../state")],
 )
-def test_the_state_directory_begins_beside_the_yaml(
+def test_the_state_directory_is_relative_to_the_yaml(
     load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
 ) -> None:
     monkeypatch.chdir("/")
@@ -437,7 +437,7 @@ def test_a_state_directory_too_long_for_sockets_is_a_fault(fault: Fault, load_te
     assert "and has" in fault(f"runtime:\n  state_dir: /{'é' * (longest // 2 + 1)}\n")
 
 
-def test_the_default_state_directory_may_be_too_long_too(tmp_path: Path) -> None:
+def test_the_default_state_directory_can_be_too_long(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 90)
     directory.mkdir()
     (directory / "runtime.yaml").write_text("{}\n")
@@ -453,7 +453,7 @@ def test_a_state_directory_around_the_yaml_is_a_fault(fault: Fault, text: str) -
     )
 
 
-def test_every_path_is_listed_once_with_what_is_expected() -> None:
+def test_every_path_is_listed_once_with_a_description() -> None:
     paths = field_paths()
 
     assert len(paths) == len(set(paths))

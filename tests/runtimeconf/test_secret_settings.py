@@ -117,7 +117,7 @@ def test_a_directory_of_secrets_with_an_impossible_name_has_no_secrets(fault: Fa
     )
 
 
-def test_stores_are_known_wherever_the_section_stands(load_text: Load, tmp_path: Path) -> None:
+def test_the_order_of_sections_does_not_matter(load_text: Load, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(KEY)
     text = with_keys("- ${ files:x }") + "secrets:\n  - {from: file, name: files, params: {directory: .}}\n"
 

@@ -164,7 +164,7 @@ def test_c38_a_kubernetes_volume_with_links(tmp_path: Path) -> None:
     assert FileStore("files", tmp_path).get("api_key") == "value"
 
 
-def test_c38_what_is_not_there_is_missing(tmp_path: Path) -> None:
+def test_c38_a_missing_secret_is_none(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
 
     assert FileStore("files", tmp_path).get("absent") is None
@@ -222,7 +222,7 @@ def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("keyring")
-def test_the_keyring_is_asked_for_service_and_name() -> None:
+def test_the_keyring_receives_service_and_name() -> None:
     assert KeyringStore.is_installed()
     assert KeyringStore("keys", "runtime").get("api_key") == "value"
     assert KeyringStore("keys", "other").get("api_key") == "other value"
