@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from runtimeconf.errors import ConfigFault
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 #: Long, random and never a word: no warning comes from it.
 KEY = "Zk3vT9qLm2XwR7bN4cYh8dPf"
@@ -55,3 +56,20 @@ def fault_cases(table: str) -> list[Any]:
         text = "".join(f"{line}\n" for line in lines if not line.startswith("=> "))
         found.append(pytest.param(text, [line[3:] for line in lines if line.startswith("=> ")], id=name))
     return found
+
+
+#: The value of every secret in `dataset_text`.
+SECRET = "canary-3bZ"
+
+
+def dataset_text(source: str, params: Mapping[str, str]) -> str:
+    """A configuration with one dataset."""
+    return json.dumps({"datasets": [{"from": source, "name": "d"} | ({"params": dict(params)} if params else {})]})
+
+
+def load_dataset(
+    load_text: Load, source: str, /, params: Mapping[str, str] = NO_VARIABLES, **more: str
+) -> DatasetConfig:
+    """Load a configuration with one dataset; `${ env:TOKEN }` is SECRET."""
+    (dataset,) = load_text(dataset_text(source, {**params, **more}), {"TOKEN": SECRET}).datasets
+    return dataset
