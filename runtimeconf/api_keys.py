@@ -81,7 +81,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     declared: tuple[DeclaredKey, ...] = values.get("keys", ())
     if not values["enabled"]:
         return AuthConfig(enabled=False)
-    listed = next((entry.value for entry in node.entries if entry.name == "keys"), None)
+    listed = node.get("keys")
     line = node.line if listed is None else listed.line
     if listed is None or (isinstance(listed, Sequence) and not listed.items):
         path.field("keys").fault(line, "has no key, and enabled is true: list at least one")

@@ -23,7 +23,6 @@ from runtimeconf.fields import (
     Setting,
     TextField,
     into,
-    line_of,
 )
 from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, ViewConfig
 from runtimeconf.references import MalformedReferenceError
@@ -165,12 +164,12 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
         location = connector.locate(rest, path.validation.directory)
     except InvalidValueError as exc:
         hint = f" ({exc})" if str(exc) else ""
-        where.fault(line_of(node, "from"), f"must be {name}: and {connector.expected}{hint}")
+        where.fault(node.line_of("from"), f"must be {name}: and {connector.expected}{hint}")
         return None
     for package in connector.packages:
         if location.startswith(package.only_for) and not package.is_installed:
             message = f"the connector {name} needs a library: {package.install_command}"
-            where.fault(line_of(node, "from"), message)
+            where.fault(node.line_of("from"), message)
     _check_params(connector, location, params, node, path)
     _check_time_column(values, node, path)
     return DatasetConfig(from_=source, connector=name, location=location, line=node.line, yaml_path=str(path), **values)
@@ -178,8 +177,8 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
 
 def _check_params(connector: Connector, location: str, params: dict[str, str], node: Mapping, path: YamlPath) -> None:
     """Compare the given parameters with those of the connector."""
-    section = next((entry for entry in node.entries if entry.name == "params"), None)
-    written = section.value.entries if section is not None and isinstance(section.value, Mapping) else ()
+    section = node.get("params")
+    written = section.entries if isinstance(section, Mapping) else ()
     where, known = path.field("params"), {param.name: param for param in connector.params}
     own = Section[dict[str, str]](into(dict), *(Setting(name, _ParamField(known[name])) for name in known))
     for entry in written:
@@ -192,12 +191,12 @@ def _check_params(connector: Connector, location: str, params: dict[str, str], n
     given = {entry.name for entry in written}
     missing = [name for name, param in known.items() if param.is_required and name not in given]
     for name in missing:
-        where.fault(line_of(node, "params"), f"lacks the field {name}: {known[name].field.expected}")
+        where.fault(node.line_of("params"), f"lacks the field {name}: {known[name].field.expected}")
     if missing or any(name in known and name not in params for name in given):
         return  # an invalid parameter is absent here, so the check below would be wrong
     problem = connector.check(location, params)
     if problem is not None:
-        where.fault(line_of(node, "params"), problem)
+        where.fault(node.line_of("params"), problem)
 
 
 def _check_time_column(values: dict[str, Any], node: Mapping, path: YamlPath) -> None:
@@ -208,7 +207,7 @@ def _check_time_column(values: dict[str, Any], node: Mapping, path: YamlPath) ->
     elif mode != "append" and "time_column" in values:
         where = path.field("time_column")
         where.warn(
-            line_of(node, "time_column"),
+            node.line_of("time_column"),
             "has no effect unless refresh_mode is append, here or in a request for a refresh",
         )
 
@@ -217,12 +216,12 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
     acceleration = AccelerationConfig(**values)
     if acceleration.refresh_jitter_max_s is not None and not acceleration.refresh_jitter_enabled:
         where = path.field("refresh_jitter_max")
-        where.warn(line_of(node, "refresh_jitter_max"), "has no effect without refresh_jitter_enabled: true")
+        where.warn(node.line_of("refresh_jitter_max"), "has no effect without refresh_jitter_enabled: true")
     return acceleration
 
 
 def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewConfig:
-    return ViewConfig(line=line_of(node, "sql"), yaml_path=str(path.field("sql")), **values)
+    return ViewConfig(line=node.line_of("sql"), yaml_path=str(path.field("sql")), **values)
 
 
 DATASET = Section[DatasetConfig](

@@ -409,8 +409,3 @@ class Section(Field[T]):
 def into(model: Callable[..., T]) -> Callable[[dict[str, Any], Mapping, YamlPath], T]:
     """Return a builder that passes the values to *model* unchanged."""
     return lambda values, _node, _path: model(**values)
-
-
-def line_of(node: Mapping, name: str) -> int:
-    """Return the line of a field, or of its mapping if the field is left out."""
-    return next((entry.line for entry in node.entries if entry.name == name), node.line)

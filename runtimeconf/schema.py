@@ -30,7 +30,6 @@ from runtimeconf.fields import (
     SizeField,
     TextField,
     into,
-    line_of,
 )
 from runtimeconf.model import (
     DEFAULT_STATE_DIR,
@@ -108,7 +107,7 @@ def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> Secre
     params: dict[str, str] = values.get("params", {})
     for param in params:
         if param not in _STORE_PARAMS[kind]:
-            path.field("params").field(param).fault(line_of(node, "params"), f"is not a parameter of the store {kind}")
+            path.field("params").field(param).fault(node.line_of("params"), f"is not a parameter of the store {kind}")
     if kind == "env":
         return EnvStore(
             name, validation.environ, validation.directory, lambda file, text: validation.warn(str(file), text)
@@ -116,14 +115,14 @@ def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> Secre
     if kind == "keyring":
         if not KeyringStore.is_installed():
             message = f"the keyring store needs the keyring package: {_KEYRING.install_command}"
-            path.field("from").fault(line_of(node, "from"), message)
+            path.field("from").fault(node.line_of("from"), message)
         return KeyringStore(name, params.get("service", DEFAULT_KEYRING_SERVICE))
     if "directory" not in params:
-        path.field("params").fault(line_of(node, "params"), "lacks the field directory: where the secret files are")
+        path.field("params").fault(node.line_of("params"), "lacks the field directory: where the secret files are")
         return None
     directory = validation.directory / params["directory"]
     if os.path.exists(directory) and not os.path.isdir(directory):  # noqa: PTH110, PTH112 (they never raise)
-        path.field("params").field("directory").fault(line_of(node, "params"), "is not a directory")
+        path.field("params").field("directory").fault(node.line_of("params"), "is not a directory")
     return FileStore(name, directory)
 
 
@@ -179,11 +178,11 @@ def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConf
         if name not in named:
             path.fault(node.line, f"lacks the field {name}, which TLS needs")
         elif problems.get(name):
-            path.field(name).fault(line_of(node, name), problems[name])
+            path.field(name).fault(node.line_of(name), problems[name])
     if tls.certificate_file is not None and tls.key_file is not None and not any(problems.values()):
         problem = pair_problem(tls.certificate_file, tls.key_file)
         if problem:
-            path.field("key_file").fault(line_of(node, "key_file"), problem)
+            path.field("key_file").fault(node.line_of("key_file"), problem)
     return tls
 
 
@@ -194,13 +193,13 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
         hosts = {http.bind.host, flight.bind.host}
         if len(hosts) == 1 or hosts & _WILDCARD_HOSTS:
             message = f"has the port of runtime.http.bind ({http.bind}): each listener needs its own"
-            path.field("flight").field("bind").fault(line_of(node, "flight"), message)
+            path.field("flight").field("bind").fault(node.line_of("flight"), message)
     auth: AuthConfig = values.get("auth", AuthConfig())
     if not auth.enabled:
         for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
             if is_on and not address.is_loopback:
                 message = f"listens on {address} without authentication: anybody who reaches it can read all data"
-                path.field(name).field("bind").warn(line_of(node, name), message)
+                path.field(name).field("bind").warn(node.line_of(name), message)
     return values
 
 
@@ -285,9 +284,9 @@ def _refuse_duplicate_names(root: Mapping, path: YamlPath) -> None:
     """Datasets and views share one namespace, in which case does not matter."""
     first_of: dict[str, tuple[str, int]] = {}
     for section in ("datasets", "views"):
-        listed = next((entry.value for entry in root.entries if entry.name == section), None)
+        listed = root.get(section)
         for index, item in enumerate(listed.items if isinstance(listed, Sequence) else ()):
-            name = _field(item, "name")
+            name = item.get("name") if isinstance(item, Mapping) else None
             if not isinstance(name, Scalar) or IDENTIFIER.fullmatch(name.text) is None:
                 continue  # recorded as a fault already
             where = path.field(section).item(index).field("name")
@@ -302,8 +301,8 @@ def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
     """Return the absolute state directory. It must not contain the YAML, because the runtime owns all of it."""
     state_dir = Path(os.path.normpath(path.validation.directory / text))
     where = path.field("runtime").field("state_dir")
-    runtime = _field(root, "runtime")
-    line = line_of(runtime, "state_dir") if isinstance(runtime, Mapping) else 0
+    runtime = root.get("runtime")
+    line = runtime.line_of("state_dir") if isinstance(runtime, Mapping) else 0
     length = len(os.fsencode(state_dir)) + SOCKET_NAME_BYTES
     if length > MAX_SOCKET_PATH_BYTES:
         limit = MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
@@ -314,11 +313,6 @@ def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
     if state_dir == path.validation.directory or state_dir in path.validation.directory.parents:
         where.fault(line, "holds this configuration: name a directory that is the runtime's alone")
     return state_dir
-
-
-def _field(node: Node, name: str) -> Node | None:
-    entries = node.entries if isinstance(node, Mapping) else ()
-    return next((entry.value for entry in entries if entry.name == name), None)
 
 
 #: The whole configuration.
@@ -335,20 +329,15 @@ ROOT = Section[RuntimeConfig](
 
 
 def described_fields() -> dict[str, str]:
-    """Return every YAML path with the description of its values; `[]` stands for an item of a list."""
+    """Return every YAML path with the description of its values, parents first; `[]` stands for an item of a list."""
     return {path: field.expected for path, field in ROOT.walk("")}
-
-
-def field_paths() -> tuple[str, ...]:
-    """Return every valid YAML path, parents before their fields."""
-    return tuple(described_fields())
 
 
 @cache
 def paths_by_name() -> dict[str, tuple[str, ...]]:
     """Return the valid paths of each field name, for suggestions; faults show no other names."""
     paths: dict[str, tuple[str, ...]] = {"api_key": ("runtime.auth.api-key",)}
-    for path in field_paths():
+    for path in described_fields():
         name = path.rpartition(".")[2]
         if not name.endswith("[]"):
             paths[name] = (*paths.get(name, ()), path)

@@ -96,6 +96,14 @@ class Mapping:
     line: int
     entries: tuple[Entry, ...] = field(repr=False)
 
+    def get(self, name: str) -> Node | None:
+        """Return the value of a field, or None."""
+        return next((entry.value for entry in self.entries if entry.name == name), None)
+
+    def line_of(self, name: str) -> int:
+        """Return the line of a field, or of the mapping if the field is left out."""
+        return next((entry.line for entry in self.entries if entry.name == name), self.line)
+
 
 Node = Scalar | Sequence | Mapping
 

@@ -68,7 +68,7 @@ def dataset_text(source: str, params: Mapping[str, str]) -> str:
 
 
 def load_dataset(
-    load_text: Load, source: str, /, params: Mapping[str, str] = NO_VARIABLES, **more: str
+    load_text: Load, source: str, params: Mapping[str, str] = NO_VARIABLES, /, **more: str
 ) -> DatasetConfig:
     """Load a configuration with one dataset; `${ env:TOKEN }` is SECRET."""
     (dataset,) = load_text(dataset_text(source, {**params, **more}), {"TOKEN": SECRET}).datasets

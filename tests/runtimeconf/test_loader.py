@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runtimeconf.errors import MAX_SHOWN_FAULTS, ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.schema import field_paths
+from runtimeconf.schema import described_fields
 from tests.runtimeconf.configurations import KEY, Faults, Load, with_keys
 
 
@@ -149,7 +149,7 @@ def test_c33_no_error_carries_a_key(load_text: Load, text: str | bytes) -> None:
 
 YAML_PIECES = st.sampled_from(
     [
-        *sorted({name.removesuffix("[]") for path in field_paths() for name in path.split(".")}),
+        *sorted({name.removesuffix("[]") for path in described_fields() for name in path.split(".")}),
         *("true", "false", "null", "~", "''", '"', "'", "- ", ": ", ":", "\n", "\n  ", "\n    ", "\n      ", " ", "#"),
         *("{", "}", "[", "]", ",", "|", ">", "&a ", "*a", "!!str ", "<<", "---\n", "...", "?", "%YAML 1.1\n", "\t"),
         *("${ secrets:x }", "${ env:x }", "${", "0123", "1_000", "30s", "1GiB", "127.0.0.1:0", "file:a.csv", "v1"),

@@ -24,7 +24,7 @@ from runtimeconf.model import (
     TlsConfig,
     ViewConfig,
 )
-from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields, field_paths, paths_by_name
+from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields, paths_by_name
 from system.addresses import Address
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, fault_cases
 
@@ -453,12 +453,8 @@ def test_a_state_directory_around_the_yaml_is_a_fault(fault: Fault, text: str) -
     )
 
 
-def test_every_path_is_listed_once_with_a_description() -> None:
-    paths = field_paths()
-
-    assert len(paths) == len(set(paths))
-    assert "runtime.auth.api-key.keys[]" in paths
-    assert "datasets[].acceleration.refresh_sql" in paths
+def test_every_path_has_a_description() -> None:
+    assert {"runtime.auth.api-key.keys[]", "datasets[].acceleration.refresh_sql"} <= described_fields().keys()
     assert all(described_fields().values())
 
 
