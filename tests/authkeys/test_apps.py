@@ -1,4 +1,4 @@
-"""The app config and the state it fills: what a process that starts Django has, and what it never makes."""
+"""The app config and its state: what starting Django builds, and what it never creates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ YAML = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: ['{KE
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for the runtime YAML that this process is told to use."""
+    """The directory of the YAML that this process uses."""
     monkeypatch.setenv("RUNTIME_CONFIG", str(tmp_path / "runtime.yaml"))
     set_config(None)
     yield tmp_path
@@ -119,7 +119,7 @@ def test_c32_an_edited_yaml_changes_nothing_until_the_next_start(directory: Path
     ],
 )
 def test_a_child_process_uses_the_handover(directory: Path, extra: dict[str, Any], said: str) -> None:
-    """Without a YAML, and at once: the processes that are forked from it share what it made."""
+    """The child builds the key set at once, without a YAML, so its forks share it."""
     config = RuntimeConfig(file=directory / "absent.yaml", state_dir=directory / "state", auth=AuthConfig(enabled=True))
     descriptor = handover.write(config, extra)
     program = (

@@ -1,4 +1,4 @@
-"""The DRF classes, on a view of their own."""
+"""The DRF classes on a view of this test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody passes without a key, whatever the call: A01, A02 and A05 for every RPC and for none."""
+"""No call passes without a valid key: A01, A02 and A05 for every RPC, and for methods that do not exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = [
     "/x",
 ]
 
-#: Metadata with which nothing passes, and what is said then.
+#: Metadata that every method refuses, with a part of the message.
 REFUSED: dict[str, tuple[Metadata, str]] = {
     "nothing": ((), MISSING),
     "a wrong key": (bearer(WRONG), UNKNOWN),
@@ -58,8 +58,8 @@ REFUSED: dict[str, tuple[Metadata, str]] = {
 
 
 def every(endpoint: Endpoint, metadata: Metadata) -> set[tuple[str, str]]:
-    """Return the different refusals of all paths."""
-    # Nonsense, which nobody looks at; a handshake without metadata has its key in the message.
+    """Return the distinct refusals of all paths."""
+    # The message is invalid, but is never read. A handshake without metadata would read it.
     refusals = [endpoint.fails(path, b"" if path == HANDSHAKE else b"\xff", metadata=metadata) for path in PATHS]
     assert all(refused.messages == [] for refused in refusals)
     return {(refused.status, refused.message) for refused in refusals}
@@ -156,7 +156,7 @@ def test_no_credential_is_in_a_representation() -> None:
 
 
 def test_a_key_with_bytes_that_are_not_text_is_not_logged(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    # Clients of gRPC refuse to send such bytes, so HTTP/2 is spoken by hand.
+    # gRPC clients refuse to send such bytes, so this test writes HTTP/2 frames itself.
     headers = {
         b":method": b"POST",
         b":scheme": b"http",

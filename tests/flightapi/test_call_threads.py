@@ -1,4 +1,4 @@
-"""The threads of calls: as many as are needed, and none that hold anything afterwards."""
+"""The threads of calls: as many as needed, and none that keeps objects alive afterwards."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from queryengine.errors import (
 )
 from sqlapi import error_table as http
 
-#: What clients send again by themselves.
+#: The statuses that clients retry by themselves.
 RETRIED = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.ABORTED}
 
 

@@ -38,7 +38,7 @@ COLUMNS = [Column(name=field.name, type=type_) for field, type_ in zip(TABLE.sch
 
 
 def messages_of(table: pa.Table, batch_rows: int = 400) -> list[bytes]:
-    """The table as an engine worker sends it."""
+    """Return the messages of a table from an engine worker."""
     chosen = tuple(column for column in COLUMNS if column.name in table.column_names)
     return list(encode("flight", chosen, table.schema, table.to_batches(max_chunksize=batch_rows)))
 

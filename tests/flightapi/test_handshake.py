@@ -1,4 +1,4 @@
-"""Handshakes in every form that clients have."""
+"""Handshakes in all forms that clients use."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_both_handshakes_of_pyarrow(endpoint: Endpoint) -> None:
 
 @contextmanager
 def silent(endpoint: Endpoint) -> Iterator[Callable[[], Any]]:
-    """What begins a handshake that sends nothing, and a moment later has ended them all."""
+    """Yield a function that begins a handshake and sends nothing; end all of them on leaving."""
     silence = threading.Event()
     calls: list[Any] = []
 
@@ -169,7 +169,7 @@ def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint
             for _ in range(MAX_WAITING):
                 begin()
             answer = classic(endpoint)
-            # One that had to make room may try again, and is never told that its key is wrong.
+            # A handshake that had to make room may be retried, and its key is never called wrong.
             assert isinstance(answer, Answer) or answer.status in {"CANCELLED", "RESOURCE_EXHAUSTED"}
             return isinstance(answer, Answer)
 
@@ -188,7 +188,7 @@ def test_a_silent_handshake_is_ended_within_two_seconds(endpoint: Endpoint) -> N
 def test_a_handshake_that_waits_too_long_is_refused(
     config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The silent ones are not ended here.
+    # The clock does not end the silent handshakes here.
     monkeypatch.setattr("flightapi.server.IdleClock", partial(calls.IdleClock, 60.0))
     monkeypatch.setattr("flightapi.handshake.PATIENCE_S", 60.0)
     with serving(config, engine) as endpoint, silent(endpoint) as begin:

@@ -82,7 +82,7 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     large = statement("x" * 40_000)
     handles = {key: [kept.add(key, large) for _ in range(3)] for key in "abcd"}
 
-    # Two of a key have room; the third key's second, and what came later, pushed out others' oldest.
+    # Two statements of a key fit. From the second statement of the third key on, the oldest of other keys are evicted.
     assert len(kept) == 250_000 // large.size
     assert kept.get("d", handles["d"][-1])
     with pytest.raises(ResourceLimitError):

@@ -1,4 +1,4 @@
-"""What the server is made of: its certificate, its port."""
+"""The certificate and the port of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every RPC over a socket: statements, prepared statements, uploads, cancellation, errors."""
+"""Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
 from __future__ import annotations
 

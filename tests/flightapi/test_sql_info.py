@@ -15,7 +15,7 @@ from queryengine.gate.gate import Gate
 FACTS = ServerFacts(version="1.2.3", handle_timeout_ms=600_000, max_statement_bytes=1_048_576)
 NUMBERS = enum_values("SqlInfo")
 
-#: A value of each type that can be converted into every type, as far as there is one.
+#: For each type, a value that converts to as many other types as possible.
 SAMPLES = {
     **dict.fromkeys(["BIGINT", "INTEGER", "SMALLINT", "TINYINT", "FLOAT", "REAL"], "1"),
     **dict.fromkeys(["DECIMAL", "NUMERIC"], "1.0"),

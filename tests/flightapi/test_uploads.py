@@ -226,12 +226,12 @@ def test_compressed_buffers_are_refused(codec: str, column: pa.Array) -> None:
 
 
 def of_buffers(kind: pa.DataType, *buffers: bytes | None, children: Sequence[pa.Array] = ()) -> pa.Array:
-    """An array of one value over buffers that nobody has looked at."""
+    """An array of one value over buffers that are not validated."""
     made = [None if data is None else pa.py_buffer(data) for data in buffers]
     return pa.Array.from_buffers(kind, 1, made, children=list(children))
 
 
-def unsound(array: pa.Array) -> list[bytes]:
+def unvalidated(array: pa.Array) -> list[bytes]:
     sink = BytesIO()
     batch = pa.RecordBatch.from_arrays([array], ["a"])
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -259,7 +259,7 @@ OFFSETS = struct.pack("<ii", 0, HUGE)
         pytest.param(ONE_OF_TWO, b"\x01" + bytes(11), b"\x01" + bytes(7) + b"\x09\0\0\0", id="union outside"),
     ],
 )
-def test_unsound_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> None:
+def test_invalid_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> None:
     *before, last = upload(array)
     data = messages.FlightData.FromString(last)
     assert old in data.data_body
@@ -287,9 +287,9 @@ def test_unsound_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> 
         pytest.param(pa.array([[{"n" * 1000: None}] * (MAX_VALUES // 30)]), id="structs of long names"),
     ],
 )
-def test_much_out_of_little_is_refused(array: pa.Array) -> None:
+def test_values_without_bytes_are_bounded(array: pa.Array) -> None:
     with pytest.raises(UploadError, match="more than 1,000,000 values"):
-        read_row(unsound(array), LIMIT)
+        read_row(unvalidated(array), LIMIT)
 
 
 def test_a_list_of_many_values() -> None:
@@ -317,7 +317,7 @@ def test_overlapping_buffers_are_refused() -> None:
 
 
 class Flat:
-    """Writes flatbuffers that no honest writer would: any table may be referred to from anywhere before it."""
+    """Writes hostile flatbuffers: a table may be referred to any number of times."""
 
     def __init__(self) -> None:
         self.data = bytearray(8)
@@ -328,7 +328,7 @@ class Flat:
         return len(self.data)
 
     def table(self, fields: dict[int, bytes]) -> dict[int, int]:
-        """Append a table of fields of 8 bytes at most; the answer is where each stands."""
+        """Append a table of fields of at most 8 bytes, and return the position of each."""
         slots = [0] * (max(fields) + 1)
         for number, index in enumerate(fields, start=1):
             slots[index] = 8 * number
@@ -349,13 +349,13 @@ class Flat:
         self.data += struct.pack("<I", length) + b"n" * length + b"\0"
 
     def refer(self, *places: int) -> None:
-        """Have *places* refer to what was appended last."""
+        """Let *places* refer to the last appended part."""
         for place in places:
             self.data[place : place + 4] = struct.pack("<I", self.position - place)
 
 
 def schema_message(flat: Flat) -> int:
-    """Begin a Message with a Schema; the answer is where the schema's list of fields is to be referred to."""
+    """Begin a Message with a Schema, and return the position of the reference to its list of fields."""
     message = flat.table({0: struct.pack("<H", 4), 1: b"\x01", 2: bytes(4), 3: bytes(8)})
     flat.refer(0)
     schema = flat.table({1: bytes(4)})
@@ -364,7 +364,7 @@ def schema_message(flat: Flat) -> int:
 
 
 def nested(width: int, depth: int) -> bytes:
-    """A schema of width ** depth fields in a few kilobytes: each list refers to one struct again and again."""
+    """A schema of width ** depth fields in a few kilobytes: every item of a list refers to the same struct."""
     flat = Flat()
     place = schema_message(flat)
     for _ in range(depth):
@@ -396,7 +396,7 @@ def named(fields: int, characters: int) -> bytes:
 
 
 def described(fields: int, characters: int) -> bytes:
-    """A schema whose metadata is one long pair, again and again."""
+    """A schema whose metadata repeats one long pair."""
     flat = Flat()
     message = flat.table({0: struct.pack("<H", 4), 1: b"\x01", 2: bytes(4), 3: bytes(8), 4: bytes(4)})
     flat.refer(0)
@@ -439,12 +439,12 @@ def zoned(fields: int, characters: int) -> bytes:
         pytest.param(zoned(10_000, 100_000), id="zones"),
     ],
 )
-def test_a_short_head_does_not_become_a_large_schema(head: bytes) -> None:
+def test_a_short_header_cannot_expand_to_a_large_schema(head: bytes) -> None:
     with pytest.raises(UploadError, match="not a valid Arrow stream"):
         read_row([messages.FlightData(data_header=head).SerializeToString()], LIMIT)
 
 
-def test_the_writer_of_strange_heads_writes_heads_that_can_be_read() -> None:
+def test_small_headers_of_the_hostile_writer_are_valid() -> None:
     for head, columns in ((nested(3, 1), 3), (named(2, 5), 2), (zoned(4, 3), 4), (described(2, 2), 0)):
         row = read_row([messages.FlightData(data_header=head).SerializeToString()], LIMIT)
         assert (row.num_rows, row.num_columns) == (0, columns)

@@ -12,7 +12,7 @@ import pytest
 from runtimeconf.errors import ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
-#: Long, random and never a word: no warning comes from it.
+#: A long random key that causes no warning.
 KEY = "Zk3vT9qLm2XwR7bN4cYh8dPf"
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -27,19 +27,19 @@ class Load(Protocol):
 
 
 class Faults(Protocol):
-    """Writes a text to `runtime.yaml` and gives the faults it must have."""
+    """Writes a text to `runtime.yaml`, which must have faults, and returns them."""
 
     def __call__(self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> tuple[ConfigFault, ...]: ...
 
 
 class Fault(Protocol):
-    """Writes a text to `runtime.yaml` and gives the one fault it must have, as `line: path: message`."""
+    """Writes a text to `runtime.yaml`, which must have one fault, and returns it as `line: path: message`."""
 
     def __call__(self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> str: ...
 
 
 def with_keys(items: str, *, enabled: str = "true") -> str:
-    """A configuration whose `keys` are *items*, one a line, the first of them on line 6."""
+    """Return a configuration with the `keys` *items*, one per line, beginning on line 6."""
     listed = "".join(f"        {line}\n" for line in items.splitlines())
     return f"runtime:\n  auth:\n    api-key:\n      enabled: {enabled}\n      keys:\n{listed}"
 
@@ -63,7 +63,7 @@ SECRET = "canary-3bZ"
 
 
 def dataset_text(source: str, params: Mapping[str, str]) -> str:
-    """A configuration with one dataset."""
+    """Return a configuration with one dataset."""
     return json.dumps({"datasets": [{"from": source, "name": "d"} | ({"params": dict(params)} if params else {})]})
 
 

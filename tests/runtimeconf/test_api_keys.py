@@ -1,4 +1,4 @@
-"""API keys: source text stays, whatever is no key is a fault, whatever is weak is a warning, and none is shown."""
+"""API keys: the source text is the key, an invalid key is a fault, a weak one a warning, and none is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def revealed(config: RuntimeConfig) -> list[str]:
 
 
 def sentences(config: RuntimeConfig) -> list[str]:
-    """The warnings without the file."""
+    """Return the warnings without the file."""
     return [warning.removeprefix(f"{config.file}:") for warning in config.warnings]
 
 

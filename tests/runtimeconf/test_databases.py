@@ -1,4 +1,4 @@
-"""How `postgres:`, `sqlite:`, `duckdb:` and `flightsql:` are declared."""
+"""The settings of `postgres:`, `sqlite:`, `duckdb:` and `flightsql:`."""
 
 from __future__ import annotations
 

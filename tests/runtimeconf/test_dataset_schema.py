@@ -43,7 +43,7 @@ def test_sources_are_relative_to_the_yaml(load_text: Load, tmp_path: Path, sourc
 
 
 def test_brackets_in_the_directory_of_the_yaml_are_literal(tmp_path_factory: pytest.TempPathFactory) -> None:
-    tmp_path = tmp_path_factory.mktemp("b")  # short: a socket in the state directory has a longest path
+    tmp_path = tmp_path_factory.mktemp("b")  # a short name, because socket paths are limited
     directory = tmp_path / "[data]"
     directory.mkdir()
     (directory / "runtime.yaml").write_text(

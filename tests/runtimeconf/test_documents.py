@@ -1,4 +1,4 @@
-"""`docs/configuration.md` and the schema say the same."""
+"""`docs/configuration.md` agrees with the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `file:`, `http:`, `https:` and `s3:` are declared."""
+"""The settings of `file:`, `http:`, `https:` and `s3:`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process writes for another arrives as it was, and nothing secret arrives by accident."""
+"""A handover arrives unchanged, and never holds a secret."""
 
 from __future__ import annotations
 

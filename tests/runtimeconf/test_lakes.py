@@ -1,4 +1,4 @@
-"""How `delta:` and `iceberg:` are declared."""
+"""The settings of `delta:` and `iceberg:`."""
 
 from __future__ import annotations
 

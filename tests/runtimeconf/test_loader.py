@@ -1,4 +1,4 @@
-"""From file to configuration: all faults at once, in order, in a bounded number of lines, and nothing leaks."""
+"""Loading a file: all faults at once, in order, in a bounded number of lines, and without secrets."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_c32_the_loaded_values_do_not_follow_the_file(load_text: Load, yaml_file
 
 
 def everything_about(error: BaseException) -> str:
-    """The error, its causes and contexts: printed, as their arguments, and with the traceback."""
+    """Return the error, its causes and contexts as text, with their arguments and the traceback."""
     texts = ["".join(traceback.format_exception(error))]
     seen: BaseException | None = error
     while seen is not None:
@@ -142,7 +142,7 @@ def test_c33_no_error_carries_a_key(load_text: Load, text: str | bytes) -> None:
     with pytest.raises(ConfigError) as caught:
         load_text(text, {"X": CANARY})
 
-    # The traceback quotes this file's source lines, where the canary is not written out.
+    # The traceback quotes source lines of this file, which do not hold the canary literally.
     assert CANARY not in everything_about(caught.value)
     assert caught.value.__context__ is None
 
@@ -208,7 +208,7 @@ INTACT = with_keys("- ${ env:x }\n- key-1")
 def test_no_edit_opens_a_runtime_with_authentication_enabled(
     yaml_file: Path, position: int, inserted: str, deleted: int
 ) -> None:
-    """While `enabled: true` stands under `auth` in the text, the result is closed or no start."""
+    """As long as the text holds `enabled: true` under `auth`, authentication is on or loading fails."""
     text = INTACT[:position] + inserted + INTACT[position + deleted :]
     is_intact = re.match(r"runtime:\n  auth:\n    api-key:\n      enabled: true\n", text) is not None
 

@@ -1,4 +1,4 @@
-"""The grammar of secret references: what is one, what only looks like one, and that values are never expanded."""
+"""The grammar of secret references: valid and misspelt ones, and that values are never expanded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every section of the configuration: what its fields become, and what is wrong with others."""
+"""The sections of the configuration: their values and their faults."""
 
 from __future__ import annotations
 

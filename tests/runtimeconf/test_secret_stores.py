@@ -1,4 +1,4 @@
-"""Secret stores on real files: where a value comes from, and which one wins."""
+"""Secret stores on real files: where a value comes from, and which store wins."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def get_password(service, name):
 
 @pytest.fixture
 def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A stand-in for the third-party package, with the two answers that it can give."""
+    """A fake of the third-party package with its two outcomes."""
     write(tmp_path / "keyring.py", KEYRING)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "keyring", raising=False)

@@ -1,4 +1,4 @@
-"""What holds for every block of the configuration: whether it is on, where a field belongs, what has no effect."""
+"""Rules for every section: whether it is on, misplaced fields, and settings without effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECTIONS: dict[str, Section[Any]] = {path: field for path, field in ROOT.walk(""
 SWITCHED = {
     path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
 }
-#: Blocks that are on when they do not say so.
+#: Sections that are on by default.
 ON_BY_DEFAULT: dict[str, FlightConfig | AccelerationConfig] = {
     "runtime.flight": FlightConfig(),
     "datasets[].acceleration": AccelerationConfig(),
