@@ -346,8 +346,8 @@ class Section(Field[T]):
 
     def read(self, node: Node, path: YamlPath) -> T | None:
         """Read all settings; return None if the mapping or a required setting is missing or invalid."""
-        is_empty = not node.entries if isinstance(node, Mapping) else isinstance(node, Scalar) and node.is_null
-        if is_empty and not (self._may_be_empty and isinstance(node, Mapping)):
+        is_null = isinstance(node, Scalar) and node.is_null
+        if is_null or (isinstance(node, Mapping) and not node.entries and not self._may_be_empty):
             path.fault(node.line, "is empty: fill it in, or leave it out")
             return None
         if not isinstance(node, Mapping):

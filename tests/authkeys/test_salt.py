@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,32 +77,20 @@ def test_a_tighter_mode_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureF
     assert caplog.text == ""
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_bytes(b"x" * SALT_BYTES)
-    (tmp_path / SALT_NAME).symlink_to(tmp_path / "elsewhere")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda path: path.symlink_to(path.with_name("valid")), "cannot be opened", id="link"),
+        pytest.param(lambda path: path.symlink_to("nowhere"), "cannot be opened", id="dangling link"),
+        pytest.param(Path.mkdir, "is not a regular file", id="directory"),
+        pytest.param(os.mkfifo, "is not a regular file", id="pipe, without hanging"),
+    ],
+)
+def test_anything_but_a_regular_file_is_refused(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    (tmp_path / "valid").write_bytes(b"x" * SALT_BYTES)
+    make(tmp_path / SALT_NAME)
 
-    with pytest.raises(SaltError, match="cannot be opened"):
-        salt.load_or_create(tmp_path)
-
-
-def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / SALT_NAME).symlink_to(tmp_path / "nowhere")
-
-    with pytest.raises(SaltError, match="cannot be opened"):
-        salt.load_or_create(tmp_path)
-
-
-def test_a_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / SALT_NAME).mkdir()
-
-    with pytest.raises(SaltError, match="is not a regular file"):
-        salt.load_or_create(tmp_path)
-
-
-def test_a_pipe_is_refused_without_hanging(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / SALT_NAME)
-
-    with pytest.raises(SaltError, match="is not a regular file"):
+    with pytest.raises(SaltError, match=message):
         salt.load_or_create(tmp_path)
 
 
@@ -110,7 +99,7 @@ def test_a_salt_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
         salt.load_or_create(tmp_path / "absent")
 
 
-def make(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:
+def create(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:
     start.wait()
     found.put(salt.load_or_create(Path(directory)))
 
@@ -118,7 +107,7 @@ def make(directory: str, start: multiprocessing.synchronize.Barrier, found: mult
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start, found = context.Barrier(4), context.Queue()
-    processes = [context.Process(target=make, args=(str(tmp_path), start, found)) for _ in range(4)]
+    processes = [context.Process(target=create, args=(str(tmp_path), start, found)) for _ in range(4)]
 
     for process in processes:
         process.start()
