@@ -1,1 +1,1 @@
-"""Who may call: the key set, the DRF authentication class and the permission."""
+"""Authentication: the key set, the decision on each request, and the DRF classes that apply it to HTTP."""

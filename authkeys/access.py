@@ -1,4 +1,8 @@
-"""Who may call this runtime, as one value made from the configuration at start."""
+"""
+Whether a caller may use this runtime: the one decision for every request, over HTTP and Flight alike.
+
+An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and passes it to `Access.authenticate`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from authkeys import salt
-from authkeys.credentials import Credential, from_headers
+from authkeys.credentials import Absent, Credential, Malformed, Reason, from_headers
 from authkeys.keys import KeySet
+from authkeys.principal import ANONYMOUS, Principal
 from runtimeconf.model import RuntimeConfig
 from system.state_directory import prepare_state_dir
 
@@ -17,22 +22,32 @@ REALM = "querykeep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """`key_set` is None when authentication is off; `compatibility` is the version whose rules HTTP follows."""
+    """The key set, or None while authentication is off, and the version of Spice.ai whose HTTP rules apply."""
 
     key_set: KeySet | None
     compatibility: Literal["2.0", "1.10"] = "2.0"
 
+    def authenticate(self, credential: Credential) -> Principal | Reason:
+        """Return the caller that presented *credential*, or the reason why nobody did. Off, everybody is anonymous."""
+        if self.key_set is None:
+            return ANONYMOUS
+        if isinstance(credential, Absent):
+            return Reason.MISSING
+        if isinstance(credential, Malformed):
+            return credential.reason
+        return self.key_set.find(credential.text) or Reason.UNKNOWN
+
     @property
     def takes_bearer(self) -> bool:
-        """Whether HTTP takes `Authorization: Bearer`."""
+        """Whether HTTP accepts `Authorization: Bearer`."""
         return self.compatibility != "1.10"
 
     def credential(self, x_api_key: str | None, authorization: str | None) -> Credential:
-        """Decide what an HTTP request presents."""
+        """Read the credential of an HTTP request from its two headers."""
         return from_headers(x_api_key, authorization, bearer=self.takes_bearer)
 
     def challenge(self, *, presented: bool) -> str:
-        """Return the `WWW-Authenticate` of a 401; *presented* says whether there was a credential to be wrong."""
+        """Return the `WWW-Authenticate` header of a 401; *presented* tells whether the request held a credential."""
         scheme = "Bearer" if self.takes_bearer else "ApiKey"
         error = ', error="invalid_token"' if presented else ""
         return f'{scheme} realm="{REALM}"{error}'
@@ -40,11 +55,11 @@ class Access:
 
 def build(config: RuntimeConfig) -> Access:
     """
-    Make the key set of *config*, and with it the state directory and the salt when there are none yet.
+    Build the key set of *config*. Create the state directory and the salt if they do not exist.
 
     Raises:
-        SaltError: The salt can be neither read nor made.
-        StateDirectoryError: The state directory can be neither used nor made.
+        SaltError: The salt can be neither read nor created.
+        StateDirectoryError: The state directory can be neither used nor created.
     """
     if not config.auth.enabled:
         return Access(key_set=None, compatibility=config.compatibility)
@@ -54,13 +69,18 @@ def build(config: RuntimeConfig) -> Access:
 
 
 def handover(access: Access) -> dict[str, Any] | None:
-    """Return what `from_handover` needs in another process, fit for JSON; None when authentication is off."""
+    """Return what `from_handover` needs in another process, as JSON types; None while authentication is off."""
     return None if access.key_set is None else access.key_set.handover()
 
 
 def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Access:
-    """Return the access object of a process that was handed *config*, without keys, and *fields* by `handover`."""
+    """
+    Return the access object of a process that received *config*, which holds no keys, and *fields* from `handover`.
+
+    Raises:
+        ValueError: Only one of the two says that authentication is on.
+    """
     key_set = None if fields is None else KeySet.from_handover(fields)
     if config.auth.enabled != (key_set is not None):
-        raise ValueError("a handover is of another configuration")
+        raise ValueError("The handover belongs to another configuration.")
     return Access(key_set=key_set, compatibility=config.compatibility)

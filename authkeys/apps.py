@@ -1,4 +1,4 @@
-"""The Django app: builds the key set at start."""
+"""The Django app: makes the key set available when Django starts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from runtimeconf import handover
 
 
 class AuthKeysConfig(AppConfig):
-    """Builds the key set when Django starts, from what the supervisor handed over or from the runtime YAML."""
+    """Builds the key set from the supervisor's handover at once, or from the YAML on first use."""
 
     name = "authkeys"
 
     def ready(self) -> None:
         """
-        Build the key set, or have it built when the first server or request of this process asks for it.
+        Build the key set if the supervisor handed it over; otherwise defer it to the first server or request.
 
-        What a supervisor handed over is at hand. The YAML is not read yet: Django starts for `check`, `help` and the
-        client commands too, where no YAML may be and no state directory may appear. A server asks before it binds a
-        port, and stops when the key set cannot be built; until it is built, nobody may call.
+        Django also starts for `check`, `help` and the client commands, which must work without a YAML and must not
+        create a state directory. A server builds the key set before it binds a port, and exits if that fails. Nobody
+        may call until the key set is built.
         """
         if handover.received() is None:
             state.build_on_demand()

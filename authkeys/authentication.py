@@ -1,4 +1,4 @@
-"""The DRF authentication class: reads the headers, asks the key set, says who calls."""
+"""The DRF authentication class: reads the headers, asks `Access` for the decision, and answers 401 if it is no."""
 
 from __future__ import annotations
 
@@ -6,49 +6,38 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from authkeys import audit, http_audit
+from authkeys import http_audit
 from authkeys.access import Access
-from authkeys.credentials import Absent, Credential, Malformed, Reason
-from authkeys.keys import ApiKey
-from authkeys.principal import ANONYMOUS, Principal
+from authkeys.credentials import Absent, Credential, Reason
+from authkeys.principal import Principal
 from authkeys.state import get_access
 
 _SENTENCES = {
+    Reason.UNKNOWN: "The API key is not valid.",
     Reason.REPEATED: "Send one API key, in one header: the header came twice, or its value holds a comma.",
     Reason.SCHEME: "The only Authorization scheme is Bearer: send Authorization: Bearer <key> or X-API-Key: <key>.",
 }
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """
-    `X-API-Key`, or `Authorization: Bearer`; nothing else in a request is looked at.
+    """Accepts `X-API-Key` and `Authorization: Bearer`; ignores everything else in a request."""
 
-    Without a credential the caller stays unknown, and the permission decides. While authentication is off everybody is
-    the anonymous principal.
-    """
-
-    def authenticate(self, request: Request) -> tuple[Principal, ApiKey | None] | None:
+    def authenticate(self, request: Request) -> tuple[Principal, None] | None:
         """
-        Say who calls.
+        Return the caller; None without a credential, which leaves the answer to the permission.
 
         Raises:
-            AuthenticationFailed: A credential was presented and it is not an accepted key.
-            AccessNotBuiltError: The key set was never built in this process.
+            AuthenticationFailed: The request holds a credential that is not an accepted key.
+            AccessNotBuiltError: This process has not built the key set.
         """
         access = get_access()
-        if access.key_set is None:
-            return ANONYMOUS, None
-        credential = _credential(access, request)
-        if isinstance(credential, Absent):
+        caller = access.authenticate(_credential(access, request))
+        if isinstance(caller, Principal):
+            return caller, None
+        if caller is Reason.MISSING:
             return None
-        if isinstance(credential, Malformed):
-            http_audit.log_failure(request, credential.reason.value)
-            raise AuthenticationFailed(_SENTENCES[credential.reason], code="invalid_key")
-        key = access.key_set.find(credential.text)
-        if key is None:
-            http_audit.log_failure(request, audit.UNKNOWN)
-            raise AuthenticationFailed("The API key is not valid.", code="invalid_key")
-        return Principal.of(key), key
+        http_audit.log_failure(request, caller)
+        raise AuthenticationFailed(_SENTENCES[caller], code="invalid_key")
 
     def authenticate_header(self, request: Request) -> str:
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""

@@ -1,8 +1,11 @@
 """
-Which credential a request presents: the one decision, made from raw header values.
+Reads the credential of a request from its raw header values.
 
-A value is what the header held, or the values of a repeated header joined with commas, as HTTP servers do. A key never
-holds a comma, so a comma always means two values, and two values are refused whichever came first.
+HTTP, Flight calls and Flight handshakes each have a function here. `authkeys.access` decides whether the credential is
+an accepted key.
+
+HTTP servers join the values of a repeated header with commas. A key never holds a comma, so a comma always means two
+values, and two values are refused whatever their order.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-#: White space that may stand around a header value (RFC 9110, 5.6.3).
+#: Optional white space around a header value (RFC 9110, 5.6.3).
 _OWS = " \t"
 
 
 class Reason(enum.Enum):
-    """Why a credential cannot be a key; the value is the name in the audit log."""
+    """Why a request is not authenticated; the value is the `reason` in the audit log."""
 
+    MISSING = "missing_key"
+    UNKNOWN = "unknown_key"
     REPEATED = "repeated_header"
     SCHEME = "unknown_scheme"
     CONFLICTING = "conflicting_credentials"
@@ -27,19 +32,19 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No credential was presented."""
+    """The request holds no credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A credential that may be a key."""
+    """The request holds a credential that may be a key."""
 
     text: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A credential was presented that cannot be a key."""
+    """The request holds a credential that cannot be a key."""
 
     reason: Reason
 
@@ -49,10 +54,10 @@ Credential = Absent | Presented | Malformed
 
 def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bool = True) -> Credential:
     """
-    Decide what an HTTP request presents.
+    Read the credential of an HTTP request.
 
-    A non-empty `X-API-Key` decides alone, right or wrong; an empty one counts as absent. *bearer* says whether
-    `Authorization` is looked at otherwise (it is not in version 1.10).
+    A non-empty `X-API-Key` decides alone, right or wrong; an empty one counts as absent. Without it `Authorization`
+    decides, unless *bearer* is false (compatibility 1.10).
     """
     key = (x_api_key or "").strip(_OWS)
     if key:
@@ -62,13 +67,13 @@ def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bo
 
 def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token: Sequence[str]) -> Credential:
     """
-    Decide what a gRPC call presents.
+    Read the credential of a gRPC call. Each argument holds all values of one metadata key.
 
     Args:
-        authorization: The values of this metadata: one at most, of the scheme Bearer.
-        x_api_key: The same. It authenticates nobody, and beside another key it is refused: no proxy in between may have
-            decided by it.
-        token: The values of `auth-token-bin`, which old Flight clients send instead after a handshake.
+        authorization: At most one value, of the scheme Bearer.
+        x_api_key: Authenticates nobody. A value that differs from the credential is refused, because a proxy in
+            between may have decided by it.
+        token: `auth-token-bin`, which old Flight clients send instead of `authorization` after a handshake.
     """
     if len(authorization) > 1 or len(token) > 1:
         return Malformed(Reason.REPEATED)
@@ -77,27 +82,27 @@ def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token:
         credential = Presented("".join(token))
     elif isinstance(credential, Presented) and token and token[0] != credential.text:
         return Malformed(Reason.CONFLICTING)
-    return _beside(x_api_key, credential)
+    return _refuse_conflict(x_api_key, credential)
 
 
 def from_handshake(authorization: Sequence[str], x_api_key: Sequence[str]) -> Credential:
     """
-    Decide what a Flight handshake presents: as other calls, or Basic (RFC 7617), whose password is the key.
+    Read the credential of a Flight handshake: Bearer, or Basic (RFC 7617) with the key as the password.
 
-    The user may be anything, and the padding of Base64 may be missing, as some clients leave it out.
+    Any user name is accepted. The padding of Base64 is optional, because some clients omit it.
     """
     if len(authorization) > 1:
         return Malformed(Reason.REPEATED)
-    return _beside(x_api_key, _from_handshake_authorization("".join(authorization)))
+    return _refuse_conflict(x_api_key, _from_basic_or_bearer("".join(authorization)))
 
 
-def _beside(x_api_key: Sequence[str], credential: Credential) -> Credential:
+def _refuse_conflict(x_api_key: Sequence[str], credential: Credential) -> Credential:
     if isinstance(credential, Presented) and any(text.strip(_OWS) not in ("", credential.text) for text in x_api_key):
         return Malformed(Reason.CONFLICTING)
     return credential
 
 
-def _from_handshake_authorization(authorization: str) -> Credential:
+def _from_basic_or_bearer(authorization: str) -> Credential:
     scheme, _, encoded = authorization.strip(_OWS).partition(" ")
     if scheme.lower() != "basic":
         return from_authorization(authorization)
@@ -113,7 +118,7 @@ def _from_handshake_authorization(authorization: str) -> Credential:
 
 
 def from_authorization(authorization: str | None) -> Credential:
-    """Decide what `Authorization` presents: only the scheme `Bearer`, in any case; no token counts as absent."""
+    """Read the credential of an `Authorization: Bearer` header, in any case; no token counts as absent."""
     value = (authorization or "").strip(_OWS)
     if not value:
         return Absent()

@@ -1,11 +1,11 @@
 """
-What can go wrong with the keys themselves. A caller without a valid key is no error of this room: it is an answer.
+What can go wrong with the keys themselves. A request without an accepted key is not an error but a decision.
 
 ::
 
     AuthKeysError
-    ├── SaltError               the salt of the key digests cannot be read or made
-    └── AccessNotBuiltError     nobody has built the key set in this process: nobody may call
+    ├── SaltError               the salt of the key digests cannot be read or created
+    └── AccessNotBuiltError     this process has not built the key set
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class AuthKeysError(Exception):
 
 
 class SaltError(AuthKeysError):
-    """The salt of the key digests cannot be read or made."""
+    """The salt of the key digests cannot be read or created."""
 
     code = "key_salt_error"
 
 
 class AccessNotBuiltError(AuthKeysError):
-    """The key set was never built in this process, so nobody may call."""
+    """This process has not built the key set, so nobody may call."""
 
     code = "authentication_unavailable"
 

@@ -8,7 +8,8 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from authkeys import audit, http_audit
+from authkeys import http_audit
+from authkeys.credentials import Reason
 from authkeys.principal import Principal
 from authkeys.state import get_access
 
@@ -17,18 +18,18 @@ if TYPE_CHECKING:  # `rest_framework.views` imports the default permissions, and
 
 
 class HasPrincipal(BasePermission):
-    """The caller is known, or authentication is off (then everybody is the anonymous principal)."""
+    """Admits authenticated callers; while authentication is off, everybody is the anonymous principal."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """
-        Let a known caller pass.
+        Admit a request whose caller is known.
 
         Raises:
-            NotAuthenticated: No credential was presented. The sentence names the headers that are looked at.
+            NotAuthenticated: The request holds no credential. The message names the accepted headers.
         """
         if isinstance(request.user, Principal):
             return True
-        http_audit.log_failure(request, audit.MISSING)
+        http_audit.log_failure(request, Reason.MISSING)
         headers = "X-API-Key: <key>"
         if get_access().takes_bearer:
             headers += " or Authorization: Bearer <key>"

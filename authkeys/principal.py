@@ -1,24 +1,21 @@
-"""Who calls, as views see it: `request.user`."""
+"""The authenticated caller. Views see it as `request.user`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from authkeys.keys import AccessLevel, ApiKey
-
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller. `fingerprint` names the key in logs and is empty when authentication is off."""
+    """
+    A caller with an accepted key.
+
+    `fingerprint` identifies the key. It is the same in every process that shares the state directory, is safe to log,
+    and is empty while authentication is off.
+    """
 
     fingerprint: str
-    access: AccessLevel
-
-    @classmethod
-    def of(cls, key: ApiKey) -> Principal:
-        """Return the caller that presented *key*."""
-        return cls(fingerprint=key.fingerprint, access=key.access)
 
 
 #: Every caller while authentication is off.
-ANONYMOUS = Principal(fingerprint="", access=AccessLevel.READ)
+ANONYMOUS = Principal(fingerprint="")

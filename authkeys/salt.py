@@ -1,8 +1,8 @@
 """
-The salt of the key digests: 32 random bytes in the state directory, made once.
+The salt of the key digests: 32 random bytes in the state directory, created once.
 
-Every process of a runtime reads the same file, so that all of them give a key the same fingerprint. Losing it costs
-nothing but new fingerprints; it is secret because it would let a reader of a fingerprint test guesses.
+Every process of a runtime reads the same file, so a key has the same fingerprint in all of them. Losing the salt only
+changes the fingerprints. It is secret because anyone with it and a fingerprint can test guesses of the key.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 def load(state_dir: Path) -> bytes | None:
     """
-    Read the salt of *state_dir*; None when there is none yet. Nothing is created.
+    Read the salt of *state_dir*; None if it does not exist. Nothing is created.
 
     Raises:
-        SaltError: The file is no regular file of this user with 32 bytes, or cannot be read.
+        SaltError: The file cannot be read, is not a regular file, or does not hold 32 bytes.
     """
     try:
-        # O_NONBLOCK: a pipe under this name is refused below instead of waited for.
+        # O_NONBLOCK: do not block on a named pipe, which is refused below.
         descriptor = os.open(state_dir / SALT_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -45,12 +45,12 @@ def load(state_dir: Path) -> bytes | None:
         salt = os.read(descriptor, SALT_BYTES + 1)
         if len(salt) != SALT_BYTES:
             raise SaltError(
-                f"The file {SALT_NAME} in the state directory is damaged: remove it, and a new one is made "
+                f"The file {SALT_NAME} in the state directory is damaged: remove it, and a new one is created "
                 "(the fingerprints of the keys in the logs change)."
             )
         if found.st_mode & _OTHERS:
             os.fchmod(descriptor, _MODE)
-            logger.warning("the file %s could be used by others: its mode is 0600 now", SALT_NAME)
+            logger.warning("other users could read or change the file %s: its mode is now 0600", SALT_NAME)
     except OSError as error:
         raise SaltError(f"The file {SALT_NAME} in the state directory cannot be used: {error.strerror}.") from error
     finally:
@@ -60,12 +60,12 @@ def load(state_dir: Path) -> bytes | None:
 
 def load_or_create(state_dir: Path) -> bytes:
     """
-    Read the salt of *state_dir*, an existing directory, and make it when there is none yet.
+    Read the salt of *state_dir*, an existing directory; create it if it does not exist.
 
-    Processes that start at the same moment get the same salt: the first to link its file into place wins.
+    Processes that start at the same moment agree on one salt: the first to link its file into place wins.
 
     Raises:
-        SaltError: The salt can be neither read nor made.
+        SaltError: The salt can be neither read nor created.
     """
     while (salt := load(state_dir)) is None:
         _create(state_dir)
@@ -81,10 +81,10 @@ def _create(state_dir: Path) -> None:
                 file.write(secrets.token_bytes(SALT_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-            # Unlike a rename, a link never replaces the salt that another process has just put there.
+            # Unlike a rename, a link never replaces the salt that another process has just created.
             with suppress(FileExistsError):
                 os.link(temporary, state_dir / SALT_NAME)
         finally:
             temporary.unlink()
     except OSError as error:
-        raise SaltError(f"The file {SALT_NAME} cannot be made in the state directory: {error.strerror}.") from error
+        raise SaltError(f"The file {SALT_NAME} cannot be created in the state directory: {error.strerror}.") from error

@@ -1,4 +1,4 @@
-"""The one access object of this process. Until it is built, nobody may call."""
+"""The one access object of this process. Nobody may call until it is built."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _builds_on_demand = False
 
 def get_access() -> Access:
     """
-    Return who may call.
+    Return the access object.
 
     Raises:
-        AccessNotBuiltError: It was never built. The caller refuses the request; it never takes this for "off".
-        RuntimeConfError, SaltError: It is built on demand, and cannot be.
+        AccessNotBuiltError: It is not built. Callers must refuse the request, never treat it as "off".
+        RuntimeConfError, SaltError: It is built on demand, and building it failed.
     """
     access = _access
     if access is not None:
@@ -34,45 +34,45 @@ def get_access() -> Access:
 
 
 def set_access(access: Access | None) -> None:
-    """Replace who may call; None forgets it, and then nobody may."""
+    """Replace the access object. After None nobody may call."""
     global _access, _builds_on_demand
     _access, _builds_on_demand = access, False
 
 
 def build_on_demand() -> None:
-    """Have `get_access` build what is not built yet, so that nothing is read before somebody asks."""
+    """Let `get_access` build the access object on first use."""
     global _builds_on_demand  # noqa: PLW0603 (as above)
     _builds_on_demand = True
 
 
 def ensure_built() -> Access:
     """
-    Build the access object unless it is built: from what a supervisor handed over, else from the YAML.
+    Build the access object if it does not exist: from the supervisor's handover, else from the YAML.
 
-    The keys of the YAML are forgotten then: this process and those that are forked from it keep their digests.
+    The keys of the YAML are then dropped from memory: this process and its forks keep only their digests.
 
     Raises:
-        AccessNotBuiltError: The supervisor handed over no keys, because this process answers no callers.
+        AccessNotBuiltError: The supervisor handed over no keys, because this process serves no callers.
         ConfigError: The YAML cannot be used.
-        SaltError: The salt can be neither read nor made.
-        StateDirectoryError: The state directory can be neither used nor made.
+        SaltError: The salt can be neither read nor created.
+        StateDirectoryError: The state directory can be neither used nor created.
     """
     with _lock:
         if _access is not None:
             return _access
         received = handover.received()
-        access = _of_the_yaml() if received is None else _of_the_supervisor(*received)
+        access = _from_yaml() if received is None else _from_supervisor(*received)
         set_access(access)
         return access
 
 
-def _of_the_supervisor(config: RuntimeConfig, extra: dict[str, Any]) -> Access:
+def _from_supervisor(config: RuntimeConfig, extra: dict[str, Any]) -> Access:
     if "access" not in extra:
         raise AccessNotBuiltError
     return from_handover(config, extra.pop("access"))
 
 
-def _of_the_yaml() -> Access:
+def _from_yaml() -> Access:
     config = runtimeconf.state.get_config()
     access = build(config)
     runtimeconf.state.set_config(replace(config, auth=replace(config.auth, keys=())))

@@ -1,1 +1,1 @@
-"""The Arrow Flight SQL endpoint: protocol, commands (pure), metadata answers, and a thin server."""
+"""The Arrow Flight SQL endpoint: protocol messages, commands, metadata and the gRPC server."""

@@ -1,8 +1,8 @@
 """
-What DoAction asks for, and what it answers: bytes in, a plan out; results in, bytes out. Pure.
+Parses DoAction requests into plans and serialises their results, without side effects.
 
-Flight SQL packs the bodies of its actions and results in an Any; those that Flight itself defines (CancelFlightInfo and
-the session actions) are bare messages.
+Flight SQL packs the bodies of its actions and results in an Any. The actions that Flight itself defines
+(CancelFlightInfo and the session actions) are bare messages.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class CreatePrepared:
 
 @dataclass(frozen=True, slots=True)
 class ClosePrepared:
-    """Forget the prepared statement of *handle*; one that is not there is no error."""
+    """Close the prepared statement *handle*. An unknown handle is not an error."""
 
     handle: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop what *target* (a ticket's plan) started; `action` is the form in which the caller asked."""
+    """Cancel the statement of *target*, the plan of a ticket; `action` is the form of the request."""
 
     target: Plan
     action: Literal["CancelFlightInfo", "CancelQuery"]
@@ -54,20 +54,20 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """End the session: there is none, so nothing has to be done."""
+    """End the session. There are no sessions, so this does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetSessionOptions:
-    """Tell the options of the session."""
+    """Return the options of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetSessionOptions:
     """
-    Set options of the session: nothing can be changed.
+    Set options of the session, which cannot be changed.
 
-    `errors` has a number of `SetSessionOptionsResult.ErrorValue` for each option that is not as it is anyway.
+    `errors` holds a `SetSessionOptionsResult.ErrorValue` for each option whose requested value is not its fixed value.
     """
 
     errors: tuple[tuple[str, int], ...]
@@ -77,19 +77,19 @@ ActionPlan = CreatePrepared | ClosePrepared | Cancel | CloseSession | GetSession
 
 CancelStatus = Literal["cancelled", "cancelling", "not_cancellable"]
 
-#: What ListActions names, with a sentence on each.
+#: The actions in ListActions, with their descriptions.
 _DESCRIPTIONS: Final = {
     "CreatePreparedStatement": "Prepare a statement. Takes ActionCreatePreparedStatementRequest.",
     "ClosePreparedStatement": "Close a prepared statement. Takes ActionClosePreparedStatementRequest.",
-    "CancelFlightInfo": "Stop a running statement. Takes CancelFlightInfoRequest.",
-    "CancelQuery": "Stop a running statement, the older form. Takes ActionCancelQueryRequest.",
+    "CancelFlightInfo": "Cancel a running statement. Takes CancelFlightInfoRequest.",
+    "CancelQuery": "Cancel a running statement, older form. Takes ActionCancelQueryRequest.",
     "CloseSession": "End the session. Takes CloseSessionRequest.",
-    "GetSessionOptions": "Tell the catalog and schema. Takes GetSessionOptionsRequest.",
+    "GetSessionOptions": "Return the catalog and schema. Takes GetSessionOptionsRequest.",
     "SetSessionOptions": "Options cannot be changed. Takes SetSessionOptionsRequest.",
 }
 
-#: Actions of the format that are not here, and why.
-_ABSENT: Final = {
+#: Actions of the protocol that are not supported, and why.
+_UNSUPPORTED: Final = {
     "BeginTransaction": NO_TRANSACTIONS,
     "EndTransaction": NO_TRANSACTIONS,
     "BeginSavepoint": NO_TRANSACTIONS,
@@ -98,7 +98,7 @@ _ABSENT: Final = {
     "RenewFlightEndpoint": "Endpoints of this runtime do not expire, so there is nothing to renew.",
 }
 
-#: The options of each session, which nobody can change. ADBC asks for them by these names.
+#: The fixed options of every session, by the names that ADBC uses.
 _OPTIONS: Final = {"catalog": CATALOG, "schema": SCHEMA}
 
 _CANCEL_NUMBERS: Final[Mapping[CancelStatus, int]] = {"cancelled": 1, "cancelling": 2, "not_cancellable": 3}
@@ -106,24 +106,24 @@ _CANCEL_NUMBERS: Final[Mapping[CancelStatus, int]] = {"cancelled": 1, "cancellin
 
 def plan_action(data: bytes) -> ActionPlan:
     """
-    Return what a serialised Action asks for.
+    Parse a serialised Action.
 
     Raises:
-        MalformedMessageError: It is no Action, or its body is not the message of its type.
-        UnknownTicketError: The FlightInfo to cancel has a ticket that is not ours.
-        UnsupportedError: The type is unknown, or one that the runtime does not have, or names a transaction.
-        FlightApiError: The ticket of the FlightInfo to cancel, as `commands.plan_ticket` says.
+        MalformedMessageError: *data* is not an Action, or its body is not the message of its type.
+        UnknownTicketError: This runtime did not issue the ticket of the FlightInfo to cancel.
+        UnsupportedError: The type is unknown or not supported, or the request names a transaction.
+        FlightApiError: As `commands.plan_ticket`, for the ticket of the FlightInfo to cancel.
     """
     action = parse(messages.Action, data)
-    if action.type in _ABSENT:
-        raise UnsupportedError(_ABSENT[action.type])
+    if action.type in _UNSUPPORTED:
+        raise UnsupportedError(_UNSUPPORTED[action.type])
     if action.type not in _READERS:
         raise UnsupportedError(f"The runtime does not have the action {action.type[:100]!r}.")
     return _READERS[action.type](action.body)
 
 
 def action_types() -> tuple[bytes, ...]:
-    """Return what ListActions answers: serialised ActionTypes."""
+    """Return the answer to ListActions: serialised ActionTypes."""
     return tuple(
         bytes(messages.ActionType(type=name, description=description).SerializeToString())
         for name, description in _DESCRIPTIONS.items()
@@ -135,9 +135,9 @@ def prepared_result(handle: bytes, dataset_schema: bytes, parameter_schema: byte
     Return the serialised Result of CreatePreparedStatement.
 
     Args:
-        handle: By which the caller names the statement from then on.
-        dataset_schema: As `protocol.schemas.encapsulated` gives it.
-        parameter_schema: The same of `protocol.schemas.parameter_schema`; b"" when the statement takes none.
+        handle: Identifies the statement in later calls.
+        dataset_schema: The schema of the result, from `protocol.schemas.encapsulated`.
+        parameter_schema: The encapsulated `protocol.schemas.parameter_schema`; b"" without parameters.
     """
     return _result(
         pack(
@@ -145,14 +145,14 @@ def prepared_result(handle: bytes, dataset_schema: bytes, parameter_schema: byte
                 prepared_statement_handle=handle,
                 dataset_schema=dataset_schema,
                 parameter_schema=parameter_schema,
-                is_update=False,  # JDBC chooses by it whether to ask for rows.
+                is_update=False,  # JDBC fetches rows only if this is set.
             )
         )
     )
 
 
 def cancel_result(plan: Cancel, status: CancelStatus) -> bytes:
-    """Return the serialised Result of a cancellation, in the form in which it was asked for."""
+    """Return the serialised Result of a cancellation, in the form of the request."""
     number = _CANCEL_NUMBERS[status]
     if plan.action == "CancelQuery":
         return _result(pack(messages.ActionCancelQueryResult(result=number)))
@@ -160,7 +160,7 @@ def cancel_result(plan: Cancel, status: CancelStatus) -> bytes:
 
 
 def session_result(plan: CloseSession | GetSessionOptions | SetSessionOptions) -> bytes:
-    """Return the serialised Result of an action on the session."""
+    """Return the serialised Result of a session action."""
     match plan:
         case CloseSession():
             closed = messages.CloseSessionResult.Status.Value("CLOSED")
@@ -201,9 +201,9 @@ def _cancel_query(body: bytes) -> Cancel:
 
 
 def _target(info: Any) -> Plan:
-    """Return the plan of the ticket in a FlightInfo that the runtime gave out: it has one endpoint."""
+    """Return the plan of the ticket in a FlightInfo of this runtime, which has one endpoint."""
     if len(info.endpoint) != 1:
-        raise MalformedMessageError("The FlightInfo to cancel has not the one endpoint that it was given.")
+        raise MalformedMessageError("The FlightInfo to cancel must have exactly one endpoint.")
     return plan_ticket_bytes(info.endpoint[0].ticket.ticket)
 
 
@@ -221,13 +221,13 @@ def _set_session_options(body: bytes) -> SetSessionOptions:
     options = parse(messages.SetSessionOptionsRequest, body).session_options
     if len(options) > MAX_OPTIONS:
         raise MalformedMessageError(f"A call sets more than {MAX_OPTIONS:,} options.")
-    kinds = messages.SetSessionOptionsResult.ErrorValue
+    error_values = messages.SetSessionOptionsResult.ErrorValue
     errors = []
     for name in sorted(options):
         if name not in _OPTIONS:
-            errors.append((name, kinds.Value("INVALID_NAME")))
+            errors.append((name, error_values.Value("INVALID_NAME")))
         elif options[name].string_value != _OPTIONS[name]:
-            errors.append((name, kinds.Value("INVALID_VALUE")))
+            errors.append((name, error_values.Value("INVALID_VALUE")))
     return SetSessionOptions(tuple(errors))
 
 

@@ -1,8 +1,8 @@
 """
-Who calls, decided for every RPC in one place: before a message is read, and whether or not there is such a method.
+Authentication of every RPC in one place: before its message is read, and whether or not its method exists.
 
-A refused call gets a handler that reads nothing and ends it. Only a handshake without metadata is let through without
-a key, because its key is in its message: `flightapi.handshake` then decides.
+A refused call gets a handler that reads nothing and ends it. A handshake without metadata is the only call that passes
+without a key: its key is in its message, and `flightapi.handshake` asks for the decision.
 """
 
 from __future__ import annotations
@@ -16,47 +16,42 @@ import grpc
 
 from authkeys import audit
 from authkeys.access import Access
-from authkeys.credentials import Absent, Malformed, Reason, from_handshake, from_metadata
-from authkeys.principal import ANONYMOUS, Principal
+from authkeys.credentials import Absent, Credential, Presented, Reason, from_handshake, from_metadata
+from authkeys.principal import Principal
 from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of
 from flightapi.error_table import Refusal
 from flightapi.protocol.messages import METHODS
 
 HANDSHAKE = METHODS["Handshake"].path
 
-#: How the audit log names this endpoint.
+#: The route of this endpoint in the audit log.
 ROUTE = "flight"
 
 _RPCS = {method.path: method.name for method in METHODS.values()}
 
-#: What may hold a credential, in the order of the arguments of `from_metadata`.
+#: The metadata that may hold a credential, in the order of the arguments of `from_metadata`.
 _CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
 
 _SENTENCES = {
-    audit.MISSING: "An API key is needed: send the metadata authorization: Bearer <key>.",
-    audit.UNKNOWN: "The API key is not valid.",
-    Reason.REPEATED.value: "Send one API key, in one authorization value.",
-    Reason.SCHEME.value: "The only authorization scheme is Bearer: send authorization: Bearer <key>.",
-    Reason.CONFLICTING.value: "Send one API key, as authorization: Bearer <key>: another credential beside it differs.",
-    Reason.ENCODING.value: "The Basic credential is not user:password in Base64.",
+    Reason.MISSING: "An API key is needed: send the metadata authorization: Bearer <key>.",
+    Reason.UNKNOWN: "The API key is not valid.",
+    Reason.REPEATED: "Send one API key, in one authorization value.",
+    Reason.SCHEME: "The only authorization scheme is Bearer: send authorization: Bearer <key>.",
+    Reason.CONFLICTING: "Send one API key, as authorization: Bearer <key>: another credential beside it differs.",
+    Reason.ENCODING: "The Basic credential is not user:password in Base64.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A call without an accepted key; `reason` is a key of the sentences and the name in the audit log."""
+    """A call without an accepted key."""
 
-    reason: str
-
-    @property
-    def sentence(self) -> str:
-        """What the caller is told."""
-        return _SENTENCES[self.reason]
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A call of *principal*. `presented` is the credential, "" for none: a handshake gives it back."""
+    """A call of *principal*. `presented` is its credential, "" without one: the answer to a handshake repeats it."""
 
     principal: Principal
     presented: str = field(default="", repr=False)
@@ -68,92 +63,87 @@ class Undecided:
 
 
 class CallDetails(NamedTuple):
-    """What a generic handler is asked with: gRPC's fields, and what the interceptor has found."""
+    """The argument of a generic handler: gRPC's fields and the decision of the interceptor."""
 
     method: str
     invocation_metadata: Any
-    verdict: Accepted | Undecided
+    decision: Accepted | Undecided
 
 
-class Judge:
-    """Decides by the metadata of a call whether *access* lets it pass."""
+class Authenticator:
+    """Applies the decision of *access* to calls."""
 
     def __init__(self, access: Access) -> None:
-        self._key_set = access.key_set
+        self._access = access
 
     @property
     def is_open(self) -> bool:
         """Whether everybody may call."""
-        return self._key_set is None
+        return self._access.key_set is None
 
-    def verdict(self, method: str, metadata: Sequence[tuple[str, str | bytes]]) -> Accepted | Undecided | Refused:
-        """Decide about a call of the path *method*."""
+    def authenticate_call(
+        self, method: str, metadata: Sequence[tuple[str, str | bytes]]
+    ) -> Accepted | Undecided | Refused:
+        """Decide on a call of the path *method*."""
         authorization, x_api_key, token = _values(metadata)
-        if method == HANDSHAKE:
-            credential = from_handshake(authorization, x_api_key)
-            if isinstance(credential, Absent) and not authorization:
-                return Undecided()
-        else:
-            credential = from_metadata(authorization, x_api_key, token)
-        if self._key_set is None:
-            return Accepted(ANONYMOUS, "" if isinstance(credential, Absent | Malformed) else credential.text)
-        if isinstance(credential, Absent):
-            return Refused(audit.MISSING)
-        if isinstance(credential, Malformed):
-            return Refused(credential.reason.value)
-        return self.of_key(credential.text)
+        if method != HANDSHAKE:
+            return self.authenticate(from_metadata(authorization, x_api_key, token))
+        credential = from_handshake(authorization, x_api_key)
+        if isinstance(credential, Absent) and not authorization:
+            return Undecided()
+        return self.authenticate(credential)
 
-    def of_key(self, text: str) -> Accepted | Refused:
-        """Decide about a key that came in any other way."""
-        if self._key_set is None:
-            return Accepted(ANONYMOUS, text)
-        key = self._key_set.find(text)
-        return Refused(audit.UNKNOWN) if key is None else Accepted(Principal.of(key), text)
+    def authenticate(self, credential: Credential) -> Accepted | Refused:
+        """Decide on a credential."""
+        caller = self._access.authenticate(credential)
+        if isinstance(caller, Reason):
+            return Refused(caller)
+        return Accepted(caller, credential.text if isinstance(credential, Presented) else "")
 
 
-class Authentication(grpc.ServerInterceptor):  # type: ignore[misc]
-    """The interceptor: nothing passes it without a verdict."""
+class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses every call that *authenticator* does not accept."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        """Return the handler of the call, or one that refuses it."""
-        verdict = self._judge.verdict(details.method, details.invocation_metadata)
-        if isinstance(verdict, Refused):
+        """Return the handler of the call, or a handler that refuses it."""
+        decision = self._authenticator.authenticate_call(details.method, details.invocation_metadata)
+        if isinstance(decision, Refused):
             method = _RPCS.get(details.method)
 
-            # Its request is a stream, whatever the method: of a stream nothing is read that nobody asks for.
+            # A streaming handler for any method: gRPC reads no message of a stream before the handler asks for it.
             def refuse(_: Any, context: Any) -> None:
-                refuse_call(context, verdict, method)
+                refuse_call(context, decision.reason, method)
 
             return grpc.stream_unary_rpc_method_handler(refuse)
-        return continuation(CallDetails(details.method, details.invocation_metadata, verdict))
+        return continuation(CallDetails(details.method, details.invocation_metadata, decision))
 
 
-def refuse_call(context: Any, refused: Refused, method: str | None) -> NoReturn:
+def refuse_call(context: Any, reason: Reason, method: str | None) -> NoReturn:
     """
-    End a call, with its line in the audit log.
+    End a call with UNAUTHENTICATED and log it.
 
     Raises:
         CallEndedError: Always.
     """
     request_id = request_id_of(context)
     audit.log_failure(
-        refused.reason,
+        reason,
         peer=_address(context.peer()),
         method=method,
         route=ROUTE,
         status=grpc.StatusCode.UNAUTHENTICATED.name,
         request_id=request_id,
     )
-    code = "missing_key" if refused.reason == audit.MISSING else "invalid_key"
+    code = "missing_key" if reason is Reason.MISSING else "invalid_key"
     context.set_trailing_metadata(((REQUEST_ID, request_id), (ERROR_CODE, code)))
-    end_call(context, Refusal(status=grpc.StatusCode.UNAUTHENTICATED, code=code, message=refused.sentence))
+    end_call(context, Refusal(status=grpc.StatusCode.UNAUTHENTICATED, code=code, message=_SENTENCES[reason]))
 
 
 def _values(metadata: Sequence[tuple[str, str | bytes]]) -> tuple[list[str], ...]:
-    """Return the values of each metadata that may hold a credential."""
+    """Return the values of each metadata key that may hold a credential."""
     found: dict[str, list[str]] = {name: [] for name in _CREDENTIALS}
     for key, value in metadata or ():
         if key in found:
@@ -162,6 +152,6 @@ def _values(metadata: Sequence[tuple[str, str | bytes]]) -> tuple[list[str], ...
 
 
 def _address(peer: str) -> str:
-    """Return the address in what gRPC calls a peer: `ipv4:127.0.0.1:5`, `ipv6:%5B::1%5D:5`."""
+    """Return the address of a gRPC peer such as `ipv4:127.0.0.1:5` or `ipv6:%5B::1%5D:5`."""
     _, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") or rest

@@ -1,4 +1,4 @@
-"""The threads that calls run in: as many as calls need at once, and few again afterwards."""
+"""A thread pool for calls that shrinks when it is idle."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ IDLE_S = 10.0
 
 class CallThreads(Executor):
     """
-    An executor whose threads end when they have nothing to do.
+    An executor whose idle threads end, unlike those of `ThreadPoolExecutor`.
 
-    Work goes to the thread that was idle for the shortest time, so that a few calls a second keep only a few alive.
+    Work goes to the most recently used idle thread, so a few calls per second keep only a few threads alive.
 
     Args:
-        most: Threads at once; more work waits.
+        max_threads: The limit on threads; further work waits.
         idle_s: Seconds without work after which a thread ends.
     """
 
-    def __init__(self, most: int, idle_s: float = IDLE_S) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, idle_s: float = IDLE_S) -> None:
+        self._max_threads = max_threads
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._count = 0
@@ -38,7 +38,7 @@ class CallThreads(Executor):
 
     @property
     def count(self) -> int:
-        """Threads that are there now."""
+        """The current number of threads."""
         return self._count
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -50,7 +50,7 @@ class CallThreads(Executor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 (the future has it)
+            except BaseException as error:  # noqa: BLE001 (stored in the future)
                 future.set_exception(error)
 
         with self._lock:
@@ -58,7 +58,7 @@ class CallThreads(Executor):
                 raise RuntimeError("The threads have been shut down.")
             if self._idle:
                 self._idle.pop().put(work)
-            elif self._count < self._most:
+            elif self._count < self._max_threads:
                 inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
                 inbox.put(work)
                 threading.Thread(target=self._run, args=(inbox,), name="flight-call").start()
@@ -68,7 +68,7 @@ class CallThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work and let idle threads end. It never waits: a call ends when the server ends it."""
+        """Accept no more work and let idle threads end. It never waits: the server ends its calls itself."""
         with self._lock:
             self._is_closed = True
             for inbox in self._idle:
@@ -83,11 +83,11 @@ class CallThreads(Executor):
         work = inbox.get()
         while work is not None:
             work()
-            del work  # An idle thread holds nothing of the last call.
+            del work  # An idle thread must not keep objects of the last call alive.
             work = self._next(inbox)
 
     def _next(self, inbox: SimpleQueue[Callable[[], None] | None]) -> Callable[[], None] | None:
-        """Give what is to be done next; None ends the thread, which does not count any more then."""
+        """Return the next work; None ends the thread, which is no longer counted."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()[1]
@@ -103,7 +103,7 @@ class CallThreads(Executor):
                     self._idle.remove(inbox)
                     self._count -= 1
                     return None
-            work = inbox.get()  # It came just now.
+            work = inbox.get()  # Work arrived after the timeout.
         if work is None:
             with self._lock:
                 self._count -= 1

@@ -1,8 +1,8 @@
 """
-One RPC as the service sees it: who calls, what comes, when it ends, and how errors leave.
+One RPC: its caller, its messages, its end, and its errors.
 
-gRPC waits without end for the next message of a client, and for the client to take the next answer. Here each wait has
-a limit, kept by one clock for all calls.
+gRPC waits forever for the next message of a client, and for the client to read the next answer. Here every wait has a
+limit, which one clock enforces for all calls.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from queryengine.ids import accepted_id, new_id
 
 logger = logging.getLogger(__name__)
 
-#: The metadata that ends every call, and that of an error's stable code.
+#: Trailing metadata of every call, and of an error.
 REQUEST_ID = "x-request-id"
 ERROR_CODE = "x-error-code"
-#: Of a call that runs a statement: the id under which it is listed and cancelled.
+#: Trailing metadata of a call that runs a statement: the id that lists and cancels it.
 QUERY_ID = "x-query-id"
 
 #: Seconds that a call waits for the next message of its client.
 IDLE_S = 30.0
-#: The same for a handshake, which may come from anybody, its turn included: with a tick, two seconds.
+#: The same for a handshake, which anybody can start. It includes queueing; with a tick it is two seconds.
 HANDSHAKE_IDLE_S = 1.5
 #: The same for both once the server stops.
 STOPPING_IDLE_S = 1.0
-#: Seconds that a client may take nothing, beyond the time limit of statements: all that could follow then is an error.
+#: Seconds that a client may read nothing, beyond the statement timeout. After the timeout only an error can follow.
 SEND_GRACE_S = 30.0
 
-#: Seconds between two looks at who has kept a call waiting.
+#: Seconds between two checks for expired waits.
 TICK_S = 0.5
 
 
@@ -47,11 +47,11 @@ _ENDED = Refusal(status=grpc.StatusCode.CANCELLED, code="cancelled", message="Th
 
 
 class CallEndedError(Exception):
-    """The RPC has its status; nothing more can be said."""
+    """The RPC has its status; nothing more can be sent."""
 
 
 class _Wait:
-    """A block that is to be left by *deadline*, on the monotonic clock, or else *end* is called."""
+    """A block that must be left by *deadline*, on the monotonic clock; otherwise *end* is called."""
 
     __slots__ = ("_waits", "deadline", "end", "is_for_message")
 
@@ -69,12 +69,12 @@ class _Wait:
 
 
 class IdleClock:
-    """Ends calls whose client does nothing, looking every *tick_s* seconds. One thread, until `close`."""
+    """Ends calls of silent clients. One thread checks every *tick_s* seconds, until `close`."""
 
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
-        # Every message is waited for: each use of this is one step of the interpreter, so it needs no lock. A tuple of
-        # it would not be one: the garbage collector may run in between, and let another thread go on.
+        # Every message uses this set, so there is no lock: each access must be one atomic operation of the interpreter.
+        # tuple(set) is not: garbage collection may switch threads while it iterates.
         self._waits: set[_Wait] = set()
         self._stops_by = math.inf
         self._housekeeping: list[Callable[[], None]] = []
@@ -84,18 +84,18 @@ class IdleClock:
 
     def limit(self, seconds: float, end: Callable[[], None], *, message: bool = False) -> AbstractContextManager[None]:
         """
-        Call *end* when the block has not been left in *seconds*, give or take a tick.
+        Call *end* if the block takes longer than *seconds*, plus up to one tick.
 
-        *message* says that it waits for a message, which is not for long once `begin_stop` was called.
+        *message* marks a wait for a message of the client, which `begin_stop` shortens.
         """
         return _Wait(self._waits, time.monotonic() + seconds, end, message=message)
 
     def each_tick(self, act: Callable[[], None]) -> None:
-        """Call *act*, which does not fail, with every tick, twice a second."""
+        """Call *act*, which must not raise, on every tick."""
         self._housekeeping.append(act)
 
     def begin_stop(self) -> None:
-        """Have no call wait for a message for longer than `STOPPING_IDLE_S` from now on."""
+        """Limit every wait for a message to `STOPPING_IDLE_S` from now on."""
         self._stops_by = time.monotonic() + STOPPING_IDLE_S
 
     def close(self) -> None:
@@ -112,14 +112,14 @@ class IdleClock:
                     try:
                         self._waits.remove(wait)
                     except KeyError:
-                        continue  # It was left meanwhile.
+                        continue  # The block was left in the meantime.
                     wait.end()
             for act in self._housekeeping:
                 act()
 
 
 class Call:
-    """An accepted RPC. `request_id` is the caller's own when that is well-formed."""
+    """An authenticated RPC. `request_id` is the caller's own if it is well-formed."""
 
     def __init__(
         self, principal: Principal, requests: Iterator[bytes], context: Any, clock: IdleClock, idle_s: float
@@ -131,30 +131,30 @@ class Call:
         self._clock = clock
         self._idle_s = idle_s
         self._is_ended = False
-        self._last_words: tuple[tuple[str, str], ...] = ()
-        self.say_last(REQUEST_ID, self.request_id)
+        self._trailing: tuple[tuple[str, str], ...] = ()
+        self.add_trailing(REQUEST_ID, self.request_id)
 
-    def say_last(self, name: str, value: str) -> None:
-        """Have the metadata that ends the call hold *name*."""
-        self._last_words = (*self._last_words, (name, value))
-        self.context.set_trailing_metadata(self._last_words)
+    def add_trailing(self, name: str, value: str) -> None:
+        """Add *name* to the trailing metadata."""
+        self._trailing = (*self._trailing, (name, value))
+        self.context.set_trailing_metadata(self._trailing)
 
     def messages(self) -> Iterator[bytes]:
         """
-        Give each message of the client, serialised, until it has sent its last.
+        Yield each serialised message of the client until it closes its side.
 
         Raises:
-            grpc.RpcError, CallEndedError: The call ended: the client left, or sent nothing for too long.
+            grpc.RpcError, CallEndedError: The client disconnected, or sent nothing for too long.
         """
         while (message := self._next()) is not None:
             yield message
 
     def message(self) -> bytes:
         """
-        Return the one message of the client.
+        Return the single message of the client.
 
         Raises:
-            MalformedMessageError: There is none.
+            MalformedMessageError: The client sent none.
             grpc.RpcError, CallEndedError: As `messages`.
         """
         message = self._next()
@@ -166,27 +166,27 @@ class Call:
         with self._clock.limit(self._idle_s, self.end, message=True):
             message = next(self._requests, None)
         if message is None and self._is_ended:
-            # gRPC tells a stream that was ended here from one that its client has closed only some of the time.
+            # gRPC does not reliably distinguish a stream that was cancelled here from one that its client closed.
             end_call(self.context, _ENDED)
         return message
 
     def end(self) -> None:
-        """End the RPC, which its client has kept waiting for too long. It may be called in any thread."""
+        """End the RPC because its client is silent. Safe from any thread."""
         self._is_ended = True
         self.context.cancel()
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """End the RPC when the block, in which the client is waited for, has not been left in *seconds*."""
+        """End the RPC if the block, which waits for the client, takes longer than *seconds*."""
         return self._clock.limit(seconds, self.end)
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call *callback* when the RPC has ended in any way, once, or now when it has already. It must not block."""
+        """Call *callback* once when the RPC ends, or now if it has ended. It must not block."""
         if not self.context.add_callback(callback):
             callback()
 
 
 def request_id_of(context: Any) -> str:
-    """Return the caller's request id if it is well-formed, else a new one."""
+    """Return the caller's request id if it is well-formed, otherwise a new one."""
     given = [value for key, value in context.invocation_metadata() or () if key == REQUEST_ID]
     accepted = accepted_id(given[0]) if len(given) == 1 else None
     return accepted or new_id()
@@ -197,18 +197,18 @@ def end_call(context: Any, refusal: Refusal) -> NoReturn:
     End the RPC of *context* with *refusal*.
 
     Raises:
-        CallEndedError: Always; gRPC waits for an exception, and takes any.
+        CallEndedError: Always. gRPC requires an exception, and accepts any.
     """
     try:
         context.abort(refusal.status, refusal.message)
-    except Exception as ended:  # its way to say so
+    except Exception as ended:  # gRPC raises a bare Exception
         raise CallEndedError from ended
     raise AssertionError  # abort raises
 
 
 def abort(call: Call, error: Exception) -> NoReturn:
     """
-    End the RPC with what the table says of *error*.
+    End the RPC with the status of *error* from the error table.
 
     Raises:
         CallEndedError: Always.
@@ -216,12 +216,12 @@ def abort(call: Call, error: Exception) -> NoReturn:
     refusal = refusal_of(error)
     if refusal.is_internal:
         logger.error("a call failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
-    call.say_last(ERROR_CODE, refusal.code)
+    call.add_trailing(ERROR_CODE, refusal.code)
     end_call(call.context, refusal)
 
 
 def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
-    """Return the handler of an RPC with one answer: *act* makes it, *begin* the call of what gRPC gives."""
+    """Return the handler of an RPC with one answer. *begin* makes the call of gRPC's arguments, *act* answers it."""
 
     def behave(requests: Iterator[bytes], context: Any) -> bytes:
         call = begin(requests, context)
@@ -229,17 +229,17 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
             return act(call)
         except (grpc.RpcError, CallEndedError):
             raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, gRPC would show it to the caller)
+        except Exception as error:  # noqa: BLE001 (gRPC would show any other error to the caller)
             abort(call, error)
 
-    # The messages of a unary request are few, but a client may send none: only of a stream can the wait be limited.
+    # A streaming handler even for a single message: gRPC allows a limited wait only on a stream.
     return grpc.stream_unary_rpc_method_handler(behave)
 
 
 def many_answers(
     act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call], send_s: float
 ) -> Any:
-    """As `one_answer`, for an RPC with any number of answers, each of which is taken within *send_s* seconds."""
+    """Like `one_answer`, for any number of answers. The client must read each within *send_s* seconds."""
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)

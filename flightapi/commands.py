@@ -1,9 +1,9 @@
 """
-What a Flight SQL caller asks for: bytes in, a plan out. Pure: nothing here runs, waits or remembers.
+Parses Flight SQL requests into plans and serialises answers, without side effects.
 
-A descriptor, a ticket and an upload say the same few things in several forms (Arrow Flight SQL, `FlightSql.proto`).
-Each form becomes one small plan, so that whoever acts on plans knows no protobuf. A descriptor command or ticket that
-is no Any is the text of a statement; a path names a dataset or view.
+A descriptor, a ticket and an upload encode the same few commands in different ways (Arrow Flight SQL,
+`FlightSql.proto`). Each becomes a small plan, so the service does not handle protobuf. A descriptor command or ticket
+that is not an Any is the text of a statement; a path names a dataset or view.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from flightapi.errors import (
 from flightapi.protocol import messages
 from flightapi.protocol.messages import TYPE_URL_PREFIX, full_name, pack, parse
 
-#: Where all datasets and views are.
+#: The catalog and schema of all datasets and views.
 CATALOG = "runtime"
 SCHEMA = "main"
 
-#: Bytes of the id of a ticket.
+#: The size of a ticket id.
 TICKET_ID_BYTES = 16
 
-#: The longest handle of a prepared statement, and name or pattern of a metadata command, that is looked at.
+#: Longer handles of prepared statements, and longer names or patterns in metadata commands, are refused.
 MAX_HANDLE_BYTES = 1024
 MAX_NAME_CHARACTERS = 10_000
 
-#: The most numbers of GetSqlInfo and types of GetTables that one command may ask for.
+#: The limit on the numbers in GetSqlInfo and on the table types in GetTables.
 MAX_ITEMS = 10_000
 
-#: A path names a dataset or view, its schema and its catalog at most.
+#: A path has at most a catalog, a schema and a name.
 MAX_PATH_PARTS = 3
 
-#: A ticket: version, kind, id, checksum, and then the text of the statement or the handle. The checksum tells a ticket
-#: that was cut or changed by accident. It keeps no secret: a ticket allows nothing that its statement does not.
+#: A ticket: version, kind, id, checksum, then the text of the statement or the handle. The checksum detects accidental
+#: damage. It is not a signature: a ticket permits nothing that its statement does not.
 _TICKET: Final = struct.Struct("!BB16s8s")
 _TICKET_VERSION: Final = 1
 _TEXT, _HANDLE = 1, 2
 
-#: What an Any of Flight SQL begins with: field 1, a length of one byte, the prefix of the type URL.
+#: An Any of Flight SQL begins with field 1, a length of one byte, and the prefix of the type URL.
 _ANY_BEGINS: Final = b"\n"
-_CUT_BEGINS: Final = b"type.goog"
-_FLIGHT_NAMES: Final = "arrow.flight.protocol."
+_TYPE_URL_BEGINS: Final = b"type.goog"
+_FLIGHT_PREFIX: Final = "arrow.flight.protocol."
 
-NO_TRANSACTIONS = "The runtime has no transactions: each statement reads the newest data by itself."
+NO_TRANSACTIONS = "The runtime has no transactions: each statement reads the newest data."
 NO_SUBSTRAIT = "The runtime runs SQL, not Substrait plans."
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """
-    Run the text *sql*. It is whatever the caller wrote: the engine judges it.
+    Run the text *sql*, which only the engine validates.
 
-    `ticket_id` is that of the ticket it came in, None when it came as text or as a command: CancelFlightInfo names it.
+    `ticket_id` is the id of its ticket, by which CancelFlightInfo names it; None if it came as text or as a command.
     """
 
     sql: str
@@ -71,7 +71,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class PreparedExecution:
-    """Run the prepared statement of *handle* with the parameters bound to it; `ticket_id` as in `Statement`."""
+    """Run the prepared statement *handle* with its bound parameters; `ticket_id` as in `Statement`."""
 
     handle: bytes
     ticket_id: bytes | None = None
@@ -84,7 +84,7 @@ class GetCatalogs:
 
 @dataclass(frozen=True, slots=True)
 class GetDbSchemas:
-    """List the schemas: of *catalog* (None: any; "": those without one) and whose name is LIKE *schema_pattern*."""
+    """List the schemas of *catalog* (None: any; "": those without one) whose names are LIKE *schema_pattern*."""
 
     catalog: str | None = None
     schema_pattern: str | None = None
@@ -92,7 +92,7 @@ class GetDbSchemas:
 
 @dataclass(frozen=True, slots=True)
 class GetTables:
-    """List datasets and views. No `table_types` means all; `include_schema` adds each one's Arrow schema."""
+    """List datasets and views. Empty `table_types` means all; `include_schema` adds their Arrow schemas."""
 
     catalog: str | None = None
     schema_pattern: str | None = None
@@ -103,12 +103,12 @@ class GetTables:
 
 @dataclass(frozen=True, slots=True)
 class GetTableTypes:
-    """List the types of tables."""
+    """List the table types."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetSqlInfo:
-    """Give the facts of the server with these numbers of the enum SqlInfo; none means all."""
+    """Return server information by the numbers of the enum SqlInfo; no numbers means all."""
 
     ids: tuple[int, ...] = ()
 
@@ -122,33 +122,33 @@ class GetXdbcTypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GetKeys:
-    """List keys between tables, of which there are none."""
+    """List the keys of tables, of which there are none."""
 
     kind: Literal["primary", "exported", "imported", "cross"]
 
 
 Metadata = GetCatalogs | GetDbSchemas | GetTables | GetTableTypes | GetSqlInfo | GetXdbcTypeInfo | GetKeys
 
-#: What a descriptor or a ticket asks for.
+#: The request in a descriptor or a ticket.
 Plan = Statement | PreparedExecution | Metadata
 
 
 @dataclass(frozen=True, slots=True)
 class BindParameters:
-    """DoPut: take the row that follows as the parameters of the prepared statement of *handle*."""
+    """DoPut: bind the row that follows to the prepared statement *handle*."""
 
     handle: bytes
 
 
 def plan_descriptor(data: bytes) -> Plan:
     """
-    Return what a serialised FlightDescriptor asks GetFlightInfo or GetSchema for.
+    Parse the serialised FlightDescriptor of GetFlightInfo or GetSchema.
 
     Raises:
-        MalformedMessageError: It is no FlightDescriptor, or what is in it cannot be read.
-        InvalidSqlTextError: It is neither a command nor text in UTF-8.
+        MalformedMessageError: *data* is not a FlightDescriptor, or its content cannot be read.
+        InvalidSqlTextError: The content is neither a command nor text in UTF-8.
         ReadOnlyError: The command writes.
-        UnsupportedError: The command is one that the runtime does not have.
+        UnsupportedError: The runtime does not support the command.
     """
     descriptor = parse(messages.FlightDescriptor, data)
     kinds = messages.FlightDescriptor.DescriptorType
@@ -161,17 +161,17 @@ def plan_descriptor(data: bytes) -> Plan:
 
 def plan_ticket(data: bytes) -> Plan:
     """
-    Return what a serialised Ticket asks DoGet for.
+    Parse the serialised Ticket of DoGet.
 
     Raises:
-        UnknownTicketError: It looks like a ticket of this runtime, and is not, or is not whole.
+        UnknownTicketError: It has the form of a ticket of this runtime, but is damaged or from elsewhere.
         FlightApiError: As `plan_descriptor`.
     """
     return plan_ticket_bytes(parse(messages.Ticket, data).ticket)
 
 
 def plan_ticket_bytes(content: bytes) -> Plan:
-    """Return what the bytes inside a Ticket ask for; otherwise as `plan_ticket`."""
+    """Parse the bytes inside a Ticket, as `plan_ticket` does."""
     wrapped = _command_in(content)
     if wrapped is not None and _message_name(wrapped) == full_name(messages.TicketStatementQuery):
         return _open_ticket(parse(messages.TicketStatementQuery, wrapped.value).statement_handle)
@@ -180,12 +180,12 @@ def plan_ticket_bytes(content: bytes) -> Plan:
 
 def plan_put(data: bytes) -> BindParameters:
     """
-    Return what the first FlightData of a DoPut, serialised, asks for: binding parameters is all that there is.
+    Parse the first serialised FlightData of a DoPut. Only binding parameters is supported.
 
     Raises:
-        MalformedMessageError: It is no FlightData, has no descriptor, or no command in it.
-        ReadOnlyError: It would write: an update, an ingestion, an upload to a path.
-        UnsupportedError: The command is one that the runtime does not have.
+        MalformedMessageError: *data* is not a FlightData, or has no descriptor with a command.
+        ReadOnlyError: It would write: an update, an ingestion, or an upload to a path.
+        UnsupportedError: The runtime does not support the command in DoPut.
     """
     first = parse(messages.FlightData, data)
     if not first.HasField("flight_descriptor"):
@@ -198,17 +198,17 @@ def plan_put(data: bytes) -> BindParameters:
         raise MalformedMessageError("The descriptor of DoPut holds no Flight SQL command.")
     plan = _plan_wrapped(wrapped)
     if not isinstance(plan, PreparedExecution):
-        raise UnsupportedError(f"{_shown(_message_name(wrapped))} is no command for DoPut.")
+        raise UnsupportedError(f"{_shown(_message_name(wrapped))} is not a command for DoPut.")
     return BindParameters(plan.handle)
 
 
 def ticket(plan: Plan, ticket_id: bytes) -> bytes:
     """
-    Return the bytes of a ticket for *plan*, self-contained: any process of the runtime can answer it, for any key.
+    Return the bytes of a self-contained ticket: any process of the runtime can answer it, for any key.
 
     Args:
-        plan: What DoGet is to do. A metadata command is its own ticket.
-        ticket_id: `TICKET_ID_BYTES` new random bytes, by which the statement can be cancelled.
+        plan: The request for DoGet. A metadata command is its own ticket.
+        ticket_id: `TICKET_ID_BYTES` new random bytes, which identify the statement for cancellation.
     """
     match plan:
         case Statement(sql=sql):
@@ -222,20 +222,20 @@ def ticket(plan: Plan, ticket_id: bytes) -> bytes:
 
 def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
     """
-    Return the serialised FlightInfo of one endpoint, without a location, which means this server.
+    Return a serialised FlightInfo with one endpoint. It has no location, which means this server.
 
     Args:
-        descriptor: The serialised FlightDescriptor as the caller sent it, which the answer repeats.
-        schema: As `protocol.schemas.encapsulated` gives it; b"" when it is not known.
-        ticket_bytes: As `ticket` gives it.
+        descriptor: The serialised FlightDescriptor of the request, which the answer repeats.
+        schema: The schema from `protocol.schemas.encapsulated`; b"" if it is unknown.
+        ticket_bytes: The ticket from `ticket`.
 
     Raises:
-        MalformedMessageError: *descriptor* is no FlightDescriptor.
+        MalformedMessageError: *descriptor* is not a FlightDescriptor.
     """
     info = messages.FlightInfo(
         schema=schema,
         flight_descriptor=parse(messages.FlightDescriptor, descriptor),
-        total_records=-1,  # not known before the statement has run, like the bytes
+        total_records=-1,  # unknown before the statement has run, like total_bytes
         total_bytes=-1,
     )
     info.endpoint.add().ticket.ticket = ticket_bytes
@@ -243,22 +243,22 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
 
 
 def schema_result(schema: bytes) -> bytes:
-    """Return the serialised SchemaResult of a schema as `protocol.schemas.encapsulated` gives it."""
+    """Return the serialised SchemaResult of a schema from `protocol.schemas.encapsulated`."""
     return bytes(messages.SchemaResult(schema=schema).SerializeToString())
 
 
 def bind_result(handle: bytes) -> bytes:
-    """Return the serialised PutResult after binding; the caller uses *handle* from then on."""
+    """Return the serialised PutResult of binding parameters; the caller must use *handle* from then on."""
     result = messages.DoPutPreparedStatementResult(prepared_statement_handle=handle)
     return bytes(messages.PutResult(app_metadata=result.SerializeToString()).SerializeToString())
 
 
 def checked_handle(handle: bytes) -> bytes:
     """
-    Return *handle*, by which a caller names a prepared statement.
+    Return *handle*, which names a prepared statement.
 
     Raises:
-        UnknownPreparedStatementError: It is longer than any that is given out.
+        UnknownPreparedStatementError: It is longer than any handle of this runtime.
     """
     if len(handle) > MAX_HANDLE_BYTES:
         raise UnknownPreparedStatementError
@@ -267,10 +267,10 @@ def checked_handle(handle: bytes) -> bytes:
 
 def refuse_transaction(message: Any) -> None:
     """
-    Check that a command or action names no transaction; an empty id is none.
+    Refuse a command or action that names a transaction; an empty id names none.
 
     Raises:
-        UnsupportedError: It names one.
+        UnsupportedError: It names a transaction.
     """
     if message.transaction_id:
         raise UnsupportedError(NO_TRANSACTIONS)
@@ -281,11 +281,11 @@ def unwrap(kind: Any, data: bytes) -> Any:
     Return the message of class *kind* that *data* holds inside an Any.
 
     Raises:
-        MalformedMessageError: *data* is no such Any.
+        MalformedMessageError: *data* is not such an Any.
     """
     wrapped = parse(messages.AnyMessage, data)
     if _message_name(wrapped) != full_name(kind):
-        raise MalformedMessageError(f"The bytes are no {kind.DESCRIPTOR.name} message in an Any.")
+        raise MalformedMessageError(f"The bytes are not a {kind.DESCRIPTOR.name} message in an Any.")
     return parse(kind, wrapped.value)
 
 
@@ -302,7 +302,7 @@ def _plan_text(content: bytes) -> Statement:
 
 
 def _plan_path(parts: tuple[str, ...]) -> Statement:
-    """Read the dataset or view that a path names; whether there is such a one is for the engine to say."""
+    """Select from the dataset or view that a path names. The engine checks that it exists."""
     if not 1 <= len(parts) <= MAX_PATH_PARTS or not all(1 <= len(part) <= MAX_NAME_CHARACTERS for part in parts):
         raise MalformedMessageError("A path is the name of a dataset or view, after its catalog and schema if given.")
     quoted = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
@@ -311,26 +311,26 @@ def _plan_path(parts: tuple[str, ...]) -> Statement:
 
 def _command_in(content: bytes) -> Any | None:
     """
-    Return the Any that *content* is, None for anything else.
+    Return the Any in *content*, or None if it is not a command.
 
-    Text that happens to be a message is no Any: the type URL decides.
+    The type URL decides, because text can happen to parse as an Any.
 
     Raises:
-        MalformedMessageError: It begins as a Flight SQL command and is not whole.
+        MalformedMessageError: It begins like a Flight SQL command but is incomplete.
     """
     try:
         wrapped = parse(messages.AnyMessage, content)
     except MalformedMessageError:
-        if content.startswith(_ANY_BEGINS) and content[2:].startswith(_CUT_BEGINS):
-            raise MalformedMessageError("The command is not whole.") from None
+        if content.startswith(_ANY_BEGINS) and content[2:].startswith(_TYPE_URL_BEGINS):
+            raise MalformedMessageError("The command is incomplete.") from None
         return None
-    if wrapped.type_url.startswith(TYPE_URL_PREFIX) or _message_name(wrapped).startswith(_FLIGHT_NAMES):
+    if wrapped.type_url.startswith(TYPE_URL_PREFIX) or _message_name(wrapped).startswith(_FLIGHT_PREFIX):
         return wrapped
     return None
 
 
 def _message_name(wrapped: Any) -> str:
-    """Return the full name of the message in an Any: what stands after the last slash of its type URL."""
+    """Return the full name of the message in an Any: the part of its type URL after the last slash."""
     return str(wrapped.type_url.rpartition("/")[2])
 
 
@@ -346,7 +346,7 @@ def _plan_wrapped(wrapped: Any) -> Plan:
 
 
 def _shown(name: str) -> str:
-    """Return what a caller wrote, short and in one line."""
+    """Quote text of the caller, shortened and on one line."""
     return repr(name[:100])
 
 
@@ -360,7 +360,7 @@ def _prepared(message: Any) -> PreparedExecution:
 
 
 def _optional(message: Any, field: str) -> str | None:
-    """Return a name or pattern, None when it is not given: given and empty is something else."""
+    """Return a name or pattern; None if it is absent, which differs from empty."""
     value = str(getattr(message, field))
     if len(value) > MAX_NAME_CHARACTERS:
         raise MalformedMessageError(f"A name or pattern has more than {MAX_NAME_CHARACTERS:,} characters.")
@@ -395,7 +395,7 @@ def _by_name(readers: Mapping[Any, Callable[[Any], Plan]]) -> dict[str, tuple[An
     return {full_name(kind): (kind, read) for kind, read in readers.items()}
 
 
-#: How each command that is taken becomes a plan.
+#: The supported commands, with the functions that turn them into plans.
 _READERS: Final = _by_name(
     {
         messages.CommandStatementQuery: _statement,
@@ -413,7 +413,7 @@ _READERS: Final = _by_name(
     }
 )
 
-#: Commands that are known and never run.
+#: Known commands that are always refused.
 _REFUSED: Final[Mapping[str, tuple[type[ReadOnlyError | UnsupportedError], str]]] = {
     full_name(messages.CommandStatementUpdate): (ReadOnlyError, "An update"),
     full_name(messages.CommandPreparedStatementUpdate): (ReadOnlyError, "An update"),
@@ -430,7 +430,7 @@ _KEY_COMMANDS: Final = {
 
 
 def _metadata_message(plan: Metadata) -> Any:
-    """Return the command that says *plan*."""
+    """Return the command of *plan*."""
     match plan:
         case GetDbSchemas():
             return messages.CommandGetDbSchemas(catalog=plan.catalog, db_schema_filter_pattern=plan.schema_pattern)

@@ -1,8 +1,8 @@
 """
-What statements without parameters are, remembered for as long as the same data is published.
+Cached descriptions of statements without parameters.
 
-Clients ask before each execution, and a description costs the engine about as much as a small answer. What is published
-next may have other columns: then all that is remembered is forgotten.
+Clients ask for a description before each execution, and it costs the engine about as much as a small result. New data
+may have other columns, so publishing it clears the cache.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from queryengine.engine import Description
 from queryengine.manifest import Signature, manifest_path, signature
 
-#: Seconds for which a description is taken for true though nothing else was published: an engine worker that cannot
-#: open the newest data at once describes what was there before.
-LASTING_S = 10.0
+#: Seconds for which a description is valid while no new data is published. It is limited because an engine worker that
+#: cannot open the newest data at once describes the previous data.
+TTL_S = 10.0
 
-#: What is remembered takes so much memory at most, and each of it so much.
+#: The memory limits of the cache and of one entry.
 MAX_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 256 * 1024
 
-#: What an entry takes besides its texts, roughly.
+#: The approximate overhead of an entry, in bytes.
 _ENTRY_BYTES = 512
 
 
@@ -43,9 +43,9 @@ class Descriptions:
 
     def of(self, sql: str, describe: Callable[[], Description]) -> Description:
         """
-        Return the description of *sql*: what is remembered, or else what *describe* returns.
+        Return the cached description of *sql*, or the result of *describe*.
 
-        Whatever *describe* raises passes through, and is not remembered.
+        Errors of *describe* propagate and are not cached.
         """
         published = signature(self._manifest)
         now = self._clock()
@@ -55,13 +55,13 @@ class Descriptions:
                 self._known.clear()
                 self._bytes = 0
             known = self._known.get(sql)
-            if known is not None and now - known[1] < LASTING_S:
+            if known is not None and now - known[1] < TTL_S:
                 self._known.move_to_end(sql)
                 return known[0]
         description = describe()
         if description.is_lasting and description.schema is not None and not description.parameters:
             with self._lock:
-                if published == self._published:  # and not something else meanwhile
+                if published == self._published:  # no other data was published in the meantime
                     self._keep(sql, replace(description, answer=None), now)
         return description
 
@@ -69,14 +69,14 @@ class Descriptions:
         size = _size(sql, description)
         if size > MAX_ENTRY_BYTES:
             return
-        former = self._known.pop(sql, None)
-        if former is not None:
-            self._bytes -= _size(sql, former[0])
+        replaced = self._known.pop(sql, None)
+        if replaced is not None:
+            self._bytes -= _size(sql, replaced[0])
         self._known[sql] = description, now
         self._bytes += size
         while self._bytes > MAX_BYTES:
-            oldest, (forgotten, _) = self._known.popitem(last=False)
-            self._bytes -= _size(oldest, forgotten)
+            oldest, (evicted, _) = self._known.popitem(last=False)
+            self._bytes -= _size(oldest, evicted)
 
 
 def _size(sql: str, description: Description) -> int:

@@ -1,8 +1,8 @@
 """
-The one table from what can go wrong, in any room, to the gRPC status of the answer.
+The table from the errors of every room to gRPC statuses.
 
-A test proves that every error class that can reach this edge has its own row. Some clients send a call again by
-themselves when the status is UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these stands for a caller's fault.
+A test proves that every error class that can reach this endpoint has its own row. Some clients retry a call with the
+status UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these means a fault of the caller.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from queryengine import errors as query
 from runtimeconf import errors as conf
 from system import errors as system
 
-#: What an error that is the runtime's own fault says; its sentence is for the log.
+#: The message of an internal error; the real one is only logged.
 HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
 INTERNAL_CODE = "internal_error"
 
-#: A longer message is cut: it travels in the metadata that ends a call, which clients limit to 8 or 16 KiB in all.
+#: Longer messages are cut: they are sent as trailing metadata, which clients limit to 8 or 16 KiB in total.
 MAX_MESSAGE_BYTES = 3000
-#: The same as it travels: gRPC writes what is not printable ASCII as %XX ("gRPC over HTTP2", Status-Message).
+#: The same after encoding: gRPC escapes all but printable ASCII as %XX ("gRPC over HTTP2", Status-Message).
 MAX_ENCODED_BYTES = 4500
 
 _CUT = "..."
 
-#: The status of each class. A subclass without a row has that of its base.
+#: The status of each class. A subclass without a row has the status of its base.
 STATUSES: Mapping[type[Exception], StatusCode] = {
     query.QueryError: StatusCode.INTERNAL,
     query.StatementError: StatusCode.INVALID_ARGUMENT,
@@ -46,7 +46,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     query.EngineBusyError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineUnavailableError: StatusCode.UNAVAILABLE,
     query.DatasetNotLoadedError: StatusCode.UNAVAILABLE,
-    # The statement may be what ended it, and the next worker too if it were sent again: so not INTERNAL, not ABORTED.
+    # Not INTERNAL or ABORTED: a retry could kill the next worker too.
     query.EngineWorkerDiedError: StatusCode.DATA_LOSS,
     flight.FlightApiError: StatusCode.INTERNAL,
     flight.InvalidRequestError: StatusCode.INVALID_ARGUMENT,
@@ -68,13 +68,13 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     system.StateDirectoryError: StatusCode.INTERNAL,
 }
 
-#: Errors of the runtime's own making, whose sentences may name what no caller wrote.
+#: Internal errors, whose messages may hold names that the caller did not write.
 _HIDDEN = (data.DatasetError, auth.SaltError, conf.RuntimeConfError, system.StateDirectoryError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What an error is for a caller. `is_internal` says that the log is to hold more."""
+    """The status, code and message for the caller. An internal error is also logged."""
 
     status: StatusCode
     code: str
@@ -83,7 +83,7 @@ class Refusal:
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """Return what *error* is for a caller; anything not in the table is an internal error and says nothing."""
+    """Return the refusal for *error*. An error that is not in the table is an internal error."""
     for kind in type(error).__mro__:
         status = STATUSES.get(kind)
         if status is not None:
@@ -99,7 +99,7 @@ def code_of(error: BaseException) -> str:
 
 
 def shortened(message: str) -> str:
-    """Return *message*, or as much of its beginning as fits into `MAX_MESSAGE_BYTES` and `MAX_ENCODED_BYTES`."""
+    """Return *message*, cut to `MAX_MESSAGE_BYTES` and `MAX_ENCODED_BYTES`."""
     plain = message.encode("utf-8", "replace")
     if len(plain) <= MAX_MESSAGE_BYTES and _encoded_bytes(plain) <= MAX_ENCODED_BYTES:
         return plain.decode()

@@ -1,41 +1,41 @@
 """
-What can be wrong with a Flight call, before or after its statement runs.
+The errors of Flight calls, apart from those of the engine.
 
 ::
 
     FlightApiError
-    ├── InvalidRequestError             the caller sent something that cannot be read
-    │   ├── MalformedMessageError       bytes that are not the message that belongs there
+    ├── InvalidRequestError             the request cannot be read
+    │   ├── MalformedMessageError       bytes are not the expected message
     │   ├── InvalidSqlTextError         the text of a statement is not UTF-8
-    │   └── UploadError                 the parameters of DoPut are no sound Arrow stream
-    │       └── UploadTooLargeError     they take more bytes than are read
-    ├── NotFoundError                   the caller names something that is not there
-    │   ├── UnknownTicketError          a ticket that this runtime did not give out
-    │   └── UnknownPreparedStatementError   a prepared statement that is closed, expired or was never made
-    ├── HandshakesBusyError             more handshakes wait for their message than are read
+    │   └── UploadError                 the parameters of DoPut are not a valid Arrow stream
+    │       └── UploadTooLargeError     they exceed the size limit
+    ├── NotFoundError                   the request names something that does not exist
+    │   ├── UnknownTicketError          a ticket that this runtime did not issue
+    │   └── UnknownPreparedStatementError   a prepared statement that is closed, expired or never existed
+    ├── HandshakesBusyError             too many handshakes wait for their message
     ├── ReadOnlyError                   the call would write
-    ├── UnsupportedError                the format has it and the runtime does not
+    └── UnsupportedError                the protocol has it, but not this runtime
 
-A table at the edge says which gRPC status each of them has. `code` is public and stable.
+`error_table` maps each of them to a gRPC status. `code` is public and stable.
 """
 
 from __future__ import annotations
 
 
 class FlightApiError(Exception):
-    """Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version."""
+    """Base of this room's errors. The message is for the caller: no traceback, no path, no version."""
 
     code = "flight_error"
 
 
 class InvalidRequestError(FlightApiError):
-    """The caller sent something that cannot be read."""
+    """The request cannot be read."""
 
     code = "invalid_request"
 
 
 class MalformedMessageError(InvalidRequestError):
-    """Bytes are not the message that belongs there."""
+    """Bytes are not the expected message."""
 
     code = "malformed_message"
 
@@ -50,7 +50,7 @@ class InvalidSqlTextError(InvalidRequestError):
 
 
 class UploadError(InvalidRequestError):
-    """What DoPut sent as parameters is no sound Arrow stream, or more than one row."""
+    """The parameters of DoPut are not a valid Arrow stream, or have more than one row."""
 
     code = "invalid_upload"
 
@@ -66,13 +66,13 @@ class UploadTooLargeError(UploadError):
 
 
 class NotFoundError(FlightApiError):
-    """The caller names something that is not there."""
+    """The request names something that does not exist."""
 
     code = "not_found"
 
 
 class UnknownTicketError(NotFoundError):
-    """The ticket is not one that this runtime gave out, or not whole."""
+    """This runtime did not issue the ticket, or the ticket is damaged."""
 
     code = "unknown_ticket"
 
@@ -81,22 +81,22 @@ class UnknownTicketError(NotFoundError):
 
 
 class UnknownPreparedStatementError(NotFoundError):
-    """The prepared statement was closed, has expired, or was never made by this caller."""
+    """The prepared statement is closed, has expired, or was never created by this key."""
 
     code = "unknown_prepared_statement"
 
     def __init__(self) -> None:
-        super().__init__("The prepared statement is unknown: it was closed, it has expired, or it was never made.")
+        super().__init__("The prepared statement is unknown: it was closed, has expired, or never existed.")
 
 
 class HandshakesBusyError(FlightApiError):
-    """Handshakes whose message does not come keep this one from being read."""
+    """Other handshakes that wait for their message prevent this one from being read."""
 
     code = "handshakes_busy"
 
     def __init__(self) -> None:
         super().__init__(
-            "Too many handshakes wait for their message: try again, or send the metadata authorization: Bearer <key>."
+            "Too many handshakes are waiting: try again, or send the metadata authorization: Bearer <key>."
         )
 
 
@@ -110,6 +110,6 @@ class ReadOnlyError(FlightApiError):
 
 
 class UnsupportedError(FlightApiError):
-    """The format has it and this runtime does not."""
+    """The protocol has it, but not this runtime."""
 
     code = "not_supported"

@@ -1,9 +1,9 @@
 """
-The handshake, in every form that clients have: what it gives back is the key that was presented, so nothing expires.
+The handshake in all its forms. Its answer is the presented key, so no token ever expires.
 
-With metadata (Basic or Bearer) the answer is metadata, `authorization: Bearer <key>`. Without, the first message holds
-user and password (`BasicAuth` of `Flight.proto`), and the answer is a message with the key, which such clients send as
-`auth-token-bin` from then on.
+A client that sends metadata (Basic or Bearer) receives metadata, `authorization: Bearer <key>`. A classic client sends
+user and password in its first message (`BasicAuth` of `Flight.proto`) and receives the key in a message; it then sends
+the key as `auth-token-bin`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import threading
 import time
 from collections.abc import Iterator
 
-from authkeys import audit
-from flightapi.authentication import Accepted, Judge, Refused, Undecided, refuse_call
+from authkeys.credentials import Absent, Presented, Reason
+from flightapi.authentication import Accepted, Authenticator, Refused, Undecided, refuse_call
 from flightapi.calls import HANDSHAKE_IDLE_S, Call
 from flightapi.errors import HandshakesBusyError, MalformedMessageError
 from flightapi.protocol import messages
 from system.process_limits import give_memory_back
 
-#: What a caller gets where everybody may call and it has presented nothing that can be sent back.
-NOTHING = "anonymous"
+#: The token of a caller that presented nothing to send back, while authentication is off.
+ANONYMOUS_TOKEN = "anonymous"  # noqa: S105 (not a secret)
 
-#: The longest message that is looked into: a key is a few hundred bytes at most.
+#: Longer messages are refused unread: a key has a few hundred bytes at most.
 MAX_MESSAGE_BYTES = 64 * 1024
 
-#: Handshakes that may wait at once, and of these, read their message: whoever they are, the first hold a thread each,
-#: and the second as much memory as two messages may have.
+#: Handshakes that may wait at once, and those among them that may read their message. Anybody can start one: each
+#: waiting handshake takes a thread, each reading one the memory of a message.
 MAX_WAITING = 16
 MAX_READING = 2
-#: Seconds that one may read while others wait. The message of a client that means it comes right behind its call.
+#: Seconds that a handshake may read while others wait. An honest client sends its message together with the call.
 PATIENCE_S = 0.1
 
 
 class _Waiting:
-    """A handshake that waits for its message; it reads since the time *reads_since*."""
+    """A handshake that waits for its message. It has been reading since `reads_since` (infinity: not yet)."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -44,39 +44,38 @@ class _Waiting:
 
 class Handshake:
     """
-    Answers handshakes by what *judge* says.
+    Answers handshakes as *authenticator* decides.
 
-    Those that wait for their message make room for others, the oldest first: silent ones keep nobody out for long,
-    however many they are.
+    A waiting handshake makes room for newer ones, the oldest first, so silent clients cannot lock others out.
     """
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        # Oldest first; the first `MAX_READING` of them read.
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        # Oldest first; the first `MAX_READING` read their message.
         self._waiting: list[_Waiting] = []
         self._changed = threading.Condition()
 
-    def answer(self, call: Call, verdict: Accepted | Undecided) -> Iterator[bytes]:
+    def answer(self, call: Call, decision: Accepted | Undecided) -> Iterator[bytes]:
         """Answer one handshake."""
-        if isinstance(verdict, Accepted):
-            bearer = verdict.presented if _can_be_sent(verdict.presented) else NOTHING
+        if isinstance(decision, Accepted):
+            bearer = decision.presented if _can_be_sent(decision.presented) else ANONYMOUS_TOKEN
             call.context.send_initial_metadata((("authorization", f"Bearer {bearer}"),))
             yield _response(b"")
             return
-        found = self._found(call)
-        if found is None:
+        classic = self._authenticate_by_message(call)
+        if classic is None:
             return
-        if isinstance(found, Refused):
-            refuse_call(call.context, found, "Handshake")
-        yield _response(found.presented.encode() or NOTHING.encode())
+        if isinstance(classic, Refused):
+            refuse_call(call.context, classic.reason, "Handshake")
+        yield _response(classic.presented.encode() or ANONYMOUS_TOKEN.encode())
 
-    def _found(self, call: Call) -> Accepted | Refused | None:
+    def _authenticate_by_message(self, call: Call) -> Accepted | Refused | None:
         """
-        Decide by the message of *call*; None when there is none and none is needed.
+        Decide by the message of *call*; None if it has no message and needs none.
 
         Raises:
-            HandshakesBusyError: Its turn did not come.
-            grpc.RpcError, CallEndedError: It sent nothing, and was ended.
+            HandshakesBusyError: The handshake could not read its message in time, because others were reading.
+            grpc.RpcError, CallEndedError: The client sent nothing in time.
         """
         waiting = _Waiting(call)
         deadline = time.monotonic() + HANDSHAKE_IDLE_S
@@ -117,20 +116,20 @@ class Handshake:
     def _read(self, call: Call) -> Accepted | Refused | None:
         message = next(call.messages(), None)
         if message is None:
-            return None if self._judge.is_open else Refused(audit.MISSING)
+            return None if self._authenticator.is_open else Refused(Reason.MISSING)
         if len(message) > MAX_MESSAGE_BYTES:
             del message
-            give_memory_back()  # Allocators would keep as much for each thread, and anybody may send it.
-            return Refused(audit.UNKNOWN)
-        return self._of_message(message)
+            give_memory_back()  # Anybody can send this; the allocator would keep the memory, once for each thread.
+            return Refused(Reason.UNKNOWN)
+        return self._authenticate_message(message)
 
-    def _of_message(self, message: bytes) -> Accepted | Refused:
+    def _authenticate_message(self, message: bytes) -> Accepted | Refused:
         try:
             payload = messages.parse(messages.HandshakeRequest, message).payload
             password = messages.parse(messages.BasicAuth, payload).password
         except MalformedMessageError:
-            return Refused(audit.UNKNOWN)
-        return self._judge.of_key(password) if password or self._judge.is_open else Refused(audit.MISSING)
+            return Refused(Reason.UNKNOWN)
+        return self._authenticator.authenticate(Presented(password) if password else Absent())
 
 
 def _can_be_sent(text: str) -> bool:

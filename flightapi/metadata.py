@@ -1,8 +1,8 @@
 """
-Answers to Flight SQL's metadata commands, as Arrow tables with the schemas of the format (`FlightSql.proto`).
+Answers Flight SQL's metadata commands, as Arrow tables with the schemas of the protocol (`FlightSql.proto`).
 
-There is one catalog with one schema, and in it the datasets (TABLE) and views (VIEW) of the YAML, by their declared
-names. SQL finds these in any case, and so do the patterns here.
+One catalog has one schema, which holds the datasets (TABLE) and views (VIEW) under their names in the YAML. As in SQL,
+patterns match names in any case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flightapi.sql_info import ServerFacts
 
 __all__ = ["CATALOG", "SCHEMA", "Relation", "ServerFacts", "TableSchemas", "answer", "answer_schema"]
 
-#: Escapes the wildcards of a pattern; GetSqlInfo says so.
+#: Escapes the wildcards of a pattern, as GetSqlInfo reports.
 PATTERN_ESCAPE: Final = "\\"
 
 #: Keys of a field's metadata in the Arrow schema of a table.
@@ -41,13 +41,13 @@ _SCALE: Final = b"ARROW:FLIGHT:SQL:SCALE"
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A declared dataset or view, by the name in the YAML."""
+    """A dataset or view with its name in the YAML."""
 
     name: str
     kind: Literal["TABLE", "VIEW"]
 
 
-#: Gives the Arrow schemas of the relations of these names. One that it leaves out is shown without columns.
+#: Returns the Arrow schemas of relations by name. A relation that it leaves out is listed without columns.
 TableSchemas = Callable[[Sequence[str]], Mapping[str, pa.Schema]]
 
 
@@ -98,7 +98,7 @@ _FOREIGN_KEYS: Final = pa.schema(
 
 
 def answer_schema(plan: Metadata) -> pa.Schema:
-    """Return the schema of the answer to *plan*: known before there is an answer."""
+    """Return the schema of the answer to *plan*, without computing the answer."""
     match plan:
         case GetTables():
             return _TABLES_WITH_SCHEMA if plan.include_schema else _TABLES
@@ -109,9 +109,9 @@ def answer_schema(plan: Metadata) -> pa.Schema:
 
 def answer(plan: Metadata, relations: Iterable[Relation], table_schemas: TableSchemas, facts: ServerFacts) -> pa.Table:
     """
-    Return the answer to *plan*, in the order of the format.
+    Return the answer to *plan*, in the order of the protocol.
 
-    *table_schemas* is called at most once, and only when schemas are asked for. What it raises passes through.
+    *table_schemas* is called at most once, and only if schemas are requested. Its errors propagate.
     """
     match plan:
         case GetSqlInfo():
@@ -139,15 +139,15 @@ def _names(plan: GetCatalogs | GetDbSchemas | GetTableTypes | GetKeys) -> list[d
         case GetCatalogs():
             return [{"catalog_name": CATALOG}]
         case GetDbSchemas():
-            shown = _is_here(plan.catalog, plan.schema_pattern)
-            return [{"catalog_name": CATALOG, "db_schema_name": SCHEMA}] if shown else []
+            matches = _selects_schema(plan.catalog, plan.schema_pattern)
+            return [{"catalog_name": CATALOG, "db_schema_name": SCHEMA}] if matches else []
         case GetTableTypes():
             return [{"table_type": "TABLE"}, {"table_type": "VIEW"}]
-    return []  # There are no keys: nothing here could see to it that they hold.
+    return []  # no keys: the runtime does not enforce any
 
 
 def _tables(plan: GetTables, relations: Iterable[Relation], table_schemas: TableSchemas) -> list[dict[str, object]]:
-    if not _is_here(plan.catalog, plan.schema_pattern):
+    if not _selects_schema(plan.catalog, plan.schema_pattern):
         return []
     is_named = _matcher(plan.table_pattern)
     kinds = {kind.upper() for kind in plan.table_types} or {"TABLE", "VIEW"}
@@ -167,42 +167,42 @@ def _tables(plan: GetTables, relations: Iterable[Relation], table_schemas: Table
     if plan.include_schema and found:
         schemas = table_schemas([relation.name for relation in found])
         for row, relation in zip(rows, found, strict=True):
-            row["table_schema"] = encapsulated(_told(schemas.get(relation.name, pa.schema([]))))
+            row["table_schema"] = encapsulated(_with_decimal_digits(schemas.get(relation.name, pa.schema([]))))
     return rows
 
 
-def _told(schema: pa.Schema) -> pa.Schema:
-    """Return *schema* with what the type of a field does not tell every client: the digits of decimals."""
-    return pa.schema([_told_field(field) for field in schema], metadata=schema.metadata)
+def _with_decimal_digits(schema: pa.Schema) -> pa.Schema:
+    """Add the precision and scale of decimals to the field metadata, where some clients look for them."""
+    return pa.schema([_with_digits(field) for field in schema], metadata=schema.metadata)
 
 
-def _told_field(field: pa.Field) -> pa.Field:
+def _with_digits(field: pa.Field) -> pa.Field:
     if not pa.types.is_decimal(field.type):
         return field
     digits = {_PRECISION: str(field.type.precision).encode(), _SCALE: str(field.type.scale).encode()}
     return field.with_metadata({**(field.metadata or {}), **digits})
 
 
-def _is_here(catalog: str | None, schema_pattern: str | None) -> bool:
-    """Whether the one catalog and schema are asked for. An empty name asks for what has none."""
+def _selects_schema(catalog: str | None, schema_pattern: str | None) -> bool:
+    """Return whether the filter selects the one catalog and schema. An empty catalog selects schemas without one."""
     return (catalog is None or catalog.casefold() == CATALOG) and _matcher(schema_pattern)(SCHEMA)
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Return what says whether a name is LIKE *pattern*, in any case; None is every name."""
+    """Return a function that tells whether a name is LIKE *pattern*, in any case; None matches every name."""
     if pattern is None:
         return lambda _: True
     parts = _parts(pattern.casefold())
     return lambda name: _is_like(name.casefold(), parts)
 
 
-#: What `%` and `_` are once they are read.
+#: The wildcards `%` and `_` in a parsed pattern.
 _ANY_TEXT: Final = 0
 _ANY_CHARACTER: Final = 1
 
 
 def _parts(pattern: str) -> list[str | int]:
-    """Read a pattern: a character, or one of the wildcards. Neighbouring `%` are one."""
+    """Parse a pattern into characters and wildcards; adjacent `%` are merged."""
     parts: list[str | int] = []
     characters = iter(pattern)
     for character in characters:
@@ -219,9 +219,9 @@ def _parts(pattern: str) -> list[str | int]:
 
 def _is_like(name: str, parts: Sequence[str | int]) -> bool:
     """
-    Match from the left, and go back to the last `%` only.
+    Match from the left, and backtrack to the last `%` only.
 
-    No pattern takes longer than its length times that of the name, which a regular expression could not promise.
+    The time is bounded by the length of the pattern times that of the name, which `re` does not guarantee.
     """
     at = part = 0
     resume: tuple[int, int] | None = None

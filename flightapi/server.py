@@ -1,7 +1,7 @@
 """
-The gRPC server of the Flight SQL endpoint: its limits, its port, its start and its end.
+The gRPC server of the Flight SQL endpoint: limits, port, start and stop.
 
-A process that has imported gRPC must not fork: the endpoint has a process of its own.
+A process that has imported gRPC must not fork, so the endpoint runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ from dataclasses import dataclass
 import grpc
 
 from authkeys.access import Access
-from flightapi.authentication import Authentication, Judge
+from flightapi.authentication import AuthenticationInterceptor, Authenticator
 from flightapi.call_threads import CallThreads
 from flightapi.calls import IdleClock
 from flightapi.service import FlightService
 from queryengine.engine import QueryEngine
 from runtimeconf.model import RuntimeConfig
 
-#: Calls at once beyond those whose statements run or wait: metadata, uploads under way, slow readers.
+#: Concurrent calls besides those with a running or queued statement: metadata, uploads, slow readers.
 SPARE_CALLS = 96
 
-#: All metadata of one call.
+#: The limit on all metadata of one call.
 MAX_METADATA_BYTES = 16 * 1024
 
-#: A client that answers no ping for the second time is gone, or stopped: its statements end within the sum of both.
+#: A client that does not answer a ping is disconnected; its statements end within the sum of both.
 KEEPALIVE_S = 20.0
 KEEPALIVE_TIMEOUT_S = 15.0
-#: A connection without calls is closed after so long; clients open another by themselves.
+#: Idle connections are closed; clients reconnect by themselves.
 CONNECTION_IDLE_S = 900.0
-#: A connection that does not become one, TLS included, is closed after so long.
+#: The time limit for setting up a connection, TLS included.
 HANDSHAKE_S = 15.0
 
-#: Only uncompressed messages are taken: a few bytes would expand to as many as the limit allows.
+#: Accept uncompressed messages only: a few compressed bytes could expand up to the message limit.
 _IDENTITY_ONLY = 1
 
 
-#: gRPC logs metadata that is not UTF-8, which may be a key with a byte too many.
+#: gRPC logs metadata that is not UTF-8, which may be a misspelt key.
 _GRPC_LOGGER = "grpc._cython.cygrpc"
 _METADATA_LOGGED = "Invalid encoding on "
 
 
 def _is_harmless(record: logging.LogRecord) -> bool:
-    """Whether a line of gRPC's log holds no metadata. A refused call has its line in the audit log anyway."""
+    """Return whether a line of gRPC's log holds no metadata. The audit log has every refused call anyway."""
     return not str(record.msg).startswith(_METADATA_LOGGED)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds the server: `calls` at once, and bytes of one message."""
+    """The limits of the server: concurrent calls, and bytes of one message."""
 
     calls: int
     message_bytes: int
 
 
 class FlightServer:
-    """The endpoint of *config*, whose statements run on *engine* and whose callers *access* knows."""
+    """The endpoint of *config*. Statements run on *engine*; *access* authenticates callers."""
 
     def __init__(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> None:
         """
-        Take the port.
+        Bind the port.
 
         Raises:
             OSError: The port or the certificate cannot be used.
@@ -71,40 +71,40 @@ class FlightServer:
             calls=config.query.workers + config.query.max_queued + SPARE_CALLS,
             message_bytes=config.flight.max_message_bytes,
         )
-        judge = Judge(access)
+        authenticator = Authenticator(access)
         logging.getLogger(_GRPC_LOGGER).addFilter(_is_harmless)
         self._clock = IdleClock()
         self._threads = CallThreads(limits.calls)
         self._stopped = threading.Event()
         self._server = grpc.server(
             self._threads,
-            handlers=[FlightService(config, engine, judge, self._clock)],
-            interceptors=[Authentication(judge)],
+            handlers=[FlightService(config, engine, authenticator, self._clock)],
+            interceptors=[AuthenticationInterceptor(authenticator)],
             options=_options(limits),
             maximum_concurrent_rpcs=limits.calls,
         )
-        #: Where it listens, also when the configuration leaves it to the system.
+        #: The bound port, also if the configuration lets the system choose one.
         self.port = self._bind(config)
 
     def start(self) -> None:
-        """Take calls from now on."""
+        """Start accepting calls."""
         self._server.start()
 
     def begin_stop(self, limit_s: float) -> None:
         """
-        Take no more calls. Those under way have *limit_s* seconds, and are then broken off.
+        Accept no more calls. Running calls have *limit_s* seconds to finish, and are then cancelled.
 
-        Those whose client has not said yet what it wants are not waited for.
+        Calls whose client has not sent a request yet are not waited for.
         """
         self._stopped = self._server.stop(limit_s)
         self._clock.begin_stop()
 
     def has_stopped(self, within_s: float) -> bool:
-        """Wait for the calls under way, *within_s* seconds at most, and say whether they have ended."""
+        """Wait at most *within_s* seconds for the running calls, and return whether they have ended."""
         return self._stopped.wait(within_s)
 
     def close(self) -> None:
-        """End everything."""
+        """Cancel all calls and stop all threads."""
         self._server.stop(None)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._clock.close()
@@ -121,7 +121,7 @@ class FlightServer:
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
-        # Two servers would share a port in silence otherwise.
+        # Otherwise two servers could silently share a port.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -131,11 +131,11 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
         ("grpc.keepalive_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
-        # What a client still sent before it stopped ends the wait for anything, not the one for its answer: a minute.
+        # Data that arrives after a ping satisfies the keepalive timeout, but not this one. Its default is a minute.
         ("grpc.http2.ping_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # Clients may ping as often as we do.
+        # Clients may ping as often as this server.
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(KEEPALIVE_S / 2)),
         ("grpc.max_connection_idle_ms", _ms(CONNECTION_IDLE_S)),
         ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
@@ -143,7 +143,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _credentials(config: RuntimeConfig) -> grpc.ServerCredentials:
-    """Return the certificate of *config*; gRPC would take any bytes, and fail when the first client comes."""
+    """Load the certificate of *config* with `ssl` first: gRPC accepts any bytes and fails at the first client."""
     certificate, key = config.tls.certificate_file, config.tls.key_file
     if certificate is None or key is None:
         raise OSError("TLS is enabled without a certificate.")

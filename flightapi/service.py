@@ -1,10 +1,11 @@
-"""The RPCs of Arrow Flight: what is asked for is read by `commands` and `actions`, done here, and written by them."""
+"""The RPCs of Arrow Flight. `commands` and `actions` parse requests and serialise answers; this module acts on them."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from authkeys.principal import ANONYMOUS
 from flightapi import actions, commands, metadata
-from flightapi.authentication import Accepted, CallDetails, Judge, Undecided
+from flightapi.authentication import Accepted, Authenticator, CallDetails, Undecided
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import PreparedExecution, Statement
 from flightapi.descriptions import Descriptions
@@ -23,13 +24,13 @@ from flightapi.prepared import IDLE_S as PREPARED_IDLE_S
 from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import framing, schemas, uploads
 from flightapi.protocol.messages import METHODS
-from flightapi.speculation import AnswersAhead, Asked
+from flightapi.speculation import SpeculativeResults, StatementRequest
 from flightapi.statements import Statements
 from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
 from queryengine.errors import EngineUnavailableError, StatementError
 from runtimeconf.model import RuntimeConfig
 
-#: What GetSqlInfo says; a test compares it with that of the project.
+#: The version in GetSqlInfo; a test compares it with pyproject.toml.
 VERSION = "0.1.0"
 
 _UNSUPPORTED = {
@@ -46,19 +47,21 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     Answers accepted calls.
 
     Args:
-        config: Says what there is to read, and how much a message may hold.
-        engine: What runs statements.
-        judge: What decides about the keys of handshakes.
-        clock: Of all calls.
+        config: The runtime's configuration.
+        engine: Runs the statements.
+        authenticator: Decides on the keys of handshakes.
+        clock: Limits how long calls wait for their clients.
     """
 
-    def __init__(self, config: RuntimeConfig, engine: QueryEngine, judge: Judge, clock: IdleClock) -> None:
+    def __init__(
+        self, config: RuntimeConfig, engine: QueryEngine, authenticator: Authenticator, clock: IdleClock
+    ) -> None:
         self._statements = Statements(engine)
         self._descriptions = Descriptions(config.state_dir)
-        self._ahead = AnswersAhead(config.state_dir)
-        clock.each_tick(self._ahead.expire)
+        self._speculative = SpeculativeResults(config.state_dir)
+        clock.each_tick(self._speculative.expire)
         self._prepared = PreparedStatements()
-        self._handshake = Handshake(judge)
+        self._handshake = Handshake(authenticator)
         self._relations = (
             *(metadata.Relation(dataset.name, "TABLE") for dataset in config.datasets),
             *(metadata.Relation(view.name, "VIEW") for view in config.views),
@@ -86,21 +89,21 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
 
     def service(self, details: CallDetails) -> Any:
-        """Return the handler of a call that was let through."""
-        verdict = details.verdict
+        """Return the handler of a call that passed the interceptor."""
+        decision = details.decision
         if details.method == METHODS["Handshake"].path:
-            answer = partial(self._handshake.answer, verdict=verdict)
-            return many_answers(answer, self._begin(verdict, HANDSHAKE_IDLE_S), SEND_GRACE_S)
-        if not isinstance(verdict, Accepted):
-            raise TypeError("A call that nobody decided about.")
+            answer = partial(self._handshake.answer, decision=decision)
+            return many_answers(answer, self._begin(decision, HANDSHAKE_IDLE_S), SEND_GRACE_S)
+        if not isinstance(decision, Accepted):
+            raise TypeError("The call has not been authenticated.")
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))
-        return handler(self._begin(verdict, IDLE_S))
+        return handler(self._begin(decision, IDLE_S))
 
-    def _begin(self, verdict: Accepted | Undecided, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
-        principal = verdict.principal if isinstance(verdict, Accepted) else ANONYMOUS
+    def _begin(self, decision: Accepted | Undecided, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
+        principal = decision.principal if isinstance(decision, Accepted) else ANONYMOUS
         return partial(Call, principal, clock=self._clock, idle_s=idle_s)
 
-    # One answer.
+    # RPCs with one answer.
 
     def _get_flight_info(self, call: Call) -> bytes:
         descriptor = call.message()
@@ -114,71 +117,73 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _schema_of(self, call: Call, plan: commands.Plan, ticket_id: bytes = b"") -> tuple[bytes, commands.Plan]:
         """
-        Return the schema of what *plan* will answer, and the plan for its ticket.
+        Return the schema of the result of *plan*, and the plan for its ticket.
 
-        With *ticket_id*, which that ticket will have, the answer itself may be found as well, and waits for its call.
+        *ticket_id* is the id of that ticket. With it a short statement runs at once, and its result waits for the
+        ticket.
         """
+        fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
-            return self._described(Asked(call.principal.fingerprint, ticket_id, plan.sql), call), plan
+            return self._describe(call, StatementRequest(fingerprint, ticket_id, plan.sql)), plan
         if isinstance(plan, PreparedExecution):
-            fingerprint = call.principal.fingerprint
             prepared = self._prepared.get(fingerprint, plan.handle)
-            asked = Asked(fingerprint, ticket_id, prepared.sql, prepared.parameters)
-            schema = self._described(asked, call, plan.handle)
+            request = StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters)
+            schema = self._describe(call, request, plan.handle)
             if prepared.takes_parameters or prepared.parameters is not None:
                 return schema, plan
-            # Such a ticket needs nothing that is kept here.
+            # A ticket with the text outlives the handle.
             return schema, Statement(prepared.sql)
         return schemas.encapsulated(metadata.answer_schema(plan)), plan
 
-    def _described(self, asked: Asked, call: Call, handle: bytes = b"") -> bytes:
-        """Return the schema of the statement *asked* for, which was prepared if it has a *handle*."""
-        if handle and asked.name:
-            found = self._ahead.pass_on(Asked(asked.fingerprint, handle, asked.sql, asked.parameters), asked)
-            if found is not None:
-                return found.schema or b""
-        if asked.name and self._ahead.limit_s(asked.sql):
-            published = self._ahead.published()
-            found = self._run_ahead(call, asked.sql, asked.given)
-            self._ahead.keep(asked, found, published)
-        elif asked.parameters is None:
-            describe = partial(self._statements.describe, call, asked.sql, ())
-            found = self._descriptions.of(asked.sql, describe)
+    def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
+        """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
+        if handle and request.claim:
+            transferred = self._speculative.transfer(replace(request, claim=handle), request)
+            if transferred is not None:
+                return transferred.schema or b""
+        if request.claim and self._speculative.budget_s(request.sql):
+            version = self._speculative.data_version()
+            description = self._speculate(call, request.sql, request.bound)
+            self._speculative.keep(request, description, version)
+        elif request.parameters is None:
+            describe = partial(self._statements.describe, call, request.sql, ())
+            description = self._descriptions.of(request.sql, describe)
         else:
-            found = self._statements.describe(call, asked.sql, asked.given)
-        return found.schema or b""
+            description = self._statements.describe(call, request.sql, request.bound)
+        return description.schema or b""
 
-    def _run_ahead(self, call: Call, sql: str, parameters: Parameters | None) -> Description:
-        """Describe a statement, with its answer unless it takes long, or took long before."""
-        limit_s = self._ahead.limit_s(sql)
-        found = self._statements.describe(call, sql, parameters, limit_s)
-        if limit_s and found.answer is None and (parameters is not None or not found.parameters):
-            self._ahead.was_in_vain(sql)
-        return found
+    def _speculate(self, call: Call, sql: str, parameters: Parameters | None) -> Description:
+        """Describe a statement, with its result if it finishes within the speculation budget."""
+        budget_s = self._speculative.budget_s(sql)
+        description = self._statements.describe(call, sql, parameters, budget_s)
+        if budget_s and description.answer is None and (parameters is not None or not description.parameters):
+            self._speculative.back_off(sql)
+        return description
 
-    # Any number of answers.
+    # RPCs with any number of answers.
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
-            return self._run(call, Asked(fingerprint, plan.ticket_id or b"", plan.sql))
+            return self._run(call, StatementRequest(fingerprint, plan.ticket_id or b"", plan.sql))
         if isinstance(plan, PreparedExecution):
             prepared = self._prepared.get(fingerprint, plan.handle)
-            return self._run(call, Asked(fingerprint, plan.ticket_id or b"", prepared.sql, prepared.parameters))
+            claim = plan.ticket_id or b""
+            return self._run(call, StatementRequest(fingerprint, claim, prepared.sql, prepared.parameters))
         table = metadata.answer(plan, self._relations, partial(self._table_schemas, call), self._facts)
         return framing.table_data(table)
 
-    def _run(self, call: Call, asked: Asked) -> Iterator[bytes]:
-        answer = self._ahead.take(asked) if asked.name else None
-        return self._statements.run(call, asked.sql, asked.given, asked.name or None, answer)
+    def _run(self, call: Call, request: StatementRequest) -> Iterator[bytes]:
+        answer = self._speculative.take(request) if request.claim else None
+        return self._statements.run(call, request.sql, request.bound, request.claim or None, answer)
 
     def _do_put(self, call: Call) -> Iterator[bytes]:
         incoming = call.messages()
         first = next(incoming, b"")
         plan = commands.plan_put(first)
         fingerprint = call.principal.fingerprint
-        self._prepared.get(fingerprint, plan.handle)  # before anything more is read
+        self._prepared.get(fingerprint, plan.handle)  # refuse an unknown handle before reading the parameters
         row = uploads.read_row(itertools.chain([first], incoming), self._max_bytes)
         self._prepared.bind(fingerprint, plan.handle, ArrowParameters(_stream(row)) if row.num_rows else None)
         yield commands.bind_result(plan.handle)
@@ -200,17 +205,16 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return iter(actions.action_types())
 
     def _prepare(self, call: Call, sql: str) -> bytes:
-        published = self._ahead.published()
-        description = self._descriptions.of(sql, partial(self._run_ahead, call, sql, None))
+        version = self._speculative.data_version()
+        description = self._descriptions.of(sql, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)
         if description.is_steady:
-            self._ahead.keep(Asked(fingerprint, handle, sql), description, published)
-        takes = schemas.parameter_schema(description.parameters)
-        return actions.prepared_result(
-            handle, description.schema or b"", b"" if takes is None else schemas.encapsulated(takes)
-        )
+            self._speculative.keep(StatementRequest(fingerprint, handle, sql), description, version)
+        row = schemas.parameter_schema(description.parameters)
+        parameter_schema = b"" if row is None else schemas.encapsulated(row)
+        return actions.prepared_result(handle, description.schema or b"", parameter_schema)
 
     def _cancel(self, call: Call, plan: actions.Cancel) -> actions.CancelStatus:
         ticket_id = getattr(plan.target, "ticket_id", None)
@@ -225,14 +229,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         for name in names:
             quoted = '"' + name.replace('"', '""') + '"'
             try:
-                schema = self._described(Asked(call.principal.fingerprint, b"", f"FROM {quoted}"), call)
+                schema = self._describe(call, StatementRequest(call.principal.fingerprint, b"", f"FROM {quoted}"))
             except StatementError:
-                continue  # A view that does not fit its data has no columns.
+                continue  # A view that does not fit its data is listed without columns.
             except EngineUnavailableError as error:
-                unavailable = error  # One that is not loaded yet has none either; without an engine, none has any.
+                unavailable = error  # A dataset that is not loaded yet is also listed without columns.
                 continue
             found[name] = pa.ipc.read_schema(pa.BufferReader(schema))
-        if unavailable is not None and not found:
+        if unavailable is not None and not found:  # The engine itself is unavailable.
             raise unavailable
         return found
 

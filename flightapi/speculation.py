@@ -1,16 +1,16 @@
 """
-Answers that came with a description, and wait for the call that asks for them.
+Speculative execution: a short statement runs while it is described, and its result waits for the call that claims it.
 
-A client asks GetFlightInfo, which has to know the schema of the answer, and then DoGet for the rows. For a short
-statement the engine has as much to do for the first as for the second, so it is run then, and its answer is handed
-over: once, to the key that asked, for the statement and parameters of its ticket, over the data that was published
-then. Nobody has to come for it: an answer that is forgotten is computed anew.
+A client asks GetFlightInfo, which needs the schema of the result, and then DoGet for the rows. For a short statement
+the engine does the same work for both, so GetFlightInfo runs it and keeps the result. The result is handed out once: to
+the same key, for the statement and parameters of the ticket, and only while the same data is published. A result that
+nobody claims is dropped, and a later claim runs the statement again.
 
-Some clients prepare a statement for each execution. One whose answer follows from the data alone is run then: its
-answer waits for the handle, and from GetFlightInfo on for the ticket.
+Some clients prepare a statement for each execution. A deterministic one runs when it is prepared: its result first
+waits for the handle, and after GetFlightInfo for the ticket.
 
-A statement is run ahead for a moment only. That is in vain for a long one, so what was in vain is remembered, by the
-statement's shape: its text without its numbers and quoted texts.
+Speculation stops after a few milliseconds, so it is wasted on a long statement. A statement that ran over this budget
+is not speculated on again for a while, nor is any other that differs only in its literals.
 """
 
 from __future__ import annotations
@@ -27,141 +27,145 @@ from pathlib import Path
 from queryengine.engine import Answer, ArrowParameters, Description, Parameters
 from queryengine.manifest import Signature, manifest_path, signature
 
-#: Seconds for which a statement is run ahead.
-AHEAD_S = 0.02
+#: Seconds that a statement may run speculatively.
+BUDGET_S = 0.02
 
-#: Seconds for which an answer waits, and for which a shape is not tried again. That is not long: a short statement may
-#: just have had to wait for a processor.
-WAITING_S = 5.0
-IN_VAIN_S = 5.0
+#: Seconds that a result waits, and that a statement over the budget is not tried again. The second is short, because a
+#: short statement may only have waited for a processor.
+RESULT_TTL_S = 5.0
+BACKOFF_S = 5.0
 
-#: All that waits takes so much memory at most.
+#: Memory for all results that wait.
 MAX_BYTES = 16 * 1024 * 1024
 
-#: The longest text that is run ahead, in characters, and how many shapes are remembered.
+#: Longer texts are not speculated on, in characters.
 MAX_CHARACTERS = 10_000
-MAX_SHAPES = 1_000
 
-#: What an entry takes besides its bytes, roughly.
+#: Statements over the budget that are remembered.
+MAX_BACKOFFS = 1_000
+
+#: The approximate overhead of an entry, in bytes.
 _ENTRY_BYTES = 1024
 
 _LITERAL = re.compile(r"'[^']*'|[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StatementRequest:
     """
-    What is to be run for whom: the key's fingerprint, the statement and its parameters.
+    A statement, its parameters, and the fingerprint of the key that asks for it.
 
-    `name` is the ticket's id or the handle with which somebody will come for the answer, b"" when nobody will.
+    `claim` is the ticket id or handle that will claim the result; b"" if nothing will.
     """
 
     fingerprint: str
-    name: bytes
+    claim: bytes
     sql: str
     parameters: ArrowParameters | None = None
 
     @property
-    def given(self) -> Parameters:
-        """The parameters for an engine: without any, that there are none."""
+    def bound(self) -> Parameters:
+        """The parameters for the engine, where () says that there are none."""
         return () if self.parameters is None else self.parameters
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Entry:
     description: Description
-    published: Signature
+    version: Signature
     since: float
     size: int
 
 
-class AnswersAhead:
-    """The answers that wait, over the data that *state_dir* publishes. Safe from any thread."""
+class SpeculativeResults:
+    """The results that wait to be claimed, over the data that *state_dir* publishes. Safe from any thread."""
 
     def __init__(self, state_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._manifest = str(manifest_path(state_dir))
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[Asked, _Waiting] = OrderedDict()  # the longest known first
+        self._entries: OrderedDict[StatementRequest, _Entry] = OrderedDict()  # oldest first
         self._bytes = 0
-        self._in_vain: OrderedDict[int, float] = OrderedDict()  # by the hash of a shape, oldest first
+        self._backoffs: OrderedDict[int, float] = OrderedDict()  # by the hash of the normalized text, oldest first
 
-    def published(self) -> Signature:
-        """Say what is published now; whoever has an answer to keep has asked before its statement ran."""
+    def data_version(self) -> Signature:
+        """Return the version of the published data. Read it before running the statement whose result is kept."""
         return signature(self._manifest)
 
-    def limit_s(self, sql: str) -> float:
-        """Return for how long *sql* is to be run ahead; 0.0 for not at all."""
+    def budget_s(self, sql: str) -> float:
+        """Return the seconds for which *sql* may run speculatively; 0.0 if it should not."""
         if len(sql) > MAX_CHARACTERS:
             return 0.0
-        shape = _shape(sql)
+        normalized = _normalized(sql)
         with self._lock:
-            since = self._in_vain.get(shape)
+            since = self._backoffs.get(normalized)
             if since is None:
-                return AHEAD_S
-            if self._clock() < since + IN_VAIN_S:
+                return BUDGET_S
+            if self._clock() < since + BACKOFF_S:
                 return 0.0
-            del self._in_vain[shape]
-        return AHEAD_S
+            del self._backoffs[normalized]
+        return BUDGET_S
 
-    def was_in_vain(self, sql: str) -> None:
-        """Do not have statements of the shape of *sql* run ahead for some time."""
+    def back_off(self, sql: str) -> None:
+        """Do not speculate on *sql*, and statements that differ only in literals, for `BACKOFF_S` seconds."""
         with self._lock:
-            self._in_vain[_shape(sql)] = self._clock()
-            if len(self._in_vain) > MAX_SHAPES:
-                self._in_vain.popitem(last=False)
+            self._backoffs[_normalized(sql)] = self._clock()
+            if len(self._backoffs) > MAX_BACKOFFS:
+                self._backoffs.popitem(last=False)
 
-    def keep(self, asked: Asked, found: Description, published: Signature) -> None:
-        """Let the answer in *found*, over what was *published*, wait for who asks for it. For room the oldest go."""
-        if found.answer is None:
+    def keep(self, request: StatementRequest, description: Description, version: Signature) -> None:
+        """Keep the result in *description*, if any, over the data *version*. The oldest results make room."""
+        answer = description.answer
+        if answer is None:
             return
-        size = _ENTRY_BYTES + sys.getsizeof(asked.sql) + len(found.schema or b"") + sum(map(len, found.answer.chunks))
-        if asked.parameters is not None:
-            size += len(asked.parameters.stream)
+        size = _ENTRY_BYTES + sys.getsizeof(request.sql) + len(description.schema or b"")
+        size += sum(map(len, answer.chunks))
+        if request.parameters is not None:
+            size += len(request.parameters.stream)
         with self._lock:
-            self._put(asked, _Waiting(found, published, self._clock(), size))
+            self._put(request, _Entry(description, version, self._clock(), size))
 
-    def pass_on(self, former: Asked, asked: Asked) -> Description | None:
-        """Let what waits for *former* wait for *asked*, and return it; None as for `take`."""
+    def transfer(self, source: StatementRequest, target: StatementRequest) -> Description | None:
+        """Let the result that waits for *source* wait for *target*, and return it; None as for `take`."""
         with self._lock:
-            found = self._forget(former)
-            if found is None or not self._is_good(found, self.published()):
+            entry = self._remove(source)
+            if entry is None or not self._is_valid(entry, self.data_version()):
                 return None
-            self._put(asked, found)
-            return found.description
+            self._put(target, entry)
+            return entry.description
 
-    def take(self, asked: Asked) -> Answer | None:
-        """Return the answer that waits, once; None when there is none, or other data is published by now."""
+    def take(self, request: StatementRequest) -> Answer | None:
+        """Remove and return the result; None if there is none, it has expired, or newer data is published."""
         with self._lock:
-            found = self._forget(asked)
-        return found.description.answer if found is not None and self._is_good(found, self.published()) else None
+            entry = self._remove(request)
+        return entry.description.answer if entry is not None and self._is_valid(entry, self.data_version()) else None
 
     def expire(self) -> None:
-        """Forget what nobody came for."""
-        published = self.published()
+        """Drop the results that nobody claimed in time."""
+        version = self.data_version()
         with self._lock:
-            for asked in [asked for asked, found in self._waiting.items() if not self._is_good(found, published)]:
-                self._forget(asked)
+            for request in [one for one, entry in self._entries.items() if not self._is_valid(entry, version)]:
+                self._remove(request)
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._waiting)
+            return len(self._entries)
 
-    def _is_good(self, found: _Waiting, published: Signature) -> bool:
-        return self._clock() < found.since + WAITING_S and found.published == published
+    def _is_valid(self, entry: _Entry, version: Signature) -> bool:
+        return self._clock() < entry.since + RESULT_TTL_S and entry.version == version
 
-    def _put(self, asked: Asked, waiting: _Waiting) -> None:
-        self._waiting[asked] = waiting
-        self._bytes += waiting.size
+    def _put(self, request: StatementRequest, entry: _Entry) -> None:
+        self._entries[request] = entry
+        self._bytes += entry.size
         while self._bytes > MAX_BYTES:
-            self._forget(next(iter(self._waiting)))
+            self._remove(next(iter(self._entries)))
 
-    def _forget(self, asked: Asked) -> _Waiting | None:
-        found = self._waiting.pop(asked, None)
-        if found is not None:
-            self._bytes -= found.size
-        return found
+    def _remove(self, request: StatementRequest) -> _Entry | None:
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            self._bytes -= entry.size
+        return entry
 
 
-def _shape(sql: str) -> int:
+def _normalized(sql: str) -> int:
     return hash(_LITERAL.sub("0", sql))

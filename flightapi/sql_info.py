@@ -1,8 +1,8 @@
 """
-The answer to GetSqlInfo: facts about the server and the SQL it takes, by number (`FlightSql.proto`, enum SqlInfo).
+The answer to GetSqlInfo: facts about the server and its SQL, by number (`FlightSql.proto`, enum SqlInfo).
 
-The value of a fact is of one of six kinds. Which kind a number has is not always what its description says: ordinals
-are bigints where Arrow's own server and JDBC driver have them so, because a client that finds another kind fails.
+The value of a fact has one of six types. The type does not always follow the description in the protocol: ordinals are
+bigints where Arrow's own server and JDBC driver use bigints, because clients fail on any other type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flightapi.protocol.messages import enum_values
 
 SERVER_NAME: Final = "Querykeep"
 
-#: The kinds of values in their order, which is that of their type codes.
+#: The types of values in the order of their type codes.
 _STRING, _BOOL, _BIGINT, _INT32, _STRINGS, _CONVERSIONS = range(6)
 
 _KINDS: Final = [
@@ -39,7 +39,7 @@ ANSWER: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What is told about this very server. `handle_timeout_ms` is how long an unused prepared statement is kept."""
+    """The facts about this server. An unused prepared statement expires after `handle_timeout_ms`."""
 
     version: str
     handle_timeout_ms: int
@@ -50,7 +50,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-#: The words that DuckDB takes as names only in quotes; a test compares.
+#: The words that DuckDB accepts as names only in quotes; a test compares.
 KEYWORDS: Final = _words(
     "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default"
     " deferrable desc describe distinct do else end except false fetch for foreign from group having in initially"
@@ -59,7 +59,7 @@ KEYWORDS: Final = _words(
     " union unique unpivot using variadic when where window with"
 )
 
-#: Functions that statements may call, of each kind those that other databases have too; a test calls the gate.
+#: Allowed functions that other databases have too; a test runs them through the gate.
 NUMERIC_FUNCTIONS: Final = _words(
     "abs acos asin atan atan2 cbrt ceil ceiling cos cot degrees exp floor gamma gcd greatest lcm least ln log log10"
     " log2 mod pi pow power radians random round sign sin sqrt tan trunc"
@@ -81,7 +81,7 @@ _TEXTS: Final = ("CHAR", "LONGVARCHAR", "VARCHAR")
 _BYTES: Final = ("BINARY", "LONGVARBINARY", "VARBINARY")
 _INTERVALS: Final = ("INTERVAL_DAY_TIME", "INTERVAL_YEAR_MONTH")
 
-#: What CAST turns into what: each group into each of the types after it.
+#: Conversions that CAST supports: from each type of the first group to each of the second.
 CASTS: Final = (
     (_NUMBERS, (*_NUMBERS, *_TEXTS, "BIT")),
     (("BIT",), ("BIT", *_NUMBERS, *_TEXTS)),
@@ -103,8 +103,17 @@ def _conversions() -> list[tuple[int, list[int]]]:
     ]
 
 
-#: The facts that are the same for every server, by name: the kind of the value, and the value.
-_ALWAYS: Final[dict[str, tuple[int, object]]] = {
+#: Limits that do not exist, or are not known: their value is 0.
+_NO_LIMITS: Final = _words(
+    "SQL_MAX_BINARY_LITERAL_LENGTH SQL_MAX_CHAR_LITERAL_LENGTH SQL_MAX_COLUMN_NAME_LENGTH"
+    " SQL_MAX_COLUMNS_IN_GROUP_BY SQL_MAX_COLUMNS_IN_INDEX SQL_MAX_COLUMNS_IN_ORDER_BY SQL_MAX_COLUMNS_IN_SELECT"
+    " SQL_MAX_COLUMNS_IN_TABLE SQL_MAX_CONNECTIONS SQL_MAX_CURSOR_NAME_LENGTH SQL_MAX_INDEX_LENGTH"
+    " SQL_DB_SCHEMA_NAME_LENGTH SQL_MAX_PROCEDURE_NAME_LENGTH SQL_MAX_CATALOG_NAME_LENGTH SQL_MAX_ROW_SIZE"
+    " SQL_MAX_STATEMENTS SQL_MAX_TABLE_NAME_LENGTH SQL_MAX_TABLES_IN_SELECT SQL_MAX_USERNAME_LENGTH"
+)
+
+#: The facts that are the same for every server, by name: the type of the value, and the value.
+_CONSTANT_FACTS: Final[dict[str, tuple[int, object]]] = {
     "FLIGHT_SQL_SERVER_NAME": (_STRING, SERVER_NAME),
     "FLIGHT_SQL_SERVER_ARROW_VERSION": (_STRING, pa.__version__),
     "FLIGHT_SQL_SERVER_READ_ONLY": (_BOOL, True),
@@ -118,7 +127,7 @@ _ALWAYS: Final[dict[str, tuple[int, object]]] = {
     "SQL_DDL_CATALOG": (_BOOL, False),
     "SQL_DDL_SCHEMA": (_BOOL, False),
     "SQL_DDL_TABLE": (_BOOL, False),
-    "SQL_IDENTIFIER_CASE": (_BIGINT, 1),  # kept as written, found in any case
+    "SQL_IDENTIFIER_CASE": (_BIGINT, 1),  # names keep their case, but match in any case
     "SQL_IDENTIFIER_QUOTE_CHAR": (_STRING, '"'),
     "SQL_QUOTED_IDENTIFIER_CASE": (_BIGINT, 1),
     "SQL_ALL_TABLES_ARE_SELECTABLE": (_BOOL, True),
@@ -156,27 +165,8 @@ _ALWAYS: Final[dict[str, tuple[int, object]]] = {
     "SQL_SUPPORTED_SUBQUERIES": (_INT32, 0b1111),
     "SQL_CORRELATED_SUBQUERIES_SUPPORTED": (_BOOL, True),
     "SQL_SUPPORTED_UNIONS": (_INT32, 0b11),
-    # Zero is no limit, or none that is known.
-    "SQL_MAX_BINARY_LITERAL_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_CHAR_LITERAL_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_COLUMN_NAME_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_COLUMNS_IN_GROUP_BY": (_BIGINT, 0),
-    "SQL_MAX_COLUMNS_IN_INDEX": (_BIGINT, 0),
-    "SQL_MAX_COLUMNS_IN_ORDER_BY": (_BIGINT, 0),
-    "SQL_MAX_COLUMNS_IN_SELECT": (_BIGINT, 0),
-    "SQL_MAX_COLUMNS_IN_TABLE": (_BIGINT, 0),
-    "SQL_MAX_CONNECTIONS": (_BIGINT, 0),
-    "SQL_MAX_CURSOR_NAME_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_INDEX_LENGTH": (_BIGINT, 0),
-    "SQL_DB_SCHEMA_NAME_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_PROCEDURE_NAME_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_CATALOG_NAME_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_ROW_SIZE": (_BIGINT, 0),
     "SQL_MAX_ROW_SIZE_INCLUDES_BLOBS": (_BOOL, True),
-    "SQL_MAX_STATEMENTS": (_BIGINT, 0),
-    "SQL_MAX_TABLE_NAME_LENGTH": (_BIGINT, 0),
-    "SQL_MAX_TABLES_IN_SELECT": (_BIGINT, 0),
-    "SQL_MAX_USERNAME_LENGTH": (_BIGINT, 0),
+    **dict.fromkeys(_NO_LIMITS, (_BIGINT, 0)),
     "SQL_DEFAULT_TRANSACTION_ISOLATION": (_BIGINT, 0),  # none
     "SQL_TRANSACTIONS_SUPPORTED": (_BOOL, False),
     "SQL_SUPPORTED_TRANSACTIONS_ISOLATION_LEVELS": (_INT32, 0b1),  # none
@@ -196,7 +186,7 @@ _ALWAYS: Final[dict[str, tuple[int, object]]] = {
 
 
 def answer(ids: Sequence[int], facts: ServerFacts) -> pa.Table:
-    """Return the facts of these numbers, of all for none, in the order of their numbers; unknown ones are left out."""
+    """Return the facts with these numbers, or all without numbers, in ascending order. Unknown ones are ignored."""
     known = _by_number(facts)
     wanted = sorted(known.keys() & set(ids) if ids else known)
     values: list[list[object]] = [[] for _ in _KINDS]
@@ -206,7 +196,7 @@ def answer(ids: Sequence[int], facts: ServerFacts) -> pa.Table:
         kinds.append(kind)
         offsets.append(len(values[kind]))
         values[kind].append(value)
-    # `UnionArray.from_dense` would make each of the six nullable.
+    # `UnionArray.from_dense` would make all six children nullable.
     union = pa.Array.from_buffers(
         ANSWER.field("value").type,
         len(wanted),
@@ -217,7 +207,7 @@ def answer(ids: Sequence[int], facts: ServerFacts) -> pa.Table:
 
 
 def _by_number(facts: ServerFacts) -> dict[int, tuple[int, object]]:
-    named = _ALWAYS | {
+    named = _CONSTANT_FACTS | {
         "FLIGHT_SQL_SERVER_VERSION": (_STRING, facts.version),
         "FLIGHT_SQL_SERVER_STATEMENT_TIMEOUT": (_INT32, facts.handle_timeout_ms),
         "SQL_MAX_STATEMENT_LENGTH": (_BIGINT, facts.max_statement_bytes),

@@ -1,4 +1,4 @@
-"""Statements on their way between a call and the engine: described, run, stopped when the caller leaves, logged."""
+"""Runs the statements of calls on the engine: describes, runs, cancels and logs them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from queryengine.query_log import QueryRecord
 
 logger = logging.getLogger("flightapi.queries")
 
-#: The outcome of a statement whose caller has left, as over HTTP.
+#: The outcome of a statement whose caller has disconnected, the same as over HTTP.
 CLIENT_GONE = "client_closed_request"
 
-#: Cancelled tickets that are remembered, the newest.
+#: The number of cancelled tickets that are remembered, newest first.
 MAX_CANCELLED = 10_000
 
 
@@ -32,17 +32,17 @@ class Statements:
         self._engine = engine
         self._lock = threading.Lock()
         self._cancelled: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-        # By ticket; the same one may be asked for several times at once.
+        # By key and ticket id; several calls may run the same ticket at once.
         self._running: dict[tuple[str, bytes], list[CancelSource]] = {}
 
-    def describe(self, call: Call, sql: str, parameters: Parameters | None, ahead_s: float = 0.0) -> Description:
+    def describe(self, call: Call, sql: str, parameters: Parameters | None, budget_s: float = 0.0) -> Description:
         """
-        Describe *sql* for *call*, and run it ahead for *ahead_s* seconds.
+        Describe *sql* for *call*, and run it speculatively for at most *budget_s* seconds.
 
-        One that fails has its line in the log: nobody will run it.
+        A failure is logged here, because the caller will not run the statement.
 
         Raises:
-            QueryError: It is refused, cannot be bound, or fails when it is run.
+            QueryError: It is not allowed, cannot be bound, or fails while it runs.
         """
         query = Query(
             sql=sql,
@@ -55,7 +55,7 @@ class Statements:
         cancel = CancelSource()
         call.on_end(cancel.cancel)
         try:
-            return self._engine.describe(query, cancel, ahead_s=ahead_s)
+            return self._engine.describe(query, cancel, ahead_s=budget_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
             record.write(CLIENT_GONE if gone else code_of(error), None)
@@ -65,10 +65,10 @@ class Statements:
         self, call: Call, sql: str, parameters: Parameters | None, ticket_id: bytes | None, answer: Answer | None
     ) -> Iterator[bytes]:
         """
-        Run *sql* for *call*, unless *answer* is its answer, and give its answer as serialised FlightData.
+        Return the result of *sql* as serialised FlightData: *answer* if given, else from the engine.
 
         Raises:
-            QueryError: Any, before or while the answer is given; an answer that was cut never looks complete.
+            QueryError: At once or while the result streams; a truncated result never looks complete.
         """
         cancel = CancelSource()
         query = Query(
@@ -78,18 +78,18 @@ class Statements:
             query_id=new_id() if ticket_id is None else self._enter(call, ticket_id, cancel),
             fingerprint=call.principal.fingerprint,
         )
-        call.say_last(QUERY_ID, query.query_id)
+        call.add_trailing(QUERY_ID, query.query_id)
 
         def begin() -> QueryResult:
             return self._engine.run(query, cancel) if answer is None else answer
 
-        return _Given(begin, query, call, cancel)
+        return _RunningStatement(begin, query, call, cancel)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
         """
-        Stop the statements that the caller's key runs with a ticket, and any that begins with it later.
+        Cancel the statements that the caller's key runs with this ticket, now and in the future.
 
-        Tickets are answered by this process alone, so nobody else has to be told.
+        Only this process answers tickets, so no other process needs to know.
         """
         key = call.principal.fingerprint, ticket_id
         with self._lock:
@@ -103,13 +103,13 @@ class Statements:
 
     def _enter(self, call: Call, ticket_id: bytes, cancel: CancelSource) -> str:
         """
-        Have *cancel* called, until *call* ends, when somebody cancels the ticket.
+        Register *cancel* for the ticket until *call* ends.
 
         Returns:
-            The id of its statement: that of the ticket, unless one with that id runs.
+            The id of the statement: the ticket's, unless a statement with that id is running.
 
         Raises:
-            QueryCancelledError: The ticket was cancelled.
+            QueryCancelledError: The ticket was cancelled before.
         """
         key = call.principal.fingerprint, ticket_id
         with self._lock:
@@ -127,11 +127,11 @@ class Statements:
                 del self._running[key]
 
 
-class _Given:
-    """A statement as an iterator over its answer. It ends with its call, whoever still holds it."""
+class _RunningStatement:
+    """An iterator over the result of a statement. It ends with its call, even if gRPC still holds it."""
 
     def __init__(self, begin: Callable[[], QueryResult], query: Query, call: Call, cancel: CancelSource) -> None:
-        """*begin* the statement, which *cancel* stops."""
+        """Call *begin* to start the statement; *cancel* stops it."""
         self._record = QueryRecord(logger, "flight-sql", query, call.request_id)
         self._lock = threading.Lock()
         self._ended = False
@@ -144,7 +144,7 @@ class _Given:
         except Exception as error:
             self._end(self._outcome(error))
             raise
-        if self._gone:  # The call ended when there was nothing to close yet.
+        if self._gone:  # The call ended before there was a result to close.
             self._end(CLIENT_GONE)
         self._data = iter(self._result)
 
@@ -162,7 +162,7 @@ class _Given:
             raise
 
     def _leave(self) -> None:
-        """Stop the statement: its call has ended."""
+        """Stop the statement when its call ends."""
         self._gone = True
         self._cancel.cancel()
         if self._result is not None:

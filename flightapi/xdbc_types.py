@@ -1,4 +1,4 @@
-"""The answer to GetXdbcTypeInfo: the types of DuckDB as ODBC and JDBC describe types (`FlightSql.proto`)."""
+"""The answer to GetXdbcTypeInfo: the types of DuckDB in the terms of ODBC and JDBC (`FlightSql.proto`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SEARCHABLE: Final = enum_values("Searchable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Type:
-    """One row; the fields are those of the format."""
+    """One row, with the columns of the protocol."""
 
     type_name: str
     data_type: int
@@ -110,8 +110,8 @@ def _text(name: str, kind: str, characters: int | None) -> _Type:
     )
 
 
-def _moment(name: str, kind: str, subcode: str, characters: int, digits: int) -> _Type:
-    """Return a type whose values are written in *characters*, *digits* of them of a second's fraction."""
+def _datetime(name: str, kind: str, subcode: str, characters: int, digits: int) -> _Type:
+    """Return a date or time type with values of *characters* length and *digits* fractional digits of seconds."""
     return _Type(
         type_name=name,
         data_type=_TYPES[kind],
@@ -161,14 +161,14 @@ _ROWS: Final = (
         literal_prefix="BLOB '",
         literal_suffix="'",
     ),
-    _moment("DATE", "XDBC_DATE", "DATE", 10, 0),
-    _moment("TIME", "XDBC_TIME", "TIME", 15, 6),
-    _moment("TIME WITH TIME ZONE", "XDBC_TIME", "TIME_WITH_TIMEZONE", 21, 6),
-    _moment("TIMESTAMP", "XDBC_TIMESTAMP", "TIMESTAMP", 26, 6),
-    _moment("TIMESTAMP_S", "XDBC_TIMESTAMP", "TIMESTAMP", 19, 0),
-    _moment("TIMESTAMP_MS", "XDBC_TIMESTAMP", "TIMESTAMP", 23, 3),
-    _moment("TIMESTAMP_NS", "XDBC_TIMESTAMP", "TIMESTAMP", 29, 9),
-    _moment("TIMESTAMP WITH TIME ZONE", "XDBC_TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE", 32, 6),
+    _datetime("DATE", "XDBC_DATE", "DATE", 10, 0),
+    _datetime("TIME", "XDBC_TIME", "TIME", 15, 6),
+    _datetime("TIME WITH TIME ZONE", "XDBC_TIME", "TIME_WITH_TIMEZONE", 21, 6),
+    _datetime("TIMESTAMP", "XDBC_TIMESTAMP", "TIMESTAMP", 26, 6),
+    _datetime("TIMESTAMP_S", "XDBC_TIMESTAMP", "TIMESTAMP", 19, 0),
+    _datetime("TIMESTAMP_MS", "XDBC_TIMESTAMP", "TIMESTAMP", 23, 3),
+    _datetime("TIMESTAMP_NS", "XDBC_TIMESTAMP", "TIMESTAMP", 29, 9),
+    _datetime("TIMESTAMP WITH TIME ZONE", "XDBC_TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE", 32, 6),
     _Type(
         type_name="INTERVAL",
         data_type=_TYPES["XDBC_INTERVAL"],
@@ -180,7 +180,7 @@ _ROWS: Final = (
 
 
 def answer(data_type: int | None) -> pa.Table:
-    """Return the rows of the types that are *data_type*, a number of XdbcDataType; of all types for None."""
+    """Return the rows of the types with *data_type*, a number of XdbcDataType; of all types for None."""
     rows = [row for row in _ROWS if data_type is None or row.data_type == data_type]
     rows.sort(key=lambda row: (row.data_type, row.type_name))
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=ANSWER)

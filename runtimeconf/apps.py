@@ -1,4 +1,4 @@
-"""The Django app of this room: `manage.py check` shows what is wrong with the YAML."""
+"""The Django app: `manage.py check` reports the faults and warnings of the YAML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_configuration(
     app_configs: Sequence[AppConfig] | None = None,  # noqa: ARG001 (Django's interface of checks)
     **kwargs: Any,  # noqa: ARG001 (as above)
 ) -> list[checks.CheckMessage]:
-    """Give the faults of the configuration as errors, or its warnings; the file is read here, not before."""
+    """Return the faults of the configuration as errors, or its warnings. The file is read only now."""
     try:
         config = get_config()
     except ConfigError as exc:
@@ -33,5 +33,5 @@ class RuntimeConfConfig(AppConfig):
     name = "runtimeconf"
 
     def ready(self) -> None:
-        """Register the check without reading anything: a client command must start where no YAML is."""
+        """Register the check without reading the YAML: client commands must start without one."""
         checks.register(check_configuration)

@@ -1,5 +1,5 @@
 """
-What can be wrong with a configuration.
+The errors of the configuration.
 
 ::
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-#: One line per fault on standard error, at most this many (CONTRACT: a start prints no wall of text).
+#: A failed start prints one line per fault, and at most this many.
 MAX_SHOWN_FAULTS = 20
 
 
@@ -24,7 +24,7 @@ class RuntimeConfError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFault:
-    """One fault: where it is (`line` counts from 1, 0 when there is none; `yaml_path` like `runtime.auth`) and why."""
+    """One fault and its location: `line` counts from 1, or is 0 for none; `yaml_path` is like `runtime.auth`."""
 
     file: Path
     line: int
@@ -32,19 +32,19 @@ class ConfigFault:
     message: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else str(self.file)
-        return f"{place}: {self.yaml_path}: {self.message}" if self.yaml_path else f"{place}: {self.message}"
+        where = f"{self.file}:{self.line}" if self.line else str(self.file)
+        return f"{where}: {self.yaml_path}: {self.message}" if self.yaml_path else f"{where}: {self.message}"
 
 
 class ConfigError(RuntimeConfError):
-    """The configuration cannot be used; `faults` names everything that is wrong with it."""
+    """The configuration cannot be used; `faults` lists everything that is wrong with it."""
 
     def __init__(self, faults: tuple[ConfigFault, ...]) -> None:
         self.faults = faults
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """One line per fault, MAX_SHOWN_FAULTS lines at most, the last of which counts what is left out."""
+        """Return one line per fault, at most MAX_SHOWN_FAULTS; the last line counts the faults left out."""
         shown = [str(fault) for fault in self.faults[:MAX_SHOWN_FAULTS]]
         if len(self.faults) > MAX_SHOWN_FAULTS:
             left_out = len(self.faults) - (MAX_SHOWN_FAULTS - 1)

@@ -1,8 +1,9 @@
 """
-Handing a configuration to a process that is executed anew: as JSON in an anonymous file that it inherits.
+Passes a configuration to a child process across exec: as JSON in an anonymous file that the child inherits.
 
-The file has no name, is sealed once written, and ends with the last process that holds it. A `Secret` is refused, so
-the keys cannot travel this way; parameters of datasets can, so give each part `without_sources` unless it loads data.
+The file has no name, is sealed once written, and disappears with the last process that holds it. A `Secret` is refused,
+so API keys cannot be passed. Parameters of datasets can hold secrets: pass `without_sources` to every process that does
+not load data.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _received: tuple[RuntimeConfig, dict[str, Any]] | None = None
 
 def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
     """
-    Put *config* and *extra*, whatever JSON can hold, into an anonymous file.
+    Write *config* and *extra*, in JSON types, to an anonymous file.
 
     Returns:
-        Its descriptor, which is closed on exec unless the caller has it inherited.
+        Its descriptor, which exec closes unless the caller passes it on.
 
     Raises:
-        TypeError: *config* holds a secret, or *extra* what JSON cannot hold.
-        OSError: The system has no room for it.
+        TypeError: *config* holds a secret, or *extra* a value that JSON cannot hold.
+        OSError: The file cannot be created or written.
     """
     text = json.dumps({"config": plain(config), "extra": dict(extra)}, separators=(",", ":"))
     descriptor = os.memfd_create("querykeep-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -53,12 +54,12 @@ def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
 
 def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Return what `write` put into *descriptor*, as often as it is asked for, in any process.
+    Return what `write` wrote to *descriptor*. It can be read any number of times, in any process.
 
     Raises:
         OSError: It cannot be read.
     """
-    # The position in the file is shared with every process that inherited it.
+    # pread: every process that inherited the file shares its position.
     text = b""
     while block := os.pread(descriptor, _BLOCK_BYTES, len(text)):
         text += block
@@ -67,32 +68,32 @@ def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
 
 
 def receive(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
-    """As `read`, for the process that was started with *descriptor*; `received` knows it from then on."""
-    global _received  # noqa: PLW0603 (a process is given one handover)
+    """Read the handover that this process was started with, and let `received` return it."""
+    global _received  # noqa: PLW0603 (a process receives one handover)
     _received = read(descriptor)
     return _received
 
 
 def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
-    """Return what this process was handed; None when it was started by hand."""
+    """Return the handover of this process; None if no supervisor started it."""
     return _received
 
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:
-    """Return *config* as a part that loads no data may know it: without keys, and without where data comes from."""
+    """Return *config* without keys, locations and parameters, for a process that does not load data."""
     datasets = tuple(replace(dataset, from_="", location="", params={}) for dataset in config.datasets)
     return replace(config, datasets=datasets, auth=AuthConfig(enabled=config.auth.enabled))
 
 
 def plain(value: Any) -> Any:
     """
-    Return *value*, of the configuration or a dataclass like those there, in the types of JSON.
+    Return *value*, a part of the configuration or a similar dataclass, in JSON types.
 
     Raises:
-        TypeError: It holds a secret.
+        TypeError: *value* holds a secret.
     """
     if isinstance(value, Secret):
-        raise TypeError("A secret is not handed over.")
+        raise TypeError("A secret cannot be handed over.")
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -104,10 +105,10 @@ def plain(value: Any) -> Any:
 
 def rebuilt(hint: Any, value: Any) -> Any:
     """
-    Return the value of type *hint* that `plain` made *value* of.
+    Return the value of type *hint* from which `plain` made *value*.
 
     Raises:
-        TypeError: *hint* is of a kind that the configuration does not use.
+        TypeError: The configuration does not use types such as *hint*.
     """
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)

@@ -1,4 +1,4 @@
-"""From a YAML file and an environment to a `RuntimeConfig`, or to every fault at once."""
+"""Loads a YAML file into a `RuntimeConfig`, or reports all its faults at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.reading import Place, Reading
 from runtimeconf.schema import ROOT, paths_by_name
 from runtimeconf.secret_stores import EnvStore, SecretStores
+from runtimeconf.validation import Validation, YamlPath
 from runtimeconf.yaml_reader import read_document
 
 
@@ -19,25 +19,25 @@ def load(path: Path, environ: Mapping[str, str]) -> RuntimeConfig:
     Read, check and resolve the configuration in *path*.
 
     Args:
-        path: The YAML file. Relative paths in it begin in its directory.
-        environ: What the `env` secret store asks first.
+        path: The YAML file. Relative paths in it are relative to its directory.
+        environ: The environment variables for the `env` secret store.
 
     Raises:
-        ConfigError: Something is wrong; it names every fault by file, line and YAML path, and shows no secret.
+        ConfigError: It lists every fault by file, line and YAML path, and shows no secret.
     """
     file = path.absolute()
     paths = paths_by_name()
     document = read_document(file, frozenset(paths))
-    reading = Reading(file=file, environ=environ, known_paths=paths, others_may_read=document.others_may_read)
-    default_store = EnvStore("env", environ, file.parent, lambda place, text: reading.warn(str(place), text))
-    reading.stores = SecretStores([default_store])
-    config = ROOT.read(document.root, Place(reading)) if document.root is not None else None
-    faults = _in_order([*document.faults, *reading.faults])
+    validation = Validation(file=file, environ=environ, known_paths=paths, others_may_read=document.others_may_read)
+    default_store = EnvStore("env", environ, file.parent, lambda path, text: validation.warn(str(path), text))
+    validation.stores = SecretStores([default_store])
+    config = ROOT.read(document.root, YamlPath(validation)) if document.root is not None else None
+    faults = _in_order([*document.faults, *validation.faults])
     if faults or config is None:
         raise ConfigError(faults)
-    return replace(config, warnings=reading.warnings())
+    return replace(config, warnings=validation.warnings())
 
 
 def _in_order(faults: list[ConfigFault]) -> tuple[ConfigFault, ...]:
-    """By line, each once: a value that stands behind an alias may be at fault twice."""
+    """Sort by line and remove duplicates: an aliased value is read more than once."""
     return tuple(sorted(dict.fromkeys(faults), key=lambda fault: fault.line))

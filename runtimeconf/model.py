@@ -1,7 +1,7 @@
 """
-The configuration as values: one frozen dataclass a section, each field with its unit and default.
+The configuration as values: one frozen dataclass for each section, each field with its unit and default.
 
-A field that a user may write is named as in the YAML, with its unit added where the YAML takes `30s` or `1GiB`.
+Fields are named as in the YAML, plus the unit where the YAML accepts `30s` or `1GiB`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GIB = 1024 * MIB
 #: Whether a refresh replaces all rows or adds the newer ones.
 RefreshMode = Literal["full", "append"]
 
-#: Beside the YAML.
+#: Relative to the directory of the YAML.
 DEFAULT_STATE_DIR = ".runtime"
 
 
@@ -35,10 +35,10 @@ class AuthConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """
-    `runtime.http`: `allowed_hosts` is None when the YAML leaves it out (see `sqlapi.hosts` for what then holds).
+    `runtime.http`: `allowed_hosts` is None if the YAML leaves it out (`sqlapi.hosts` then applies a default).
 
-    They are as a `Host` header has them: lower case, an IPv6 address in brackets, a port only where it must match.
-    `*` is every host.
+    Hosts have the form of a `Host` header: lower case, an IPv6 address in brackets, a port only if it must match. `*`
+    matches every host.
     """
 
     bind: Address = Address("127.0.0.1", 8090)
@@ -57,7 +57,7 @@ class FlightConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """`runtime.tls`, for HTTP and Flight; both files are PEM and absolute, and set when `enabled`."""
+    """`runtime.tls`, for HTTP and Flight. Both paths are absolute, of PEM files, and set if `enabled`."""
 
     enabled: bool = False
     certificate_file: Path | None = None
@@ -69,8 +69,8 @@ class QueryConfig:
     """
     `runtime.query`: limits on statements.
 
-    `timeout_s` is one statement's wall clock, streaming included; `memory_limit_bytes` is one engine worker's;
-    `workers` statements run at once, `max_queued` wait, each for `queue_timeout_s` at most.
+    `timeout_s` limits the wall-clock time of a statement, streaming included; `memory_limit_bytes` applies to each
+    engine worker. `workers` statements run at once; `max_queued` wait, each for at most `queue_timeout_s`.
     """
 
     timeout_s: float = 30.0
@@ -83,7 +83,7 @@ class QueryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsCacheConfig:
-    """`runtime.results_cache`: answers that are given again; `max_bytes` is the memory of each web process for them."""
+    """`runtime.results_cache`: `max_bytes` limits the memory of the cache in each web process."""
 
     enabled: bool = False
     max_bytes: int = 64 * MIB
@@ -91,7 +91,7 @@ class ResultsCacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig:
-    """One entry of `datasets[].acceleration.indexes`. No two rows may have the same value in a *unique* one."""
+    """One entry of `datasets[].acceleration.indexes`. Rows must have distinct values in a *unique* index."""
 
     column: str
     unique: bool = False
@@ -100,10 +100,10 @@ class IndexConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerationConfig:
     """
-    `datasets[].acceleration`: `refresh_check_interval_s` is None when there is no periodic refresh.
+    `datasets[].acceleration`: `refresh_check_interval_s` is None if there is no periodic refresh.
 
-    With `refresh_jitter_enabled` a refresh of the clock begins up to `refresh_jitter_max_s` seconds later, None for a
-    tenth of the interval. The column `primary_key` has an index too: every row has a value there, and another one.
+    With `refresh_jitter_enabled` a periodic refresh starts up to `refresh_jitter_max_s` seconds later, None for a tenth
+    of the interval. `primary_key` has an index too: its values are distinct and never null.
     """
 
     enabled: bool = True
@@ -122,10 +122,10 @@ class DatasetConfig:
     """
     One entry of `datasets`.
 
-    `from_` is the text of `from:`; `connector` is what stands before its colon and `location` what follows, a path
-    made absolute; `params` are those of the connector, with secret references resolved. `time_column` is there when
-    `refresh_mode` is `append`; otherwise only a refresh that is asked to append goes by it. `line` counts from 1 in the
-    YAML; `yaml_path` like `datasets[0]`.
+    `from_` is the text of `from:`; `connector` is the part before its colon and `location` the rest, a path made
+    absolute; `params` are those of the connector, with secret references resolved. `time_column` is set if
+    `refresh_mode` is `append`; otherwise only a refresh request with mode append uses it. `line` counts from 1 in the
+    YAML; `yaml_path` is like `datasets[0]`.
     """
 
     name: str
@@ -142,7 +142,7 @@ class DatasetConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewConfig:
-    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` like `views[0].sql`."""
+    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` is like `views[0].sql`."""
 
     name: str
     sql: str
@@ -153,10 +153,10 @@ class ViewConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeConfig:
     """
-    Everything the YAML says. All paths are absolute.
+    The whole configuration. All paths are absolute.
 
-    `warnings` are one-line sentences about settings that work but are unsafe; they never hold a value below `auth`
-    or `secrets`.
+    `warnings` are one-line sentences about settings that work but are unsafe; they never hold a value below `auth` or
+    `secrets`.
     """
 
     file: Path

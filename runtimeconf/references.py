@@ -1,8 +1,8 @@
 """
 Secret references in configured text: `${ store:name }`.
 
-A text is parsed once into literal parts and references, and expanded once: the value of a secret is used as it is,
-whatever it holds. Text that only looks like a reference is an error, never a literal.
+A text is parsed once into literal parts and references, and expanded once: the value of a secret is never expanded
+again. A text that only looks like a reference is an error, never a literal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: The store name that asks every store.
+#: The store name that stands for every store.
 ALL_STORES = "secrets"
 
 STORE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -19,14 +19,14 @@ STORE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 SECRET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 _REFERENCE = re.compile(rf"\$\{{\s*({STORE_NAME.pattern})\s*:\s*({SECRET_NAME.pattern})\s*\}}")
-# What somebody meant as a reference: `$ {`, `${{`, `$(store:`, `{ store:`, and `secrets:` on its own.
+# A misspelt reference: `$ {`, `${{`, `$(store:`, `{ store:`, and `secrets:` on its own.
 _LOOKS_LIKE_REFERENCE = re.compile(
     r"\$\s*\{ | [{(\[<%]\s*[A-Za-z][\w-]*\s*:\s*[\w.-]+\s*[})\]>%] | \bsecrets\s*: ", re.VERBOSE | re.IGNORECASE
 )
 
 
 class MalformedReferenceError(Exception):
-    """A text looks like a reference and is none. The message holds nothing of the text."""
+    """A text looks like a reference but is not one. The message holds nothing of the text."""
 
     def __init__(self) -> None:
         super().__init__("holds a malformed secret reference: write it as ${ secrets:name } or ${ store:name }")
@@ -42,7 +42,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with its references in place: literal parts (`str`) and references, in order."""
+    """A parsed text: literal parts (`str`) and references, in order."""
 
     parts: tuple[str | Reference, ...] = field(repr=False)
 
@@ -52,7 +52,7 @@ class Template:
         return tuple(part for part in self.parts if isinstance(part, Reference))
 
     def expand(self, resolve: Callable[[Reference], str]) -> str:
-        """Put the value of each reference in its place, verbatim. Whatever *resolve* raises is passed on."""
+        """Replace each reference by its value, verbatim. Errors of *resolve* propagate."""
         return "".join(resolve(part) if isinstance(part, Reference) else part for part in self.parts)
 
 
@@ -61,7 +61,7 @@ def parse(text: str) -> Template:
     Split *text* into literal parts and references.
 
     Raises:
-        MalformedReferenceError: A literal part still looks like a reference.
+        MalformedReferenceError: A literal part looks like a reference.
     """
     parts: list[str | Reference] = []
     position = 0
@@ -75,5 +75,5 @@ def parse(text: str) -> Template:
 
 
 def holds_reference(text: str) -> bool:
-    """Say whether *text* has at least one well-formed reference in it."""
+    """Return whether *text* holds at least one well-formed reference."""
     return _REFERENCE.search(text) is not None

@@ -1,4 +1,4 @@
-"""A value that does not print."""
+"""A text that is never printed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Final
 
 class Secret:
     """
-    A secret text. It prints as `<secret>`, does not pickle, and shows its text only to `reveal()`.
+    A secret text. It prints as `<secret>`, cannot be pickled, and reveals its text only in `reveal()`.
 
-    Two secrets are equal when their texts are; a secret is not hashable, so that it is never a key of a mapping that
-    somebody prints.
+    Secrets with the same text are equal. A secret is not hashable, so it never becomes the key of a printed mapping.
     """
 
     __slots__ = ("_text",)
@@ -20,7 +19,7 @@ class Secret:
         self._text: Final = text
 
     def reveal(self) -> str:
-        """Return the text. Call it where the text is used, and keep no copy."""
+        """Return the text. Call it only where the text is used, and keep no copy."""
         return self._text
 
     def __eq__(self, other: object) -> bool:
@@ -30,5 +29,5 @@ class Secret:
         return "<secret>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Refuse to be pickled or copied into another process."""
+        """Refuse to be pickled, and so to be sent to another process."""
         raise TypeError("A secret is not pickled.")

@@ -1,8 +1,8 @@
 """
-Where secrets come from: the environment, a directory of files, the keyring of the operating system.
+Secret stores: the environment, a directory of files, and the keyring of the operating system.
 
-A store answers with the value, with None when it has no such secret, or with an error when it has one that cannot be
-used: then no other store is asked, because the operator meant that one.
+A store returns the value, or None if it does not have the secret, or raises an error if it has the secret but cannot
+use it. After an error no other store is tried, because the operator meant that one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from system.files import FileContent, MissingFileError, UnreadableFileError, rea
 
 MAX_SECRET_BYTES = 64 * 1024
 MAX_DOTENV_BYTES = 1024 * 1024
-#: Asked in this order after the process environment; both lie beside the YAML.
+#: Searched in this order after the process environment; both are beside the YAML.
 DOTENV_NAMES = (".env.local", ".env")
 DEFAULT_KEYRING_SERVICE = "runtime"
 
 
 class SecretError(Exception):
-    """A secret cannot be used. `str()` names the secret and the stores asked, never a value."""
+    """A secret cannot be used. The message names the secret and the stores asked, never a value."""
 
 
 class SecretStore(Protocol):
@@ -35,14 +35,14 @@ class SecretStore(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which references call it."""
+        """The name of the store in references."""
 
     def get(self, name: str) -> str | None:
         """
-        Give the value of a secret, or None when this store does not have it.
+        Return the value of a secret, or None if this store does not have it.
 
         Raises:
-            SecretError: The store has it, or may have it, and cannot give it. The message fits after "in store X: ".
+            SecretError: The store has or may have it, but cannot read it. The message fits after "in store X: ".
         """
 
 
@@ -50,7 +50,7 @@ class EnvStore:
     """
     Environment variables: of the process, then of `.env.local`, then of `.env`.
 
-    Each is asked for the name as written, then for the name in upper case. *warn* takes a file and a sentence about it.
+    Each is searched for the name as written, then in upper case. *warn* receives a file and a sentence about it.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EnvStore:
         self._files: dict[str, tuple[Mapping[str, str | None], bool]] = {}
 
     def get(self, name: str) -> str | None:
-        """Give the first value found; an empty one counts as found."""
+        """Return the first value found; an empty one counts as found."""
         if (value := _variable(self._environ, name)) is not None:
             return value
         for file_name in DOTENV_NAMES:
@@ -84,7 +84,7 @@ class EnvStore:
             except UnreadableFileError as exc:
                 raise SecretError(f"{file_name} cannot be read: {exc}") from None
             else:
-                # Without interpolation: a value is what is written, never put together from others.
+                # No interpolation: values are used verbatim.
                 variables = dotenv_values(stream=io.StringIO(text), interpolate=False)
                 self._files[file_name] = (variables, content.others_may_read)
         return self._files[file_name]
@@ -103,7 +103,7 @@ class FileStore:
         self._directory = directory
 
     def get(self, name: str) -> str | None:
-        """Give the file's text without one newline at its end."""
+        """Return the text of the file without one trailing newline."""
         try:
             text = _decode(read_regular_file(self._directory / name, MAX_SECRET_BYTES))
         except MissingFileError:
@@ -119,13 +119,13 @@ def _decode(content: FileContent) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        # Raised here, outside the handler: a UnicodeDecodeError carries the bytes, and a context would keep it.
+        # Raise outside the handler: a UnicodeDecodeError holds the bytes, and would become the context.
         raise UnreadableFileError("it is binary, not UTF-8 text")
     return text
 
 
 class KeyringStore:
-    """The keyring of the operating system, by way of the optional `keyring` package."""
+    """The keyring of the operating system, through the optional `keyring` package."""
 
     def __init__(self, name: str, service: str) -> None:
         self.name = name
@@ -133,15 +133,15 @@ class KeyringStore:
 
     @staticmethod
     def is_installed() -> bool:
-        """Say whether the `keyring` package can be imported."""
+        """Return whether the `keyring` package is installed."""
         return importlib.util.find_spec("keyring") is not None
 
     def get(self, name: str) -> str | None:
-        """Give the password that the keyring holds for the service and *name*."""
+        """Return the password for the service and *name*."""
         try:
             keyring = importlib.import_module("keyring")
             value: str | None = keyring.get_password(self._service, name)
-        except Exception as exc:  # noqa: BLE001 (each platform's backend raises its own errors)
+        except Exception as exc:  # noqa: BLE001 (each backend raises its own errors)
             problem = type(exc).__name__
         else:
             return value
@@ -161,13 +161,13 @@ class SecretStores:
 
     def resolve(self, reference: Reference) -> str:
         """
-        Give the value of *reference*, which is never empty.
+        Return the value of *reference*, which is never empty.
 
         Raises:
             SecretError: The store is unknown, or the secret is missing, empty or unusable.
         """
         if reference.store == ALL_STORES:
-            asked = self._stores[::-1]  # the last defined wins
+            asked = self._stores[::-1]  # the last one defined wins
         else:
             asked = tuple(store for store in self._stores if store.name == reference.store)
             if not asked:

@@ -1,4 +1,4 @@
-"""What of the environment counts for sources."""
+"""The environment variables that sources may use."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from runtimeconf.model import DatasetConfig
 
-#: Proxies, whose names are also written in small letters, and the authorities to trust.
+#: Proxies, also in lower case, and the trusted certificate authorities.
 _CONNECTIONS = "(?i:(?:HTTP|HTTPS|ALL|NO)_PROXY)|SSL_CERT_FILE"
-#: Where the credentials of the machine are, or what they are.
+#: The credentials of the machine.
 _MACHINE = "AWS_[A-Z0-9_]+"
 
 
 def variables_for(datasets: Iterable[DatasetConfig]) -> re.Pattern[str]:
     """
-    Return what the names of the variables match that loads of *datasets* may go by.
+    Return a pattern of the variables that loads of *datasets* may use.
 
-    Those with credentials are among them only where a dataset is to be read with the credentials of the machine.
+    It includes the credentials of the machine only if a dataset is read with them.
     """
-    takes_machine = any(dataset.params.get("s3_auth") == "iam_role" for dataset in datasets)
-    return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if takes_machine else _CONNECTIONS)
+    uses_machine = any(dataset.params.get("s3_auth") == "iam_role" for dataset in datasets)
+    return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)

@@ -1,4 +1,4 @@
-"""The one configuration of this process. Only classes that a framework makes ask here; all else is handed it."""
+"""The configuration of this process. Only classes that a framework instantiates use it; others take it as argument."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _outcome: RuntimeConfig | tuple[ConfigFault, ...] | None = None
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """The YAML file that *environ* names; an unset or empty variable means DEFAULT_FILE in the working directory."""
+    """Return the YAML file that *environ* names; if unset or empty, DEFAULT_FILE in the working directory."""
     return Path(environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_FILE)
 
 
 def get_config() -> RuntimeConfig:
     """
-    Give the configuration; the first call reads it, later ones give the same outcome, failure included.
+    Return the configuration. The first call reads it; later calls have the same outcome, failure included.
 
     Raises:
         ConfigError: The file cannot be used.
     """
-    global _outcome  # noqa: PLW0603 (this module is the one place of the process-wide configuration)
+    global _outcome  # noqa: PLW0603 (this module holds the process-wide configuration)
     with _lock:
         if _outcome is None:
-            # A client command reads no YAML, nor does a part that is handed the configuration.
+            # Client commands, and processes with a handover, do not need the loader.
             from runtimeconf.loader import load  # noqa: PLC0415
 
             try:
@@ -42,12 +42,12 @@ def get_config() -> RuntimeConfig:
         outcome = _outcome
     if isinstance(outcome, RuntimeConfig):
         return outcome
-    # A new error each time: one that is raised again collects the traceback of every caller.
+    # A new error each time: raising the same one again would accumulate tracebacks.
     raise ConfigError(outcome)
 
 
 def set_config(config: RuntimeConfig | None) -> None:
-    """Use *config* from now on, or with None forget what was read: the next call of `get_config` reads anew."""
+    """Replace the configuration. After None the next call of `get_config` reads the file again."""
     global _outcome  # noqa: PLW0603 (as above)
     with _lock:
         _outcome = config

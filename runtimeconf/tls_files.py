@@ -1,4 +1,4 @@
-"""Whether a certificate and a private key can be used to serve, found out before any port is bound."""
+"""Checks a certificate and its private key before any port is bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_PEM_BYTES = 1024 * 1024
 
 
 def certificate_problem(file: Path) -> str:
-    """Say in a few words why *file* cannot be read at all; empty when it can."""
+    """Return why *file* cannot be read, in a few words; an empty text if it can."""
     try:
         content = read_regular_file(file, MAX_PEM_BYTES)
     except UnreadableFileError as exc:
@@ -20,10 +20,10 @@ def certificate_problem(file: Path) -> str:
 
 
 def pair_problem(certificate_file: Path, key_file: Path) -> str:
-    """Say in a few words why the readable files cannot be used together; empty when they can."""
+    """Return why the readable files cannot be used together, in a few words; an empty text if they can."""
 
     def no_password() -> str:
-        # Without this OpenSSL asks on the terminal, and a start in the background hangs.
+        # Without this callback OpenSSL asks on the terminal, and a start in the background hangs.
         raise _EncryptedKeyError
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -39,4 +39,4 @@ def pair_problem(certificate_file: Path, key_file: Path) -> str:
 
 
 class _EncryptedKeyError(Exception):
-    """OpenSSL asked for a passphrase."""
+    """OpenSSL asked for the passphrase of the key."""

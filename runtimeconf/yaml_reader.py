@@ -1,11 +1,11 @@
 """
-YAML as source text: a tree of nodes that keep what was written, and where.
+YAML as source text: a tree of nodes that keep their text and line.
 
-PyYAML scans and parses; nothing is resolved or constructed, so `0123` stays `0123` and no tag runs code. A document
-that could mean two things (duplicate fields, merge keys, tags) is refused. The tree is built from parse events on a
-stack of its own: depth costs no Python stack, and every limit is checked before the next event is asked for.
+PyYAML scans and parses, but resolves and constructs nothing, so `0123` stays `0123` and no tag runs code. An ambiguous
+document (duplicate fields, merge keys, tags) is refused. The tree is built from parse events on an explicit stack:
+depth does not use the Python stack, and every limit is checked before the next event is read.
 
-No message holds text of the file, PyYAML's snippets included: a key or a password may stand on any line.
+No message holds text of the file or PyYAML's snippets of it: any line may hold a key or a password.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from system.files import MissingFileError, UnreadableFileError, read_regular_fil
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 32
-#: Nodes of the tree with every alias written out; 10,000 API keys are 10,000 nodes.
+#: Nodes of the tree with every alias expanded; 10,000 API keys are 10,000 nodes.
 MAX_NODES = 50_000
 MAX_ALIASES = 100
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-# What YAML does not take, and the line breaks that YAML 1.1 sees and no editor shows (NEL, LS, PS).
+# Characters that YAML forbids, and line breaks of YAML 1.1 that editors do not show (NEL, LS, PS).
 _FORBIDDEN_CHARACTER = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 _QUOTE_REFERENCE = (
     'a secret reference inside [...] or {...}, or with ": " in it, must be quoted, as in "${ secrets:name }"'
 )
-# The beginning of PyYAML's `problem` and the sentence for it. The problem itself may quote the file.
+# The beginning of PyYAML's `problem` and our message for it. The problem itself may quote the file.
 _SYNTAX_PROBLEMS = (
-    ("found character '\\t'", "a tab stands where YAML takes only spaces: indent with spaces"),
+    ("found character '\\t'", "a tab is used for indentation: indent with spaces"),
     ("found character", "a text cannot begin with this character: put the text in quotes"),
-    ("mapping values are not allowed", "a colon stands where no value can follow: quote the text or mend the indent"),
+    (
+        "mapping values are not allowed",
+        "a colon stands where no value can follow: quote the text or fix the indentation",
+    ),
     ("could not find expected ':'", "a field name has no colon, or a text over several lines is not indented"),
     ("expected ',' or", "a list or mapping in brackets lacks a comma or its closing bracket"),
     ("expected <block end>", "the indentation does not fit the lines before it"),
@@ -51,10 +54,10 @@ _SYNTAX_PROBLEMS = (
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """
-    One value as it was written, quotes and escapes resolved, nothing else.
+    The text of one value, with only quotes and escapes resolved.
 
     `line` counts from 1. `is_plain` tells `true` from `"true"`. `may_be_shown` is false for a value with an anchor:
-    it may stand below `auth` too, so that no fault shows it anywhere.
+    an alias may repeat it below `auth`, so no fault shows it.
     """
 
     line: int
@@ -64,7 +67,7 @@ class Scalar:
 
     @property
     def is_null(self) -> bool:
-        """Whether nothing is written, or one of YAML's words for it (`~`, `null`)."""
+        """Whether the value is left out or is one of YAML's words for null (`~`, `null`)."""
         return self.is_plain and self.text in _NULLS
 
 
@@ -78,7 +81,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One field of a mapping; `line` is the line of its name, `name_may_be_shown` as a `Scalar` says it."""
+    """One field of a mapping; `line` is the line of its name, `name_may_be_shown` as in `Scalar`."""
 
     line: int
     name: str = field(repr=False)
@@ -88,10 +91,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping whose names are different texts, in the order of the file; `line` counts from 1."""
+    """A mapping with distinct names, in the order of the file; `line` counts from 1."""
 
     line: int
     entries: tuple[Entry, ...] = field(repr=False)
+
+    def get(self, name: str) -> Node | None:
+        """Return the value of a field, or None."""
+        return next((entry.value for entry in self.entries if entry.name == name), None)
+
+    def line_of(self, name: str) -> int:
+        """Return the line of a field, or of the mapping if the field is left out."""
+        return next((entry.line for entry in self.entries if entry.name == name), self.line)
 
 
 Node = Scalar | Sequence | Mapping
@@ -100,9 +111,9 @@ Node = Scalar | Sequence | Mapping
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """
-    What one file holds. `root` is None when there is no tree to look at; `faults` then says why.
+    The content of one file. `root` is None if there is no tree; `faults` then says why.
 
-    There may be a tree and faults: what can still be checked is checked, so that all faults come at once.
+    There may be both a tree and faults, so that the caller can report all faults at once.
     """
 
     root: Mapping | None
@@ -112,11 +123,11 @@ class Document:
 
 def read_document(file: Path, known_names: frozenset[str]) -> Document:
     """
-    Read the one YAML document of *file*; what is wrong with it is in the answer, nothing is raised.
+    Read the one YAML document of *file*. Faults are returned, not raised.
 
     Args:
-        file: A regular file of MAX_FILE_BYTES at most, in UTF-8.
-        known_names: Field names that a fault may show. Any other name may be a key in the wrong place.
+        file: A regular file in UTF-8, of at most MAX_FILE_BYTES.
+        known_names: Field names that a fault may show. Any other name may be a misplaced API key.
     """
     try:
         content = read_regular_file(file, MAX_FILE_BYTES)
@@ -134,7 +145,7 @@ def read_document(file: Path, known_names: frozenset[str]) -> Document:
     if (forbidden := _FORBIDDEN_CHARACTER.search(text)) is not None:
         line = text.count("\n", 0, forbidden.start()) + 1
         character = "a NUL" if forbidden.group() == "\0" else f"the control character U+{ord(forbidden.group()):04X}"
-        return _refused(file, line, f"holds {character}, which YAML does not take: remove it")
+        return _refused(file, line, f"holds {character}, which YAML does not allow: remove it")
     builder = _TreeBuilder(file, text, known_names)
     root = builder.build()
     return Document(root=root, faults=tuple(builder.faults), others_may_read=content.others_may_read)
@@ -144,8 +155,8 @@ def _refused(file: Path, line: int, message: str) -> Document:
     return Document(root=None, faults=(ConfigFault(file=file, line=line, yaml_path="", message=message),))
 
 
-class _StopReading(Exception):  # noqa: N818 (not an error: the fault is recorded already)
-    """The rest of the file is not looked at."""
+class _StopReading(Exception):  # noqa: N818 (not an error: the fault is already recorded)
+    """Ends the reading of the file."""
 
 
 @dataclass(slots=True)
@@ -159,12 +170,12 @@ class _Frame:
     is_anchored: bool
     children: list[Node] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
-    name: Scalar | None = None  # the field whose value comes next
-    has_bad_name: bool = False  # a value comes next that belongs to no field
+    name: Scalar | None = None  # the field whose value is read next
+    has_bad_name: bool = False  # the next value belongs to a refused name
 
 
 class _TreeBuilder:
-    """Builds the tree of one text and collects what is wrong with it."""
+    """Builds the tree of one text and collects its faults."""
 
     def __init__(self, file: Path, text: str, known_names: frozenset[str]) -> None:
         self._file = file
@@ -178,7 +189,7 @@ class _TreeBuilder:
         self.faults: list[ConfigFault] = []
 
     def build(self) -> Mapping | None:
-        """Parse everything; give the root when it is a mapping and the text could be read to its end."""
+        """Parse the text; return the root if it is a mapping and the text could be read to its end."""
         try:
             self._read_events()
         except _StopReading:
@@ -187,7 +198,7 @@ class _TreeBuilder:
             self._add_syntax_fault(exc)
             return None
         except (ValueError, OverflowError):
-            # PyYAML converts the number of an escape or a %YAML directive without looking at its size.
+            # PyYAML converts the number of an escape or a %YAML directive without checking its size.
             self._fault(0, "is not valid YAML: an escape or a directive holds a number out of range")
             return None
         if isinstance(self._root, Mapping):
@@ -241,7 +252,7 @@ class _TreeBuilder:
     def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
         self._refuse_tag(event, line)
         if len(self._stack) == MAX_DEPTH:
-            self._stack.clear()  # a path of that length helps nobody
+            self._stack.clear()  # a path of that length is of no use in the fault
             self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
         self._grow(1, line)
         self._stack.append(
@@ -286,18 +297,20 @@ class _TreeBuilder:
         if not isinstance(node, Scalar):
             self._fault(node.line, "a field name must be a text, not a list or mapping; quote a text with brackets")
         elif node.is_plain and node.text == "<<":
-            self._fault(node.line, "merge keys (<<) are not taken: write the fields out")
+            self._fault(node.line, "merge keys (<<) are not supported: write the fields out")
         elif (first := frame.entries.get(node.text)) is not None:
             shown = node.text in self._known_names
             path = self._path(node.text) if shown else self._path()
-            self._fault(node.line, f"duplicate field: it stands on line {first.line} and on line {node.line}", path)
+            self._fault(node.line, f"duplicate field: it is on line {first.line} and on line {node.line}", path)
         else:
             frame.has_bad_name = False
             frame.name = node
 
     def _refuse_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, line: int) -> None:
         if event.tag is not None:
-            self._fault(line, "YAML tags (! or !!) are not taken: remove the tag, or quote a text that begins with !")
+            self._fault(
+                line, "YAML tags (! or !!) are not supported: remove the tag, or quote a text that begins with !"
+            )
 
     def _is_anchored(self) -> bool:
         return bool(self._stack) and self._stack[-1].is_anchored
@@ -308,7 +321,7 @@ class _TreeBuilder:
             self._stop(line, f"there are more than {MAX_NODES:,} values, aliases written out")
 
     def _path(self, *last: str) -> str:
-        """The path of the value being read, with `?` for names that may not be shown."""
+        """Return the path of the value being read, with `?` for names that may not be shown."""
         path = ""
         for frame in self._stack:
             if not frame.is_mapping:
@@ -330,15 +343,15 @@ class _TreeBuilder:
         problem = error.problem or ""
         mark = error.problem_mark
         if problem.startswith("found unexpected end of stream"):
-            mark = error.context_mark or mark  # where the text begins; the problem is at the end of the file
+            mark = error.context_mark or mark  # the beginning of the text; the problem is at the end of the file
         message = next((text for start, text in _SYNTAX_PROBLEMS if problem.startswith(start)), "it cannot be parsed")
         if mark is not None and self._breaks_reference(mark.index):
             message = _QUOTE_REFERENCE
-        # The parser is ahead of the tree here: a path would name the wrong field.
+        # The parser reads ahead of the tree, so a path would name the wrong field.
         self._fault(mark.line + 1 if mark is not None else 0, f"is not valid YAML: {message}", path="")
 
     def _breaks_reference(self, index: int) -> bool:
-        """Say whether the syntax error at *index* is inside a `${ ... }` on that line."""
+        """Return whether the syntax error at *index* is inside a `${ ... }` on that line."""
         before = self._text[self._text.rfind("\n", 0, index) + 1 : index]
         at_brace = self._text[index : index + 1] == "{" and before.rstrip().endswith("$")
         return at_brace or before.rfind("${") > before.rfind("}")

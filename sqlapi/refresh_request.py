@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from runtimeconf.fields import Duration, UnfitError
+from runtimeconf.fields import DurationField, InvalidValueError
 from runtimeconf.model import RefreshMode
 from sqlapi.body import Environ, read_body
 from sqlapi.errors import InvalidJsonError
 from sqlapi.json_text import decode_utf8, parse_object
 
 _FIELDS = frozenset({"refresh_sql", "refresh_mode", "refresh_jitter_max"})
-_JITTER = Duration("0s", "365d")
+_JITTER = DurationField("0s", "365d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,6 @@ def _seconds(value: object) -> float:
     try:
         if isinstance(value, str):
             return _JITTER.parse(value)
-    except UnfitError:
+    except InvalidValueError:
         pass
     raise InvalidJsonError(f'"refresh_jitter_max" must be {_JITTER.expected}, or null.')

@@ -43,7 +43,7 @@ from datasources.sources.source import Load
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
 from runtimeconf.connectors.tables import table_parts
-from runtimeconf.fields import UnfitError, parse_host
+from runtimeconf.fields import InvalidValueError, parse_host
 from runtimeconf.model import DatasetConfig
 
 #: What the driver makes of each scheme that `flightsql_endpoint` may have.
@@ -224,7 +224,7 @@ class FlightSqlSource:
         """Say that the server names *host*, which it wrote itself: only what is a host is shown, and no credential."""
         try:
             shown = f" on {parse_host(host or '')}"
-        except UnfitError:
+        except InvalidValueError:
             shown = ""
         credentials = (
             self._params.get(name) for name in ("flightsql_token", "flightsql_username", "flightsql_password")

@@ -25,7 +25,7 @@ import httpcore
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
-from runtimeconf.fields import UnfitError
+from runtimeconf.fields import InvalidValueError
 
 #: Seconds between two looks at the deadline while a server is silent.
 _LOOK_S = 0.25
@@ -168,7 +168,7 @@ class Origin:
             url = urljoin(self._origin + target, location).partition("#")[0]
             origin, rest = parse_origin(url)
             rest.encode("ascii")
-        except (UnfitError, ValueError):
+        except (InvalidValueError, ValueError):
             raise SourceError(f"'{self._shown}': the server sends to an address that is not a URL.") from None
         if _endpoint(origin) != _endpoint(self._origin):
             raise SourceError(
@@ -235,7 +235,7 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         origin, _ = parse_origin(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
-    except (UnfitError, ValueError):
+    except (InvalidValueError, ValueError):
         raise SourceError(
             "The proxy that the environment names cannot be used: give an http:// or https:// URL."
         ) from None

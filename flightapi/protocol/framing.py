@@ -1,4 +1,4 @@
-"""Tables that this endpoint makes itself, as FlightData messages (Arrow Flight, `Flight.proto`, FlightData)."""
+"""Serialises tables of this endpoint as FlightData messages (`Flight.proto`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from queryengine.encoders.plan import ARROW_PIECE_BYTES, pieces
 
 
 def table_data(table: pa.Table) -> Iterator[bytes]:
-    """Give *table* as serialised FlightData, cut so that each message fits into 4 MiB where one row does."""
+    """Yield *table* as serialised FlightData in messages of less than 4 MiB, if a single row is smaller."""
     batches = pieces(table.to_batches(), lambda batch: int(batch.nbytes), ARROW_PIECE_BYTES)
     return map(joined, flight.messages(table.schema, (piece for piece, _ in batches)))

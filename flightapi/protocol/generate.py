@@ -1,7 +1,7 @@
 """
-Write `descriptors.binpb` from the .proto files: `python -m flightapi.protocol.generate`.
+Generates `descriptors.binpb` from the .proto files: `python -m flightapi.protocol.generate`.
 
-It needs grpcio-tools, which is there for tests and maintainers only.
+It needs grpcio-tools, which is a test dependency.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SOURCES = ("flight.proto", "flight_sql.proto", "google/protobuf/any.proto")
 
 def generate(target: Path) -> None:
     """
-    Have protoc write the descriptors of the messages and of what they import to *target*.
+    Let protoc write the descriptors of the messages and their imports to *target*.
 
     Raises:
         ImportError: grpcio-tools is not installed.
-        ValueError: protoc refused the sources; it has said why on standard error.
+        ValueError: protoc rejected the sources, with the reason on standard error.
     """
     from grpc_tools import protoc  # noqa: PLC0415 - not installed where the runtime runs
 
@@ -29,7 +29,7 @@ def generate(target: Path) -> None:
     well_known = Path(str(files("grpc_tools"))) / "_proto"
     arguments = [f"-I{here}", f"-I{well_known}", "--include_imports", f"--descriptor_set_out={target}", *SOURCES]
     if protoc.main(["protoc", *arguments]) != 0:
-        raise ValueError("protoc refused the sources.")
+        raise ValueError("protoc rejected the sources.")
 
 
 if __name__ == "__main__":

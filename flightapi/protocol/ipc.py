@@ -1,9 +1,9 @@
 """
-The heads of Arrow IPC messages: flatbuffers, read field by field and without trust.
+Reads the headers of Arrow IPC messages, which are untrusted flatbuffers, field by field.
 
-An encapsulated message is a continuation marker, the length of its head, the head (padded to 8 bytes) and the body
-(Arrow columnar format, "Encapsulated message format"). Nothing here touches a body. Fields are named by their place in
-`Message.fbs` and `Schema.fbs`.
+An encapsulated message is a continuation marker, the length of its header, the header (padded to 8 bytes) and the body
+(Arrow columnar format, "Encapsulated message format"). This module reads headers only. Fields are identified by their
+index in `Message.fbs` and `Schema.fbs`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-#: What stands before the length of a head. A length of zero after it ends the stream.
+#: Precedes the length of a header. A length of zero ends the stream.
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 PREFIX: Final = struct.Struct("<4si")
 END_OF_STREAM: Final = CONTINUATION + bytes(4)
 
-#: Heads and bodies begin at multiples of this.
+#: Headers and bodies are aligned to this.
 ALIGNMENT: Final = 8
 
 _U8, _U16 = struct.Struct("<B"), struct.Struct("<H")
 _I32, _U32, _I64 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<q")
 
-#: The places of fields in a Message, a RecordBatch and a DictionaryBatch.
+#: The indexes of fields in a Message, a RecordBatch and a DictionaryBatch.
 _MESSAGE_KIND, _MESSAGE_HEADER, _MESSAGE_BODY, _MESSAGE_METADATA = 1, 2, 3, 4
 _BATCH_ROWS, _BATCH_COMPRESSION = 0, 3
 _DICTIONARY_BATCH = 1
 
-#: The places of fields in a Schema, a Field, a KeyValue, and in the two types that hold text or a list.
+#: The indexes of fields in a Schema, a Field, a KeyValue, and in the two types that hold text or a list.
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 1, 2
 _FIELD_NAME, _FIELD_TYPE_KIND, _FIELD_TYPE, _FIELD_CHILDREN, _FIELD_METADATA = 0, 2, 3, 5, 6
 _KEY, _VALUE = 0, 1
@@ -39,11 +39,11 @@ _UNION, _UNION_NUMBERS = 14, 1
 
 
 class IpcError(Exception):
-    """The bytes are no Arrow IPC message."""
+    """The bytes are not an Arrow IPC message."""
 
 
 class Kind(enum.IntEnum):
-    """What an Arrow message holds."""
+    """The kind of an Arrow message."""
 
     SCHEMA = 1
     DICTIONARY_BATCH = 2
@@ -52,69 +52,69 @@ class Kind(enum.IntEnum):
 
 class Table:
     """
-    A table of a flatbuffer. Every read is checked against the bytes that there are.
+    A table of a flatbuffer. Every read is bounds-checked.
 
     Raises:
-        IpcError: By every method, when it would read outside of them.
+        IpcError: From every method, if it would read out of bounds.
     """
 
-    __slots__ = ("_data", "_places", "_position", "_vtable")
+    __slots__ = ("_data", "_field_count", "_position", "_vtable")
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data = data
         self._position = position
         self._vtable = position - self._read(_I32, position)
-        self._places = (self._read(_U16, self._vtable) - 4) // 2
+        self._field_count = (self._read(_U16, self._vtable) - 4) // 2
 
     def _read(self, layout: struct.Struct, position: int) -> int:
         if not 0 <= position <= len(self._data) - layout.size:
             raise IpcError
         return int(layout.unpack_from(self._data, position)[0])
 
-    def _place(self, index: int) -> int:
-        """Return where the value of a field stands; 0 when the table does not have it."""
-        offset = self._read(_U16, self._vtable + 4 + 2 * index) if index < self._places else 0
+    def _offset(self, index: int) -> int:
+        """Return the position of the value of a field; 0 if it is absent."""
+        offset = self._read(_U16, self._vtable + 4 + 2 * index) if index < self._field_count else 0
         return self._position + offset if offset else 0
 
-    def _target(self, place: int) -> int:
-        return place + self._read(_U32, place)
+    def _target(self, position: int) -> int:
+        return position + self._read(_U32, position)
 
     def number(self, index: int, layout: struct.Struct) -> int:
-        """Return the number in a field; 0 when it is absent."""
-        place = self._place(index)
-        return self._read(layout, place) if place else 0
+        """Return the number in a field; 0 if it is absent."""
+        position = self._offset(index)
+        return self._read(layout, position) if position else 0
 
     def table(self, index: int) -> Table | None:
-        """Return the table in a field; None when it is absent."""
-        place = self._place(index)
-        return Table(self._data, self._target(place)) if place else None
+        """Return the table in a field; None if it is absent."""
+        position = self._offset(index)
+        return Table(self._data, self._target(position)) if position else None
 
     def length(self, index: int) -> int:
-        """Return how many bytes a text, or elements a vector, has; 0 when it is absent."""
-        place = self._place(index)
-        return self._read(_U32, self._target(place)) if place else 0
+        """Return the length of a text in bytes or of a vector in elements; 0 if it is absent."""
+        position = self._offset(index)
+        return self._read(_U32, self._target(position)) if position else 0
 
     def text(self, index: int) -> bytes:
-        """Return the bytes of a text; none when it is absent."""
-        place = self._place(index)
-        begin = self._target(place) + _U32.size if place else 0
+        """Return the bytes of a text; b"" if it is absent."""
+        position = self._offset(index)
+        begin = self._target(position) + _U32.size if position else 0
         end = begin + self.length(index)
         if end > len(self._data):
             raise IpcError
         return self._data[begin:end]
 
     def tables(self, index: int) -> Iterator[Table]:
-        """Give the tables of a vector. Several may be one and the same: whoever walks on counts."""
-        place = self._place(index)
-        if place:
-            vector = self._target(place)
+        """Yield the tables of a vector. Elements may share one table, so the caller must bound its work."""
+        position = self._offset(index)
+        if position:
+            vector = self._target(position)
             for number in range(self._read(_U32, vector)):
                 yield Table(self._data, self._target(vector + 4 + 4 * number))
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The head of one message: what it holds and how long its body is."""
+class Header:
+    """The header of one message, with its kind and the length of its body."""
 
     kind: Kind
     body_bytes: int
@@ -123,7 +123,7 @@ class Head:
 
     @property
     def rows(self) -> int:
-        """The rows of a record batch."""
+        """The number of rows of a record batch."""
         return self.header.number(_BATCH_ROWS, _I64)
 
     @property
@@ -133,12 +133,12 @@ class Head:
         return batch is not None and batch.table(_BATCH_COMPRESSION) is not None
 
 
-def read_head(data: bytes) -> Head:
+def read_header(data: bytes) -> Header:
     """
-    Read the head of a message.
+    Read the header of a message.
 
     Raises:
-        IpcError: It is none, or of a kind that no stream of record batches has.
+        IpcError: *data* is not a header, or its kind does not occur in a stream of record batches.
     """
     message = Table(data, struct.unpack_from("<I", data)[0] if len(data) >= _U32.size else -1)
     header = message.table(_MESSAGE_HEADER)
@@ -149,33 +149,33 @@ def read_head(data: bytes) -> Head:
         raise IpcError from None
     if header is None or body_bytes < 0:
         raise IpcError
-    return Head(kind, body_bytes, message, header)
+    return Header(kind, body_bytes, message, header)
 
 
-def weigh(head: Head, budget: int) -> int:
+def weigh(header: Header, budget: int) -> int:
     """
-    Return what is left of *budget* after what a reader makes of a head: its fields, names and other text.
+    Return the rest of *budget* after the expanded size of a header: its fields, names and other text.
 
-    A flatbuffer may refer to the same part from many places, so that a short head becomes a large schema. Each place
-    counts here: a table as `TABLE_WEIGHT`, text and lists by their length.
+    A flatbuffer may refer to the same part many times, so a short header can expand to a large schema. Each reference
+    counts: a table as `TABLE_WEIGHT`, text and lists by their length.
 
     Raises:
-        IpcError: It is more than *budget*, or deeper than `MAX_DEPTH`, or cannot be read, or a name is not UTF-8.
+        IpcError: The header exceeds *budget* or `MAX_DEPTH`, cannot be read, or holds a name that is not UTF-8.
     """
-    scale = _Scale(budget)
-    scale.pairs(head.message, _MESSAGE_METADATA)
-    if head.kind is Kind.SCHEMA:
-        scale.pairs(head.header, _SCHEMA_METADATA)
-        scale.fields(head.header, _SCHEMA_FIELDS, 0)
-    return scale.budget
+    weigher = _Weigher(budget)
+    weigher.pairs(header.message, _MESSAGE_METADATA)
+    if header.kind is Kind.SCHEMA:
+        weigher.pairs(header.header, _SCHEMA_METADATA)
+        weigher.fields(header.header, _SCHEMA_FIELDS, 0)
+    return weigher.budget
 
 
 TABLE_WEIGHT: Final = 64
 MAX_DEPTH: Final = 64
 
 
-class _Scale:
-    """Adds up what a head weighs, and stops as soon as it is too much."""
+class _Weigher:
+    """Adds up the expanded size of a header, and stops as soon as it exceeds the budget."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -207,7 +207,7 @@ class _Scale:
             self._add(4 * content.length(_UNION_NUMBERS))
 
     def _text(self, table: Table, index: int) -> None:
-        """Weigh text before it is copied. Arrow hands it on unchecked, and Python fails on what is not UTF-8."""
+        """Weigh text before copying it. Arrow does not check that it is UTF-8, and pyarrow then fails."""
         self._add(table.length(index))
         try:
             table.text(index).decode()

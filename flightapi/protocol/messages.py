@@ -1,8 +1,8 @@
 """
-The messages of Arrow Flight and Flight SQL as classes of protobuf.
+The messages of Arrow Flight and Flight SQL as protobuf classes.
 
-The classes are made at import from a set of descriptors that protoc wrote, in a pool of their own: flightsql-dbapi puts
-messages of the same names into protobuf's default pool, and a name can stand there once only.
+The classes are created at import from generated descriptors, in a separate pool: flightsql-dbapi registers messages of
+the same names in protobuf's default pool, where names are unique.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flightapi.protocol import DESCRIPTORS
 
 SERVICE = "arrow.flight.protocol.FlightService"
 
-#: What stands before the name of a Flight SQL message in the type URL of an Any.
+#: The prefix of the type URL in the Any of a Flight SQL message.
 TYPE_URL_PREFIX = "type.googleapis.com/"
 
 _FLIGHT = "arrow.flight.protocol."
@@ -28,7 +28,7 @@ _FLIGHT_SQL = "arrow.flight.protocol.sql."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One RPC of the service: its full path, its messages, and which side streams."""
+    """One RPC of the service: its path, its messages, and which sides stream."""
 
     name: str
     path: str
@@ -39,7 +39,7 @@ class Method:
 
 
 def _load() -> descriptor_pool.DescriptorPool:
-    """Return a pool with every message of the two formats."""
+    """Return a pool with the messages of both protocols."""
     found = descriptor_pb2.FileDescriptorSet.FromString(files(__package__).joinpath(DESCRIPTORS).read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for file in found.file:
@@ -140,20 +140,20 @@ def parse(kind: Any, data: bytes) -> Any:
     Return the message of class *kind* that *data* holds.
 
     Raises:
-        MalformedMessageError: *data* is no such message.
+        MalformedMessageError: *data* is not such a message.
     """
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise MalformedMessageError(f"The bytes are no {kind.DESCRIPTOR.name} message.") from None
+        raise MalformedMessageError(f"The bytes are not a {kind.DESCRIPTOR.name} message.") from None
 
 
 def pack(message: Any) -> bytes:
-    """Return *message* inside an Any, serialised: the form in which Flight SQL commands and results travel."""
+    """Return *message* serialised inside an Any, as Flight SQL sends commands and results."""
     url = TYPE_URL_PREFIX + message.DESCRIPTOR.full_name
     return bytes(AnyMessage(type_url=url, value=message.SerializeToString()).SerializeToString())
 
 
 def full_name(kind: Any) -> str:
-    """Return the full name of the message class *kind*, as it stands in a type URL."""
+    """Return the full name of the message class *kind*, as in a type URL."""
     return str(kind.DESCRIPTOR.full_name)

@@ -1,4 +1,4 @@
-"""Arrow schemas as Flight sends them: one encapsulated message (Arrow columnar format, "IPC Streaming Format")."""
+"""Serialises Arrow schemas for Flight: as one encapsulated message (Arrow columnar format, "IPC Streaming Format")."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ def encapsulated(schema: pa.Schema) -> bytes:
     """
     Return *schema* as an encapsulated IPC message.
 
-    It is what FlightInfo.schema, SchemaResult.schema, GetTables' table_schema and a prepared statement's two schemas
-    hold.
+    FlightInfo.schema, SchemaResult.schema, GetTables' table_schema and the schemas of a prepared statement have this
+    form.
     """
     return bytes(schema.serialize())
 
 
 def parameter_schema(names: Collection[str]) -> pa.Schema | None:
     """
-    Return the schema of the row that binds the parameters *names*; None when there are none.
+    Return the schema of the row that binds the parameters *names*; None without parameters.
 
-    The types are not known before the values are: each is the null type, which says just that.
+    The types are unknown before the values, so each is the null type.
 
     Args:
-        names: "1" and "2" for `?` and `$1`, else the words after `$`, as `GatedStatement.parameters`.
+        names: "1" and "2" for `?` and `$1`, otherwise the words after `$`, as in `GatedStatement.parameters`.
     """
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""The parameters that DoPut brings: hostile until proven sound, one row at most."""
+"""Reads and validates the parameters of DoPut: an untrusted Arrow stream of at most one row."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from flightapi.protocol.ipc import (
     CONTINUATION,
     END_OF_STREAM,
     PREFIX,
-    Head,
+    Header,
     IpcError,
     Kind,
-    read_head,
+    read_header,
     weigh,
 )
 from queryengine.execution.parameters import MAX_PARAMETERS
 
-#: The most messages of one upload: a schema, a dictionary for each column, a record batch, and some that are empty.
+#: The limit on messages in one upload: a schema, a dictionary for each column, a record batch, and some empty ones.
 MAX_MESSAGES: Final = MAX_PARAMETERS + 100
 
-#: What the heads of an upload may weigh together (`ipc.weigh`): ten thousand columns with long names.
-MAX_HEADS_WEIGHT: Final = 4 * 1024 * 1024
+#: The limit on the expanded size of all headers (`ipc.weigh`): ten thousand columns with long names.
+MAX_HEADERS_WEIGHT: Final = 4 * 1024 * 1024
 
-#: The most values in one upload, those inside of lists included. Names of this length count as one more.
+#: The limit on values in one upload, including those inside lists. A name counts as one value per 32 characters.
 MAX_VALUES: Final = 1_000_000
 _NAME_CHARACTERS: Final = 32
 
-_UNSOUND = "The parameters are no sound Arrow stream."
+_INVALID = "The parameters are not a valid Arrow stream."
 _TOO_MANY_ROWS = "The parameters have more than one row: a statement runs once for each call."
 
 _PLAIN: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
@@ -56,37 +56,35 @@ _LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_siz
 
 def read_row(upload: Iterable[bytes], max_bytes: int) -> pa.Table:
     """
-    Return the row of parameters that the serialised FlightData messages of a DoPut bring, its descriptor ignored.
+    Return the row of parameters in the serialised FlightData messages of a DoPut.
 
-    The table has one row or none (none: no parameters) and is validated in full; its columns have types of which each
-    value is one parameter.
+    The table has one row, or none if there are no parameters, and is fully validated. Each column is one parameter.
 
     Args:
-        upload: All messages, the first with the descriptor included. Taken only as far as they are sound.
-        max_bytes: Of all messages together, counted before anything is decoded.
+        upload: All messages, including the first with the descriptor, which is ignored. Reading stops at an error.
+        max_bytes: The limit on all messages together, checked before decoding.
 
     Raises:
-        UploadTooLargeError: There are more bytes.
-        UploadError: They are no Arrow stream, or an unsound one, or of types that no parameter has, or more than one
-            row.
-        MalformedMessageError: One is no FlightData.
+        UploadTooLargeError: The messages exceed *max_bytes*.
+        UploadError: They are not a valid Arrow stream, have an unsupported type, or have more than one row.
+        MalformedMessageError: A message is not a FlightData.
     """
     try:
         stream = b"".join(_stream(_bounded(upload, max_bytes)))
     except IpcError:
-        raise UploadError(_UNSOUND) from None
+        raise UploadError(_INVALID) from None
     row = _decoded(stream)
     if row.num_rows > 1:
         raise UploadError(_TOO_MANY_ROWS)
     for field in row.schema:
         if not _is_parameter(field.type):
-            raise UploadError(f"The parameter {field.name[:100]!r} is of a type that parameters do not have.")
+            raise UploadError(f"The parameter {field.name[:100]!r} has an unsupported type.")
     _check_sizes([chunk for column in row.columns for chunk in column.chunks], len(stream))
     return row
 
 
 def _bounded(upload: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Pass on messages, and stop before there are too many, or too many bytes in them."""
+    """Yield the messages, and fail as soon as there are too many of them or too many bytes."""
     left = max_bytes
     for number, message in enumerate(upload, start=1):
         left -= len(message)
@@ -98,8 +96,8 @@ def _bounded(upload: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def _stream(upload: Iterable[bytes]) -> Iterator[bytes]:
-    """Give the Arrow stream that *upload* holds; what would make much out of little is refused here."""
-    budget = MAX_HEADS_WEIGHT
+    """Yield the Arrow stream in *upload*, refusing headers that would expand to much more than their size."""
+    budget = MAX_HEADERS_WEIGHT
     rows = 0
     is_begun = False
     for message in upload:
@@ -107,72 +105,72 @@ def _stream(upload: Iterable[bytes]) -> Iterator[bytes]:
         if not data.data_header:
             if data.data_body:
                 raise IpcError
-            continue  # Flight allows messages that hold application metadata only.
-        head = read_head(data.data_header)
-        budget = weigh(head, budget)
-        if (head.kind is Kind.SCHEMA) is is_begun:
-            raise UploadError("The parameters need one schema, and that first.")
+            continue  # Flight allows messages with application metadata only.
+        header = read_header(data.data_header)
+        budget = weigh(header, budget)
+        if (header.kind is Kind.SCHEMA) is is_begun:
+            raise UploadError("The parameters must begin with their only schema.")
         is_begun = True
-        rows += _checked_rows(head)
+        rows += _checked_rows(header)
         if rows > 1:
             raise UploadError(_TOO_MANY_ROWS)
-        if len(data.data_body) < head.body_bytes:
+        if len(data.data_body) < header.body_bytes:
             raise IpcError
-        yield from _encapsulated(data.data_header, data.data_body[: head.body_bytes])
+        yield from _encapsulated(data.data_header, data.data_body[: header.body_bytes])
     if not is_begun:
         raise UploadError("The parameters have no schema.")
     yield END_OF_STREAM
 
 
-def _checked_rows(head: Head) -> int:
-    """Return the rows of a record batch, 0 of anything else."""
-    if head.kind is Kind.SCHEMA:
+def _checked_rows(header: Header) -> int:
+    """Return the number of rows of a record batch; 0 for any other kind."""
+    if header.kind is Kind.SCHEMA:
         return 0
-    if head.is_compressed:
-        raise UploadError("The parameters are compressed: send them as they are.")
-    if head.kind is not Kind.RECORD_BATCH:
+    if header.is_compressed:
+        raise UploadError("The parameters are compressed: send them uncompressed.")
+    if header.kind is not Kind.RECORD_BATCH:
         return 0
-    if head.rows < 0:
+    if header.rows < 0:
         raise IpcError
-    return head.rows
+    return header.rows
 
 
-def _encapsulated(head: bytes, body: bytes) -> Iterator[bytes]:
-    """Give one message of a stream, padded: its parts in FlightData need not be."""
-    padding = -len(head) % ALIGNMENT
-    yield PREFIX.pack(CONTINUATION, len(head) + padding)
-    yield head
+def _encapsulated(header: bytes, body: bytes) -> Iterator[bytes]:
+    """Yield one message of a stream, with the padding that FlightData omits."""
+    padding = -len(header) % ALIGNMENT
+    yield PREFIX.pack(CONTINUATION, len(header) + padding)
+    yield header
     yield bytes(padding)
     yield body
 
 
 def _decoded(stream: bytes) -> pa.Table:
-    """Return the rows of *stream*: batches without any left out."""
+    """Return the rows of *stream*, ignoring empty batches."""
     options = pa.ipc.IpcReadOptions(use_threads=False, ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as reader:
             row = pa.Table.from_batches([batch for batch in reader if batch.num_rows], schema=reader.schema)
         row.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, ArithmeticError, LookupError):
-        raise UploadError(_UNSOUND) from None
+        raise UploadError(_INVALID) from None
     return row
 
 
 def _is_parameter(kind: pa.DataType) -> bool:
     """
-    Whether a whole column may be of *kind*.
+    Return whether a column may have the type *kind*.
 
-    A dictionary, a view or a union holds values that many places may refer to. With one row there is one place.
+    A dictionary, view or union may refer to one value many times, but a column has only one row.
     """
     if pa.types.is_dictionary(kind):
         return _is_plain(kind.value_type)
-    if pa.types.is_union(kind):  # flightsql-dbapi sends each value so.
+    if pa.types.is_union(kind):  # flightsql-dbapi sends each value as a union.
         return all(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
     return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or _is_nested(kind)
 
 
 def _is_nested(kind: pa.DataType) -> bool:
-    """Whether a value inside a value may be of *kind*; `ipc.weigh` has bounded how deep it is."""
+    """Return whether a nested value may have the type *kind*; `ipc.weigh` limits the depth."""
     if pa.types.is_struct(kind):
         return all(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
     if any(is_list(kind) for is_list in _LISTS):
@@ -188,12 +186,12 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _check_sizes(columns: Sequence[pa.Array], stream_bytes: int) -> None:
     """
-    Check that the columns hold no more than was sent.
+    Check that the columns are not larger than the upload.
 
-    Buffers may lie over each other in a body, and values of no bytes may be many.
+    Buffers may overlap in a body, and there may be any number of values without bytes.
     """
     if sum(map(_buffer_bytes, columns)) > stream_bytes:
-        raise UploadError(_UNSOUND)
+        raise UploadError(_INVALID)
     if sum(map(_values, columns)) > MAX_VALUES:
         raise UploadError(f"The parameters hold more than {MAX_VALUES:,} values.")
 
@@ -204,13 +202,13 @@ def _buffer_bytes(array: pa.Array) -> int:
 
 
 def _values(array: pa.Array) -> int:
-    """Return how many values an array holds on all its levels; the names in a struct come again with each value."""
+    """Return the number of values in an array on all levels; each struct value repeats the names of its fields."""
     kind = array.type
     if any(is_list(kind) for is_list in _LISTS):
         return len(array) + _values(array.values)
     if pa.types.is_struct(kind) or pa.types.is_union(kind):
-        places = range(kind.num_fields)
-        names = sum(len(kind.field(place).name) for place in places)
+        fields = range(kind.num_fields)
+        names = sum(len(kind.field(number).name) for number in fields)
         each = 1 + names // _NAME_CHARACTERS
-        return len(array) * each + sum(_values(array.field(place)) for place in places)
+        return len(array) * each + sum(_values(array.field(number)) for number in fields)
     return len(array)

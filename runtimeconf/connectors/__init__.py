@@ -1,7 +1,7 @@
 """
-The connectors that `from:` of a dataset may name, and what each takes.
+The connectors that `from:` of a dataset may name, with their locations and parameters.
 
-This room knows how a connector is written in the YAML; how its data is read is `datasources.sources`.
+This package knows how a connector is written in the YAML; `datasources.sources` reads its data.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CONNECTORS: Mapping[str, Connector] = {
     for connector in (FILE, HTTP, HTTPS, S3, POSTGRES, SQLITE, DUCKDB, FLIGHTSQL, DELTA, DELTA_LAKE, ICEBERG)
 }
 
-#: Connectors that people look for and that are not there, with the reason and the remedy.
+#: Connectors that people look for but that do not exist, with the reason and an alternative.
 ABSENT: Mapping[str, str] = {
     "mysql": "no ADBC driver for MySQL can be installed by pip; export the table to Parquet and write file:",
 }
 
 
 def all_params() -> tuple[Param, ...]:
-    """Every parameter of every connector; connectors that share a parameter share its declaration."""
+    """Return every parameter of every connector. Connectors that share a parameter share its declaration."""
     return tuple({param.name: param for connector in CONNECTORS.values() for param in connector.params}.values())

@@ -1,4 +1,4 @@
-"""How a connector is declared."""
+"""The declaration of a connector."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtimeconf.fields import ScalarShape
+from runtimeconf.fields import ScalarField
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """
-    A library that a connector needs: the *module* it is imported by, and the *requirement* that pip installs.
+    A library that a connector needs: the *module* to import and the *requirement* for pip.
 
-    It is needed for locations that begin with *only_for*; all do, where that is empty.
+    Only locations that begin with *only_for* need it; if that is empty, all do.
     """
 
     module: str
@@ -24,33 +24,33 @@ class Package:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it can be imported, without importing it."""
+        """Whether the module exists. It is not imported."""
         return importlib.util.find_spec(self.module) is not None
 
     @property
     def install_command(self) -> str:
-        """How to install it."""
+        """The command that installs it."""
         return f"python -m pip install {self.requirement!r}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Param:
     """
     One of `datasets[].params`.
 
-    A secret one should be a reference, is never shown, and does not tell one version of the data from another. A path
-    is made absolute: a relative one begins beside the YAML.
+    A secret parameter should be a reference, is never shown, and is not part of the version of the data. A path is made
+    absolute, relative to the directory of the YAML.
     """
 
     name: str
-    shape: ScalarShape[str]
+    field: ScalarField[str]
     is_required: bool = False
     is_secret: bool = False
     is_path: bool = False
 
 
-def nothing_more(_location: str, _params: Mapping[str, str]) -> str | None:
-    """Find no fault with the parameters together."""
+def accept_any(_location: str, _params: Mapping[str, str]) -> str | None:
+    """Accept any combination of parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,17 @@ class Connector:
 
     Args:
         name: The text before the colon of `from:`.
-        expected: What is to follow it, as a noun phrase for faults and documents.
-        locate: Makes the absolute location of what follows, given the directory of the YAML; raises `UnfitError`.
-        params: What `params` may hold.
-        check: Says what is wrong with the location and the parameters together, such as one that needs another; None
-            when nothing is.
-        packages: What must be installed.
+        expected: What must follow the colon, as a noun phrase for faults and the documentation.
+        locate: Makes an absolute location of that text, given the directory of the YAML; raises `InvalidValueError`.
+        params: The valid `params`.
+        check: Returns what is wrong with the combination of location and parameters, such as a parameter that needs
+            another; None if nothing is.
+        packages: The libraries that it needs.
     """
 
     name: str
     expected: str
     locate: Callable[[str, Path], str]
     params: tuple[Param, ...] = ()
-    check: Callable[[str, Mapping[str, str]], str | None] = nothing_more
+    check: Callable[[str, Mapping[str, str]], str | None] = accept_any
     packages: tuple[Package, ...] = ()

@@ -9,46 +9,46 @@ from urllib.parse import urlsplit
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.downloads import ALLOW_HTTP, check_credentials
 from runtimeconf.connectors.files import refuse_url
+from runtimeconf.connectors.param_fields import CredentialField, HiddenField, PasswordField, PortField
 from runtimeconf.connectors.tables import table_locator
-from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
-from runtimeconf.fields import Choice, FilePath, Text, UnfitError, parse_host
+from runtimeconf.fields import ChoiceField, InvalidValueError, PathField, TextField, parse_host
 from runtimeconf.yaml_reader import Scalar
 
 #: Every ADBC driver is loaded by this one.
 _MANAGER = Package("adbc_driver_manager", "adbc-driver-manager~=1.13")
 
 
-class _Host(Unshown):
+class _HostField(HiddenField):
     """A host name, an IP address, or the directory of a Unix socket."""
 
     expected = "a host name, an IP address, or the absolute path of the directory with the server's socket"
 
     def convert(self, node: Scalar) -> str:
-        """Give the host in lower case, a directory as it is."""
+        """Return a host in lower case, a directory unchanged."""
         if node.text.startswith("/"):
             if not node.text.isprintable() or "," in node.text:
-                raise UnfitError("a comma would name a second host")
+                raise InvalidValueError("a comma would name a second host")
             return node.text
         return parse_host(node.text)
 
 
-class _Endpoint(Unshown):
-    """The URL of a Flight SQL server, with a port and nothing else."""
+class _EndpointField(HiddenField):
+    """The URL of a Flight SQL server: scheme, host and port only."""
 
     expected = "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80"
     schemes = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
 
     def convert(self, node: Scalar) -> str:
-        """Give the URL as it is."""
+        """Return the URL unchanged."""
         url = urlsplit(node.text)
         if "@" in url.netloc:
-            raise UnfitError("put user and password into flightsql_username and flightsql_password")
+            raise InvalidValueError("put user and password into flightsql_username and flightsql_password")
         try:
             is_complete = url.scheme in self.schemes and url.hostname and url.port
         except ValueError:
             is_complete = False
         if not is_complete or url.path.strip("/") or url.query or url.fragment:
-            raise UnfitError
+            raise InvalidValueError
         parse_host(url.hostname or "")
         return node.text
 
@@ -58,13 +58,13 @@ POSTGRES = Connector(
     expected="the name of a table or view, such as schema.table",
     locate=table_locator(2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
     params=(
-        Param(name="pg_host", shape=_Host(), is_required=True),
-        Param(name="pg_port", shape=Port()),
-        Param(name="pg_db", shape=Text("the name of a database", max_length=63), is_required=True),
-        Param(name="pg_user", shape=Text("the name of a user", max_length=63), is_required=True),
-        Param(name="pg_pass", shape=Password("a password"), is_secret=True),
-        Param(name="pg_sslmode", shape=Choice("disable", "prefer", "require", "verify-ca", "verify-full")),
-        Param(name="pg_sslrootcert", shape=FilePath("the path of a PEM file of certificates"), is_path=True),
+        Param("pg_host", _HostField(), is_required=True),
+        Param("pg_port", PortField()),
+        Param("pg_db", TextField("the name of a database", max_length=63), is_required=True),
+        Param("pg_user", TextField("the name of a user", max_length=63), is_required=True),
+        Param("pg_pass", PasswordField("a password"), is_secret=True),
+        Param("pg_sslmode", ChoiceField("disable", "prefer", "require", "verify-ca", "verify-full")),
+        Param("pg_sslrootcert", PathField("the path of a PEM file of certificates"), is_path=True),
     ),
     packages=(Package("adbc_driver_postgresql", "adbc-driver-postgresql~=1.13"), _MANAGER),
 )
@@ -74,7 +74,7 @@ def _locate_file(text: str, directory: Path) -> str:
     refuse_url(text)
     path = text.removeprefix("//")
     if not path.strip():
-        raise UnfitError("there is no path after the colon")
+        raise InvalidValueError("there is no path after the colon")
     return str(directory / path)
 
 
@@ -83,8 +83,8 @@ SQLITE = Connector(
     expected="the path of a database file",
     locate=_locate_file,
     params=(
-        Param(name="sqlite_table", shape=Text("the name of a table or view"), is_required=True),
-        Param(name="sqlite_types", shape=Choice("declared", "text")),
+        Param("sqlite_table", TextField("the name of a table or view"), is_required=True),
+        Param("sqlite_types", ChoiceField("declared", "text")),
     ),
     packages=(Package("adbc_driver_sqlite", "adbc-driver-sqlite~=1.13"), _MANAGER),
 )
@@ -93,7 +93,7 @@ DUCKDB = Connector(
     name="duckdb",
     expected="the name of a table or view, such as schema.table",
     locate=table_locator(3, "duckdb_open of params holds the path of the file"),
-    params=(Param(name="duckdb_open", shape=FilePath("the path of a database file"), is_required=True, is_path=True),),
+    params=(Param("duckdb_open", PathField("the path of a database file"), is_required=True, is_path=True),),
 )
 
 
@@ -114,13 +114,13 @@ FLIGHTSQL = Connector(
     expected="the name of a table or view, such as catalog.schema.table",
     locate=table_locator(3, "flightsql_endpoint of params holds that"),
     params=(
-        Param(name="flightsql_endpoint", shape=_Endpoint(), is_required=True),
-        Param(name="flightsql_username", shape=Text("the name of a user")),
-        Param(name="flightsql_password", shape=Password("a password"), is_secret=True),
-        Param(name="flightsql_token", shape=Credential("a bearer token or an API key"), is_secret=True),
+        Param("flightsql_endpoint", _EndpointField(), is_required=True),
+        Param("flightsql_username", TextField("the name of a user")),
+        Param("flightsql_password", PasswordField("a password"), is_secret=True),
+        Param("flightsql_token", CredentialField("a bearer token or an API key"), is_secret=True),
         Param(
-            name="flightsql_tls_root_certificate_file",
-            shape=FilePath("the path of a PEM file of certificates"),
+            "flightsql_tls_root_certificate_file",
+            PathField("the path of a PEM file of certificates"),
             is_path=True,
         ),
         ALLOW_HTTP,

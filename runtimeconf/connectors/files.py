@@ -1,4 +1,4 @@
-"""`file:`, and what every connector that reads files shares with it."""
+"""`file:`, and what all connectors that read files share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import re
 from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Param
-from runtimeconf.fields import Choice, UnfitError
+from runtimeconf.fields import ChoiceField, InvalidValueError
 
-#: The format of the files, where their names do not tell it.
-FILE_FORMAT = Param(name="file_format", shape=Choice("parquet", "csv", "json", "ndjson"))
+#: The format of the files, if their names do not show it.
+FILE_FORMAT = Param("file_format", ChoiceField("parquet", "csv", "json", "ndjson"))
 
 
-#: A host with a user or a port before the path, with or without the slashes that a URL has.
+#: A host with a user or a port before the path, with or without the slashes of a URL.
 _AUTHORITY = re.compile(r"(?:[^/]*:)?//[^/]*[@:]|[^/]*:[^/]*@")
-#: The same with a password for certain: a directory may well have one of these characters in its name.
+#: The same, but certainly with a password: names of directories may hold one of these characters.
 _PASSWORD = re.compile(r"//[^/]*:[^/]*@")
 #: The first parameter of a query.
 _QUERY = re.compile(r"\?[^/]*=")
@@ -24,37 +24,41 @@ _QUERY = re.compile(r"\?[^/]*=")
 
 def refuse_url(text: str) -> None:
     """
-    Refuse a path that looks like a URL with a user or a query: callers see `from:`, and these may hold a password.
+    Refuse a path that looks like a URL with a user or a query. Callers see `from:`, and both may hold a password.
 
     Raises:
-        UnfitError: It does. The message shows nothing of it.
+        InvalidValueError: *text* looks like one. The message shows nothing of it.
     """
     if _AUTHORITY.match(text):
-        raise UnfitError("no user, password or port before the path: everybody who may ask for the datasets sees this")
+        raise InvalidValueError(
+            "no user, password or port before the path: everybody who may ask for the datasets sees this"
+        )
     if _QUERY.search(text):
-        raise UnfitError("no query after the path: everybody who may ask for the datasets sees this")
+        raise InvalidValueError("no query after the path: everybody who may ask for the datasets sees this")
 
 
 def locate_path(text: str, directory: Path) -> str:
     """
-    Give the absolute path of *text*, a path or a glob, where relative paths begin in *directory*.
+    Return the absolute path of *text*, a path or a glob, relative to *directory*.
 
     Raises:
-        UnfitError: There is no path.
+        InvalidValueError: *text* is blank.
     """
     path = text.removeprefix("//")
     if not path.strip():
-        raise UnfitError("there is no path after the colon")
+        raise InvalidValueError("there is no path after the colon")
     start = str(directory)
     if glob.has_magic(path):
-        start = glob.escape(start)  # brackets in the path of the YAML are no pattern
+        start = glob.escape(start)  # brackets in the directory of the YAML are literal
     return os.path.join(start, path)  # noqa: PTH118 (a pattern, and Path would drop a slash at its end)
 
 
 def _locate_file(text: str, directory: Path) -> str:
-    """As `locate_path`, but for a URL with a password; what may be a query is a glob here."""
+    """Do what `locate_path` does, but refuse a URL with a password; a question mark is part of a glob here."""
     if _PASSWORD.match(text):
-        raise UnfitError("no user and password before the path: everybody who may ask for the datasets sees this")
+        raise InvalidValueError(
+            "no user and password before the path: everybody who may ask for the datasets sees this"
+        )
     return locate_path(text, directory)
 
 

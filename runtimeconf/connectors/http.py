@@ -16,14 +16,14 @@ from runtimeconf.connectors.downloads import (
     parse_origin,
 )
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.texts import Credential, Password, Port, Unshown
-from runtimeconf.fields import FilePath, ScalarShape, UnfitError
+from runtimeconf.connectors.param_fields import CredentialField, HiddenField, PasswordField, PortField
+from runtimeconf.fields import InvalidValueError, PathField, ScalarField
 from runtimeconf.yaml_reader import Scalar
 
 #: A field name (RFC 9110, 5.1), a colon, and a value of printable ASCII.
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)[ \t]*")
 
-#: Headers that the connection, the length of the answer or the comparison of versions depend on.
+#: Headers that the runtime sets: for the connection, the length of the body or conditional requests.
 _OWN_HEADERS = frozenset(
     {
         *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "range", "te", "trailer"),
@@ -32,7 +32,7 @@ _OWN_HEADERS = frozenset(
     }
 )
 
-#: What may stand in a path (RFC 3986, 3.3) or a query as it is; `%` is taken for what it may already escape.
+#: Characters that need no escape in a path (RFC 3986, 3.3) or a query; `%` is assumed to begin an escape.
 _PLAIN_IN_PATH = "%/:@!$&'()*+,;=~-._"
 _PLAIN_IN_QUERY = _PLAIN_IN_PATH + "?"
 
@@ -41,42 +41,42 @@ _MAX_LENGTH = 8192
 
 def parse_headers(text: str) -> list[tuple[str, str]]:
     """
-    Give the headers in *text*, one a line.
+    Return the headers in *text*, one per line.
 
     Raises:
-        UnfitError: A line is no header, or is one that is not the author's to set.
+        InvalidValueError: A line is not a header, or a header that the runtime sets itself.
     """
     headers = []
     for line in filter(None, map(str.strip, text.splitlines())):
         match = _HEADER.fullmatch(line)
         if match is None:
-            raise UnfitError("a line must be a name, a colon and a value of printable ASCII")
+            raise InvalidValueError("a line must be a name, a colon and a value of printable ASCII")
         if match[1].lower() in _OWN_HEADERS:
-            raise UnfitError(f"{match[1]} is set by the runtime itself")
+            raise InvalidValueError(f"{match[1]} is set by the runtime itself")
         headers.append((match[1], match[2]))
     return headers
 
 
-class _Headers(ScalarShape[str]):
+class _HeadersField(ScalarField[str]):
     expected = "headers such as X-Token: abc, one a line"
 
     def convert(self, node: Scalar) -> str:
         if not parse_headers(node.text):
-            raise UnfitError("it is blank")
+            raise InvalidValueError("it is blank")
         if len(node.text) > _MAX_LENGTH:
-            raise UnfitError(f"it is longer than {_MAX_LENGTH:,} characters")
+            raise InvalidValueError(f"it is longer than {_MAX_LENGTH:,} characters")
         return node.text
 
 
-class _Query(Unshown):
-    """The query of a URL, in which what a URL does not take is escaped."""
+class _QueryField(HiddenField):
+    """The query of a URL. Characters that a URL cannot hold are escaped."""
 
     expected = "what follows the question mark of the URL, such as year=2026&format=csv"
 
     def convert(self, node: Scalar) -> str:
         text = node.text.removeprefix("?")
         if not text or not text.isprintable() or "#" in text or len(text) > _MAX_LENGTH:
-            raise UnfitError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
+            raise InvalidValueError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
         return quote(text, safe=_PLAIN_IN_QUERY)
 
 
@@ -84,7 +84,9 @@ def _locator(scheme: str) -> Callable[[str, Path], str]:
     def locate(text: str, _directory: Path) -> str:
         origin, path = parse_origin(f"{scheme}:{text}")
         if "?" in path or "#" in path:
-            raise UnfitError("everybody who may ask for the datasets sees this: http_query of params takes a query")
+            raise InvalidValueError(
+                "everybody who may ask for the datasets sees this: http_query of params takes a query"
+            )
         return origin + quote(path or "/", safe=_PLAIN_IN_PATH)
 
     return locate
@@ -106,15 +108,15 @@ def _check(location: str, params: Mapping[str, str]) -> str | None:
 
 _PARAMS = (
     FILE_FORMAT,
-    Param(name="http_port", shape=Port()),
-    Param(name="http_query", shape=_Query()),
-    Param(name="http_username", shape=Password("the name of a user")),
-    Param(name="http_password", shape=Password("a password"), is_secret=True),
-    Param(name="http_bearer_token", shape=Credential("a bearer token"), is_secret=True),
-    Param(name="http_headers", shape=_Headers(), is_secret=True),
+    Param("http_port", PortField()),
+    Param("http_query", _QueryField()),
+    Param("http_username", PasswordField("the name of a user")),
+    Param("http_password", PasswordField("a password"), is_secret=True),
+    Param("http_bearer_token", CredentialField("a bearer token"), is_secret=True),
+    Param("http_headers", _HeadersField(), is_secret=True),
     Param(
-        name="http_tls_root_certificate_file",
-        shape=FilePath("the path of a PEM file of certificates"),
+        "http_tls_root_certificate_file",
+        PathField("the path of a PEM file of certificates"),
         is_path=True,
     ),
     ALLOW_HTTP,

@@ -1,4 +1,4 @@
-"""`delta:` and `iceberg:`, tables that are made of files, on disk or in buckets of S3."""
+"""`delta:` and `iceberg:`, tables that consist of files on disk or in S3."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.files import refuse_url
-from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_place
-from runtimeconf.fields import FilePath, Text, UnfitError
+from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_location
+from runtimeconf.fields import InvalidValueError, PathField, TextField
 
-#: A table on the disk does without it.
+#: A table on disk does not need it.
 _SIGNER = replace(SIGNER, only_for="s3://")
 
 
 def locate_table(text: str, directory: Path) -> str:
     """
-    Give `s3://bucket/prefix`, or the absolute path of a directory or a file.
+    Return `s3://bucket/prefix`, or the absolute path of a directory or a file.
 
     Raises:
-        UnfitError: It is neither.
+        InvalidValueError: *text* is neither.
     """
     path = text.removeprefix("file://")
     if "://" not in path:
         refuse_url(text)
         if not path.strip():
-            raise UnfitError("there is no path after the colon")
+            raise InvalidValueError("there is no path after the colon")
         return str(directory / path)
     scheme, _, rest = path.partition(":")
     if scheme not in {"s3", "s3a"}:
-        raise UnfitError("of URLs, only s3://bucket/prefix")
-    bucket, key = parse_place(rest)
+        raise InvalidValueError("of URLs, only s3://bucket/prefix")
+    bucket, key = parse_location(rest)
     refuse_url(key)
     prefix = key.strip("/")
     if not prefix or ".." in prefix.split("/"):
-        raise UnfitError("a prefix within the bucket, without ..")
+        raise InvalidValueError("a prefix within the bucket, without ..")
     return f"s3://{bucket}/{prefix}"
 
 
@@ -48,12 +48,12 @@ DELTA = Connector(
     check=check_s3,
     packages=(Package("deltalake", "deltalake~=1.6"), _SIGNER),
 )
-#: The name that Spice.ai has for it.
+#: Its name in Spice.ai.
 DELTA_LAKE = replace(DELTA, name="delta_lake")
 
 
 def _check_iceberg(location: str, params: Mapping[str, str]) -> str | None:
-    """Say what is wrong with the parameters of `iceberg:` together, None when nothing is."""
+    """Return what is wrong with the combination of parameters of `iceberg:`; None if nothing is."""
     if ("iceberg_catalog" in params) != ("iceberg_table" in params):
         return "has only one of iceberg_catalog and iceberg_table"
     if "iceberg_catalog_name" in params and "iceberg_catalog" not in params:
@@ -68,9 +68,9 @@ ICEBERG = Connector(
     expected="the directory or the metadata file of a table, or s3://bucket/prefix; with a catalog, its warehouse",
     locate=locate_table,
     params=(
-        Param(name="iceberg_catalog", shape=FilePath("the path of a SQLite file"), is_path=True),
-        Param(name="iceberg_catalog_name", shape=Text("the name of a catalog", max_length=255)),
-        Param(name="iceberg_table", shape=Text("a table such as sales.orders", max_length=511)),
+        Param("iceberg_catalog", PathField("the path of a SQLite file"), is_path=True),
+        Param("iceberg_catalog_name", TextField("the name of a catalog", max_length=255)),
+        Param("iceberg_table", TextField("a table such as sales.orders", max_length=511)),
         *S3_PARAMS,
     ),
     check=_check_iceberg,

@@ -1,4 +1,4 @@
-"""`s3:`: objects of a bucket, in S3 or in what speaks its protocol."""
+"""`s3:`: objects in a bucket of S3 or of a compatible server."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from pathlib import Path
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.downloads import ALLOW_HTTP, CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, lacks_tls, parse_origin
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.texts import Credential, Unshown
-from runtimeconf.fields import Choice, FilePath, ScalarShape, UnfitError
+from runtimeconf.connectors.param_fields import CredentialField, HiddenField
+from runtimeconf.fields import ChoiceField, InvalidValueError, PathField, ScalarField
 from runtimeconf.yaml_reader import Scalar
 
-#: Buckets of other programs, and old ones, have names that S3 gives no more: underscores and capitals.
+#: Compatible servers, and old buckets of S3, allow underscores and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
-#: Of a key, in UTF-8.
+#: The longest key, in UTF-8.
 _MAX_KEY_BYTES = 1024
 
 
-class _Endpoint(Unshown):
+class _EndpointField(HiddenField):
     """The URL of a server, without a path."""
 
     expected = "a URL such as https://minio.example.org:9000"
 
     def convert(self, node: Scalar) -> str:
-        """Give its origin."""
+        """Return its origin."""
         origin, rest = parse_origin(node.text)
         if rest not in {"", "/"}:
-            raise UnfitError("only the scheme, the host and the port")
+            raise InvalidValueError("only the scheme, the host and the port")
         return origin
 
 
-class _Region(ScalarShape[str]):
-    """The name of a region, which becomes a part of host names."""
+class _RegionField(ScalarField[str]):
+    """The name of a region, which becomes part of host names."""
 
     expected = "the region of the bucket, such as eu-central-1"
 
     def convert(self, node: Scalar) -> str:
-        """Give the name."""
+        """Return the name."""
         if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", node.text) is None:
-            raise UnfitError
+            raise InvalidValueError
         return node.text
 
 
-#: What says where a bucket is and who asks; for every connector that reads from S3.
+#: The location of the bucket and the credentials, for every connector that reads from S3.
 S3_PARAMS = (
-    Param(name="s3_endpoint", shape=_Endpoint()),
-    Param(name="s3_region", shape=_Region()),
-    Param(name="s3_url_style", shape=Choice("path", "vhost")),
-    Param(name="s3_auth", shape=Choice("public", "key", "iam_role")),
-    Param(name="s3_key", shape=Credential("an access key id"), is_secret=True),
-    Param(name="s3_secret", shape=Credential("the secret access key"), is_secret=True),
-    Param(name="s3_session_token", shape=Credential("a session token"), is_secret=True),
+    Param("s3_endpoint", _EndpointField()),
+    Param("s3_region", _RegionField()),
+    Param("s3_url_style", ChoiceField("path", "vhost")),
+    Param("s3_auth", ChoiceField("public", "key", "iam_role")),
+    Param("s3_key", CredentialField("an access key id"), is_secret=True),
+    Param("s3_secret", CredentialField("the secret access key"), is_secret=True),
+    Param("s3_session_token", CredentialField("a session token"), is_secret=True),
     ALLOW_HTTP,
-    Param(name="s3_tls_root_certificate_file", shape=FilePath("the path of a PEM file of certificates"), is_path=True),
+    Param("s3_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
     CLIENT_TIMEOUT,
 )
 
-#: Signs the requests, and finds the credentials of a machine.
+#: Signs the requests and finds the credentials of the machine.
 SIGNER = Package("botocore", "botocore~=1.44")
 
 
 def check_s3(_location: str, params: Mapping[str, str]) -> str | None:
-    """Say what is wrong with `S3_PARAMS` together; None when nothing is."""
+    """Return what is wrong with the combination of `S3_PARAMS`; None if nothing is."""
     if lacks_tls(params.get("s3_endpoint", ""), params):
         return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
     has_key = "s3_key" in params
@@ -80,30 +80,30 @@ def check_s3(_location: str, params: Mapping[str, str]) -> str | None:
     return None
 
 
-def parse_place(text: str) -> tuple[str, str]:
+def parse_location(text: str) -> tuple[str, str]:
     """
-    Part `//bucket/key` into the bucket and what follows it.
+    Split `//bucket/key` into the bucket and the key.
 
     Raises:
-        UnfitError: It is no such text; no message shows it, as it may hold a password.
+        InvalidValueError: *text* has another form. No message shows it: it may hold a password.
     """
     match = re.fullmatch(r"//([^/]*)/?(.*)", text)
     if match is None:
-        raise UnfitError("write s3:// before the bucket")
+        raise InvalidValueError("write s3:// before the bucket")
     bucket, key = match.groups()
     if "@" in bucket or ":" in bucket:
-        raise UnfitError(
+        raise InvalidValueError(
             "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
         )
     if _BUCKET.fullmatch(bucket) is None or ".." in bucket:
-        raise UnfitError("not the name of a bucket")
+        raise InvalidValueError("not the name of a bucket")
     if len(key.encode()) > _MAX_KEY_BYTES:
-        raise UnfitError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
+        raise InvalidValueError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
     return bucket, key
 
 
 def _locate(text: str, _directory: Path) -> str:
-    return "s3://" + "/".join(parse_place(text))
+    return "s3://" + "/".join(parse_location(text))
 
 
 S3 = Connector(

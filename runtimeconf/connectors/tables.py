@@ -1,4 +1,4 @@
-"""How `from:` names a table of a database: parts between dots, a part in double quotes where it holds a dot."""
+"""The names of database tables in `from:`: parts separated by dots, a part with a dot in double quotes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from runtimeconf.fields import UnfitError
+from runtimeconf.fields import InvalidValueError
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 _PART_IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
-#: What ends the password before a host, and what begins the value of a parameter.
+#: `@` ends the password before a host, and `=` precedes the value of a parameter.
 _CREDENTIALS = re.compile("[=@]")
 
 
 def table_parts(text: str) -> tuple[str, ...]:
     """
-    Give the parts of a name such as `schema.table` or `"My schema"."a.b"`, exactly as written: case is kept.
+    Return the parts of a name such as `schema.table` or `"My schema"."a.b"`, with their case.
 
     Raises:
-        UnfitError: It is no such name.
+        InvalidValueError: *text* is not such a name.
     """
     parts = []
     position = 0
@@ -32,24 +32,23 @@ def table_parts(text: str) -> tuple[str, ...]:
         if text[position] != ".":
             break
         position += 1
-    raise UnfitError('parts between dots; a part that holds a dot or a quote stands in double quotes: "a.b"')
+    raise InvalidValueError('parts between dots; a part that holds a dot or a quote stands in double quotes: "a.b"')
 
 
 def table_locator(max_parts: int, where: str) -> Callable[[str, Path], str]:
     """
-    Make the `locate` of a connector whose tables have names of at most *max_parts* parts.
+    Return the `locate` of a connector whose table names have at most *max_parts* parts.
 
-    *where* names the parameters that hold what a URL would: such a URL is refused without showing it, since it may
-    hold a password.
+    A URL is refused without showing it, because it may hold a password. *where* names the parameters to use instead.
     """
 
     def locate(text: str, _directory: Path) -> str:
         if text.startswith("//") or "://" in text:
-            raise UnfitError(f"not a URL: {where}")
+            raise InvalidValueError(f"not a URL: {where}")
         if _CREDENTIALS.search(_PART_IN_QUOTES.sub("", text)):
-            raise UnfitError(f"not a URL: {where}; a part that holds = or @ stands in double quotes")
+            raise InvalidValueError(f"not a URL: {where}; a part that holds = or @ stands in double quotes")
         if len(table_parts(text)) > max_parts:
-            raise UnfitError(f"at most {max_parts} parts")
+            raise InvalidValueError(f"at most {max_parts} parts")
         return text
 
     return locate

@@ -9,7 +9,7 @@ from authkeys import state
 
 @pytest.fixture(autouse=True)
 def _no_access() -> Iterator[None]:
-    """Begin and end without an access object, as a process does that has built none."""
+    """Begin and end each test without an access object."""
     state.set_access(None)
     yield
     state.set_access(None)

@@ -7,8 +7,10 @@ from typing import Literal
 import pytest
 
 from authkeys import access
-from authkeys.credentials import Absent, Presented
+from authkeys.credentials import Absent, Credential, Malformed, Presented, Reason
 from authkeys.errors import SaltError
+from authkeys.keys import KeySet
+from authkeys.principal import ANONYMOUS, Principal
 from authkeys.salt import SALT_NAME
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
@@ -26,7 +28,7 @@ def config_in(directory: Path, enabled: bool = True, compatibility: Literal["2.0
     )
 
 
-def test_build_makes_the_state_directory_and_the_salt(tmp_path: Path) -> None:
+def test_build_creates_the_state_directory_and_the_salt(tmp_path: Path) -> None:
     built = access.build(config_in(tmp_path))
 
     assert built.key_set is not None
@@ -43,7 +45,7 @@ def test_fingerprints_survive_a_restart(tmp_path: Path) -> None:
     assert first.fingerprints() == second.fingerprints()
 
 
-def test_off_needs_nothing_on_disk(tmp_path: Path) -> None:
+def test_off_creates_nothing_on_disk(tmp_path: Path) -> None:
     config = config_in(tmp_path, enabled=False, compatibility="1.10")
 
     assert access.build(config) == access.Access(key_set=None, compatibility="1.10")
@@ -78,12 +80,31 @@ def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, chall
     assert access.Access(key_set=None, compatibility=compatibility).challenge(presented=presented) == challenge
 
 
-def test_version_1_10_takes_no_bearer() -> None:
+def test_compatibility_1_10_ignores_bearer() -> None:
     old, new = (access.Access(key_set=None, compatibility=version) for version in ("1.10", "2.0"))
 
     assert old.credential(None, f"Bearer {KEY}") == Absent()
     assert old.credential(KEY, None) == Presented(KEY)
     assert new.credential(None, f"Bearer {KEY}") == Presented(KEY)
+
+
+@pytest.mark.parametrize(
+    ("credential", "expected"),
+    [
+        pytest.param(Absent(), Reason.MISSING, id="absent"),
+        pytest.param(Malformed(Reason.REPEATED), Reason.REPEATED, id="malformed"),
+        pytest.param(Presented(KEY[:-1]), Reason.UNKNOWN, id="unknown"),
+        pytest.param(Presented(""), Reason.UNKNOWN, id="empty"),
+        pytest.param(Presented(KEY), None, id="accepted"),
+    ],
+)
+def test_one_decision_on_a_credential(credential: Credential, expected: Reason | None) -> None:
+    key_set = KeySet([Secret(KEY)], bytes(32))
+
+    caller = access.Access(key_set=key_set).authenticate(credential)
+
+    assert caller == (expected or Principal(key_set.fingerprints()[0]))
+    assert access.Access(key_set=None).authenticate(credential) == ANONYMOUS
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -1,4 +1,4 @@
-"""The app config and the state it fills: what a process that starts Django has, and what it never makes."""
+"""The app config and its state: what starting Django builds, and what it never creates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ YAML = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: ['{KE
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for the runtime YAML that this process is told to use."""
+    """The directory of the YAML that this process uses."""
     monkeypatch.setenv("RUNTIME_CONFIG", str(tmp_path / "runtime.yaml"))
     set_config(None)
     yield tmp_path
@@ -47,13 +47,13 @@ def write(directory: Path, text: str) -> None:
     (directory / "runtime.yaml").chmod(0o600)
 
 
-def test_nobody_may_call_before_it_is_built() -> None:
+def test_nobody_may_call_before_the_key_set_is_built() -> None:
     with pytest.raises(AccessNotBuiltError):
         state.get_access()
 
 
 @pytest.mark.parametrize("text", [None, "", "runtime: 1", YAML.replace("true", "ture"), YAML.replace(KEY, "")])
-def test_an_unusable_yaml_stops_no_command_and_lets_nobody_in(directory: Path, text: str | None) -> None:
+def test_an_invalid_yaml_stops_no_command_but_admits_nobody(directory: Path, text: str | None) -> None:
     if text is not None:
         write(directory, text)
 
@@ -64,7 +64,7 @@ def test_an_unusable_yaml_stops_no_command_and_lets_nobody_in(directory: Path, t
             state.get_access()
 
 
-def test_nothing_is_read_or_made_until_somebody_asks(directory: Path) -> None:
+def test_the_key_set_is_built_on_first_use(directory: Path) -> None:
     write(directory, YAML)
 
     start_django()
@@ -76,7 +76,7 @@ def test_nothing_is_read_or_made_until_somebody_asks(directory: Path) -> None:
     assert (directory / ".runtime" / SALT_NAME).exists()
 
 
-def test_the_keys_are_forgotten_once_their_digests_are_made(directory: Path) -> None:
+def test_the_keys_are_dropped_once_digested(directory: Path) -> None:
     key = f"{KEY}-of-nobody-else"
     write(directory, YAML.replace(KEY, key))
     start_django()
@@ -90,7 +90,7 @@ def test_the_keys_are_forgotten_once_their_digests_are_made(directory: Path) -> 
     assert state.get_access() is access
 
 
-def test_a_damaged_salt_lets_nobody_in(directory: Path) -> None:
+def test_a_damaged_salt_admits_nobody(directory: Path) -> None:
     write(directory, YAML)
     (directory / ".runtime").mkdir(mode=0o700)
     (directory / ".runtime" / SALT_NAME).write_bytes(b"short")
@@ -118,8 +118,8 @@ def test_c32_an_edited_yaml_changes_nothing_until_the_next_start(directory: Path
         pytest.param({}, "AccessNotBuiltError", id="it answers none"),
     ],
 )
-def test_a_part_takes_what_its_supervisor_hands_over(directory: Path, extra: dict[str, Any], said: str) -> None:
-    """Without a YAML, and at once: the processes that are forked from it share what it made."""
+def test_a_child_process_uses_the_handover(directory: Path, extra: dict[str, Any], said: str) -> None:
+    """The child builds the key set at once, without a YAML, so its forks share it."""
     config = RuntimeConfig(file=directory / "absent.yaml", state_dir=directory / "state", auth=AuthConfig(enabled=True))
     descriptor = handover.write(config, extra)
     program = (
@@ -149,7 +149,7 @@ def test_a_part_takes_what_its_supervisor_hands_over(directory: Path, extra: dic
 
 
 @pytest.mark.parametrize("command", ["check", "help"])
-def test_a_command_makes_no_state_directory(directory: Path, command: str) -> None:
+def test_a_command_creates_no_state_directory(directory: Path, command: str) -> None:
     write(directory, YAML)
 
     finished = subprocess.run(

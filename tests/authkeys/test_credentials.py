@@ -98,7 +98,7 @@ values = st.one_of(st.none(), st.text(), st.sampled_from([KEY, f"Bearer {KEY}", 
 
 
 @given(values, values)
-def test_any_header_value_gives_a_decision(x_api_key: str | None, authorization: str | None) -> None:
+def test_any_header_value_gives_a_credential(x_api_key: str | None, authorization: str | None) -> None:
     credential = from_headers(x_api_key, authorization)
 
     match credential:
@@ -165,8 +165,6 @@ def test_from_handshake(authorization: list[str], expected: Credential) -> None:
 
 
 @given(st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2))
-def test_whatever_metadata_holds_there_is_a_decision(
-    authorization: list[str], x_api_key: list[str], token: list[str]
-) -> None:
+def test_any_metadata_gives_a_credential(authorization: list[str], x_api_key: list[str], token: list[str]) -> None:
     for credential in (from_metadata(authorization, x_api_key, token), from_handshake(authorization, x_api_key)):
         assert isinstance(credential, Absent | Presented | Malformed)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from authkeys.keys import FINGERPRINT_DIGITS, AccessLevel, ApiKey, KeySet
+from authkeys.keys import FINGERPRINT_DIGITS, KeySet
+from authkeys.principal import Principal
 from runtimeconf.secret import Secret
 
 SALT = bytes(range(32))
@@ -22,8 +23,8 @@ def key_set(*texts: str, salt: bytes = SALT) -> KeySet:
 def test_a02_any_configured_key_is_found() -> None:
     keys = key_set(K1, K2)
 
-    assert keys.find(K1) == ApiKey(keys.fingerprints()[0], AccessLevel.READ)
-    assert keys.find(K2) == ApiKey(keys.fingerprints()[1], AccessLevel.READ)
+    assert keys.find(K1) == Principal(keys.fingerprints()[0])
+    assert keys.find(K2) == Principal(keys.fingerprints()[1])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_empty_key_never_matches(keys: tuple[str, ...]) -> None:
     assert key_set(*keys).find("") is None
 
 
-def test_a_key_that_is_there_twice_counts_once() -> None:
+def test_a_repeated_key_counts_once() -> None:
     keys = key_set(K1, K2, K1)
 
     assert len(keys) == 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_the_salt_is_made_once_and_read_after_that(tmp_path: Path) -> None:
+def test_the_salt_is_created_once(tmp_path: Path) -> None:
     first = salt.load_or_create(tmp_path)
 
     assert len(first) == SALT_BYTES
@@ -33,16 +34,16 @@ def test_two_state_directories_have_two_salts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("directory", [".", "absent", "absent/below"])
-def test_loading_makes_nothing(tmp_path: Path, directory: str) -> None:
+def test_loading_creates_nothing(tmp_path: Path, directory: str) -> None:
     assert salt.load(tmp_path / directory) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_place_of_the_directory_holds_no_salt(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert salt.load(tmp_path / "file") is None
-    with pytest.raises(SaltError, match="cannot be made in the state directory: Not a directory"):
+    with pytest.raises(SaltError, match="cannot be created in the state directory: Not a directory"):
         salt.load_or_create(tmp_path / "file")
 
 
@@ -54,7 +55,7 @@ def test_a_salt_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
         salt.load_or_create(tmp_path)
 
 
-def test_a_salt_that_others_may_read_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_mode_of_a_shared_salt_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = salt.load_or_create(tmp_path)
     (tmp_path / SALT_NAME).chmod(0o644)
 
@@ -62,7 +63,7 @@ def test_a_salt_that_others_may_read_is_tightened(tmp_path: Path, caplog: pytest
         assert salt.load_or_create(tmp_path) == first
 
     assert mode(tmp_path / SALT_NAME) == 0o600
-    assert "its mode is 0600 now" in caplog.text
+    assert "its mode is now 0600" in caplog.text
     assert first.hex() not in caplog.text
 
 
@@ -76,41 +77,29 @@ def test_a_tighter_mode_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureF
     assert caplog.text == ""
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_bytes(b"x" * SALT_BYTES)
-    (tmp_path / SALT_NAME).symlink_to(tmp_path / "elsewhere")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda path: path.symlink_to(path.with_name("valid")), "cannot be opened", id="link"),
+        pytest.param(lambda path: path.symlink_to("nowhere"), "cannot be opened", id="dangling link"),
+        pytest.param(Path.mkdir, "is not a regular file", id="directory"),
+        pytest.param(os.mkfifo, "is not a regular file", id="pipe, without hanging"),
+    ],
+)
+def test_anything_but_a_regular_file_is_refused(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    (tmp_path / "valid").write_bytes(b"x" * SALT_BYTES)
+    make(tmp_path / SALT_NAME)
 
-    with pytest.raises(SaltError, match="cannot be opened"):
+    with pytest.raises(SaltError, match=message):
         salt.load_or_create(tmp_path)
 
 
-def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / SALT_NAME).symlink_to(tmp_path / "nowhere")
-
-    with pytest.raises(SaltError, match="cannot be opened"):
-        salt.load_or_create(tmp_path)
-
-
-def test_a_directory_is_no_salt(tmp_path: Path) -> None:
-    (tmp_path / SALT_NAME).mkdir()
-
-    with pytest.raises(SaltError, match="is not a regular file"):
-        salt.load_or_create(tmp_path)
-
-
-def test_a_pipe_is_no_salt_and_does_not_hang(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / SALT_NAME)
-
-    with pytest.raises(SaltError, match="is not a regular file"):
-        salt.load_or_create(tmp_path)
-
-
-def test_a_salt_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SaltError, match="cannot be made in the state directory: No such file or directory"):
+def test_a_salt_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SaltError, match="cannot be created in the state directory: No such file or directory"):
         salt.load_or_create(tmp_path / "absent")
 
 
-def make(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:
+def create(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:
     start.wait()
     found.put(salt.load_or_create(Path(directory)))
 
@@ -118,7 +107,7 @@ def make(directory: str, start: multiprocessing.synchronize.Barrier, found: mult
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start, found = context.Barrier(4), context.Queue()
-    processes = [context.Process(target=make, args=(str(tmp_path), start, found)) for _ in range(4)]
+    processes = [context.Process(target=create, args=(str(tmp_path), start, found)) for _ in range(4)]
 
     for process in processes:
         process.start()

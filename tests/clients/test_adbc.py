@@ -1,4 +1,4 @@
-"""adbc-driver-flightsql, through its DB-API: statements, parameters, metadata, and what it must be refused."""
+"""adbc-driver-flightsql through its DB-API: statements, parameters, metadata, and refused writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adbc_driver_flightsql import DatabaseOptions, StatementOptions
 from tests.clients.runtime import FlightServer, adbc_connection, adbc_table
 from tests.system.harness import K1, PATIENCE_S, wait_for
 
-#: Runs until somebody stops it.
+#: Runs until it is cancelled.
 ENDLESS = "SELECT count(*) AS n FROM range(1000000000000) t(i) WHERE i % 7 = 8"
 
 
@@ -67,7 +67,7 @@ def test_a_failed_statement_leaves_the_connection_usable(connection: adbc.Connec
         pytest.param({"a": 1, "b": "x"}, id="struct"),
     ],
 )
-def test_a_parameter_comes_back_as_it_went(connection: adbc.Connection, value: Any) -> None:
+def test_parameters_round_trip(connection: adbc.Connection, value: Any) -> None:
     assert adbc_table(connection, "SELECT ? AS a", (value,))["a"].to_pylist() == [value]
 
 
@@ -198,9 +198,11 @@ def test_table_types(connection: adbc.Connection) -> None:
     assert sorted(connection.adbc_get_table_types()) == ["TABLE", "VIEW"]
 
 
-@pytest.mark.parametrize("where", [{}, {"db_schema_filter": "main"}, {"catalog_filter": "runtime"}])
-@pytest.mark.parametrize("name", ["orders", "big_orders"])
-def test_table_schema_is_that_of_a_select(connection: adbc.Connection, name: str, where: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("orders", {}), ("big_orders", {"db_schema_filter": "main"}), ("orders", {"catalog_filter": "runtime"})],
+)
+def test_table_schema_equals_that_of_a_select(connection: adbc.Connection, name: str, where: dict[str, str]) -> None:
     schema = connection.adbc_get_table_schema(name, **where)
 
     assert schema.equals(adbc_table(connection, f"SELECT * FROM {name} LIMIT 0").schema)
@@ -219,7 +221,7 @@ def test_schema_of_a_statement_without_running_it(connection: adbc.Connection) -
     assert schema.types == [pa.int64()]
 
 
-def test_prepare_tells_the_parameters(connection: adbc.Connection) -> None:
+def test_prepare_describes_the_parameters(connection: adbc.Connection) -> None:
     with connection.cursor() as cursor:
         schema = cursor.adbc_prepare("SELECT id FROM orders WHERE id = ? AND name = ?")
         assert schema is None or len(schema) == 2
@@ -251,7 +253,7 @@ def active(server: FlightServer) -> Any:
     return server.get("/v1/sql/active", headers={"X-API-Key": K1}).json()
 
 
-def test_cancel_ends_the_statement_here_and_there(flight: FlightServer, connection: adbc.Connection) -> None:
+def test_cancel_ends_the_statement_on_both_sides(flight: FlightServer, connection: adbc.Connection) -> None:
     failures: list[BaseException] = []
 
     def fetch(cursor: adbc.Cursor) -> None:
@@ -272,7 +274,7 @@ def test_cancel_ends_the_statement_here_and_there(flight: FlightServer, connecti
     assert not thread.is_alive()
     assert len(failures) == 1
     assert "ancel" in str(failures[0])
-    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the place to be free")
+    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the slot to be free")
 
 
 def test_a_time_limit_of_the_client_ends_the_statement(flight: FlightServer, connection: adbc.Connection) -> None:
@@ -287,16 +289,16 @@ def test_a_time_limit_of_the_client_ends_the_statement(flight: FlightServer, con
         with pytest.raises(adbc.Error, match=r"(?i)timeout|deadline"):
             run()
 
-    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the place to be free")
+    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the slot to be free")
 
 
-def test_rows_left_unread_free_the_place(flight: FlightServer, connection: adbc.Connection) -> None:
+def test_closing_with_unread_rows_frees_the_slot(flight: FlightServer, connection: adbc.Connection) -> None:
     sql = "SELECT i, repeat('x', 1000) AS s FROM range(3000000) t(i)"
     with connection.cursor() as cursor:
         cursor.execute(sql)
         assert cursor.fetchone() is not None
 
-    wait_for(lambda: not [row for row in active(flight) if row["sql"] == sql], "the place to be free")
+    wait_for(lambda: not [row for row in active(flight) if row["sql"] == sql], "the slot to be free")
 
 
 def test_thirty_connections_at_once(flight: FlightServer) -> None:

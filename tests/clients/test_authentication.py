@@ -1,4 +1,4 @@
-"""Every client, unmodified, with a right key, a wrong one and none: rows, or one clear refusal without a storm."""
+"""Every unmodified client with a valid key, a wrong key and none: rows, or one clear refusal without a retry storm."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.system.harness import K1, K2, WRONG
 
 SQL = "SELECT count(*) AS n FROM orders"
 
-#: Calls that a client may make before it gives up: looking at the server's information, the statement, the farewell.
-MOST_REFUSALS = 4
+#: Calls that a client may make before it gives up: server information, the statement, closing.
+MAX_REFUSALS = 4
 
 Ask = Callable[[FlightServer, str | None], Any]
 
@@ -91,7 +91,7 @@ def arrow_basic(server: FlightServer, key: str | None) -> Any:
 
 
 class Classic(pa.flight.ClientAuthHandler):  # type: ignore[misc]
-    """The handshake of the first Flight clients: user and password in a message, and a token of its own header."""
+    """The handshake of old Flight clients: user and password in a message, and a token in a header of its own."""
 
     def __init__(self, password: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def pandas_sql(server: FlightServer, key: str | None) -> Any:
         return pd.read_sql(SQL, connection)["n"][0]
 
 
-# polars.read_database_uri has no option for it, and the driver warns.
+# polars.read_database_uri cannot enable autocommit, so the driver warns.
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot disable autocommit")
 
 CLIENTS: list[Ask] = [
@@ -150,16 +150,16 @@ CLIENTS: list[Ask] = [
 
 @pytest.mark.parametrize("key", [K1, K2], ids=["first key", "second key"])
 @pytest.mark.parametrize("ask", [ask for ask in CLIENTS if ask is not polars_uri])
-def test_right_key_gives_rows(flight: FlightServer, ask: Ask, key: str) -> None:
+def test_a_valid_key_gives_rows(flight: FlightServer, ask: Ask, key: str) -> None:
     assert ask(flight, key) == 1000
 
 
 @pytest.mark.parametrize(
     ("ask", "key"),
-    # SQLAlchemy takes an empty password for none, and its client then fails before it calls.
+    # SQLAlchemy treats an empty password as none, and its client then fails before the first call.
     [(ask, key) for ask in CLIENTS for key in (WRONG, None) if (ask, key) != (sqlalchemy_password, None)],
 )
-def test_without_a_right_key_a_client_says_so_and_gives_up(flight: FlightServer, ask: Ask, key: str | None) -> None:
+def test_without_a_valid_key_a_client_reports_it_and_gives_up(flight: FlightServer, ask: Ask, key: str | None) -> None:
     before = flight.refused_calls()
 
     with pytest.raises(Exception, match=r"(?i)unauthenticated") as refused:  # each client has a class of its own
@@ -167,23 +167,24 @@ def test_without_a_right_key_a_client_says_so_and_gives_up(flight: FlightServer,
 
     assert "API key" in str(refused.value)
     assert WRONG not in str(refused.value)
-    assert 1 <= flight.refused_calls() - before <= MOST_REFUSALS
+    assert 1 <= flight.refused_calls() - before <= MAX_REFUSALS
 
 
+@pytest.mark.exhaustive  # tests/flightapi: test_an_open_endpoint_needs_no_key, test_authentication_is_off
 @pytest.mark.parametrize("key", [K1, None], ids=["any key", "no key"])
 @pytest.mark.parametrize("ask", [ask for ask in CLIENTS if ask is not sqlalchemy_password])
-def test_while_authentication_is_off_everybody_gets_rows(open_flight: FlightServer, ask: Ask, key: str | None) -> None:
+def test_with_authentication_off_every_client_gets_rows(open_flight: FlightServer, ask: Ask, key: str | None) -> None:
     assert ask(open_flight, key) == 1000
 
 
-def test_a_key_in_the_address_is_not_sent_by_adbc(flight: FlightServer) -> None:
-    # So polars.read_database_uri, which has nothing but an address, cannot present one.
+def test_adbc_does_not_send_a_key_in_the_address(flight: FlightServer) -> None:
+    # So polars.read_database_uri, which takes only an address, cannot present a key.
     with pytest.raises(adbc.ProgrammingError, match="API key is needed"):
         polars_uri(flight, K1)
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "not padded"])
-def test_adbc_takes_a_basic_header_for_the_handshake_only(flight: FlightServer, padded: bool) -> None:
+def test_adbc_uses_a_basic_header_for_the_handshake_only(flight: FlightServer, padded: bool) -> None:
     basic = base64.b64encode(f"anybody:{K1}".encode()).decode()
     header = {DatabaseOptions.AUTHORIZATION_HEADER.value: f"Basic {basic if padded else basic.rstrip('=')}"}
 
@@ -204,7 +205,7 @@ def test_x_api_key_metadata_is_no_credential(flight: FlightServer) -> None:
         adbc_table(connection, SQL)
 
 
-def test_a_key_that_ends_is_refused_on_the_connection_that_has_worked(flight: FlightServer) -> None:
+def test_each_call_of_a_connection_is_authenticated(flight: FlightServer) -> None:
     with plain_flight(flight) as client:
         assert flight_table(client, SQL)["n"][0].as_py() == 1000
         with pytest.raises(pa.flight.FlightUnauthenticatedError):

@@ -1,4 +1,4 @@
-"""pandas and polars over ADBC: what else than reading a statement people call, and what must be refused."""
+"""pandas and polars over ADBC: other calls than reading a statement, and refused writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.clients.runtime import FlightServer, adbc_connection, adbc_table
 COUNT = "SELECT count(*) AS n FROM orders"
 
 
-@pytest.fixture(params=["plaintext", "tls"])
+@pytest.fixture(params=["plaintext", pytest.param("tls", marks=pytest.mark.exhaustive)])
 def connection(request: pytest.FixtureRequest) -> Iterator[adbc.Connection]:
     server: FlightServer = request.getfixturevalue("flight" if request.param == "plaintext" else "flight_tls")
     with adbc_connection(server) as opened:
@@ -30,7 +30,7 @@ def test_pandas_reads_a_statement_and_a_table(connection: adbc.Connection) -> No
     assert pd.read_sql("big_orders", connection).shape[1] == 4
 
 
-def test_pandas_keeps_the_types_of_arrow_when_asked_to(connection: adbc.Connection) -> None:
+def test_pandas_keeps_arrow_types_on_request(connection: adbc.Connection) -> None:
     frame = pd.read_sql("SELECT * FROM orders", connection, dtype_backend="pyarrow")
 
     assert [str(kind) for kind in frame.dtypes] == [
@@ -41,13 +41,15 @@ def test_pandas_keeps_the_types_of_arrow_when_asked_to(connection: adbc.Connecti
     ]
 
 
-@pytest.mark.filterwarnings("ignore:A adbc_driver_manager.dbapi.Cursor was not:ResourceWarning")  # pandas forgets it
-@pytest.mark.parametrize("how", ["fail", "append", "replace"])
-@pytest.mark.parametrize("name", ["orders", "a_new_table"])
+@pytest.mark.filterwarnings("ignore:A adbc_driver_manager.dbapi.Cursor was not:ResourceWarning")
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("orders", "fail"), ("orders", "append"), ("orders", "replace"), ("a_new_table", "append")],
+)
 def test_pandas_writes_nothing(connection: adbc.Connection, name: str, how: str) -> None:
     with pytest.raises(Exception, match=r"already exists|Failed|read-only|not allowed"):
         pd.DataFrame({"id": [1]}).to_sql(name, connection, index=False, if_exists=how)
-    gc.collect()  # now, and not in a test where the warning is an error
+    gc.collect()  # here, not in a test that treats the warning as an error
 
     assert adbc_table(connection, COUNT).to_pylist() == [{"n": 1000}]
 

@@ -1,4 +1,4 @@
-"""Every snippet of the page about Flight SQL, run as it stands against the example, prints what the page says."""
+"""Every snippet of docs/flight-sql.md, run unchanged against the example, prints what the page shows."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def example_tls(tmp_path_factory: pytest.TempPathFactory, flight_tls: FlightServ
         yield running
 
 
-def test_every_program_of_the_page_says_what_it_prints() -> None:
+def test_every_program_on_the_page_has_its_output() -> None:
     assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGE, re.MULTILINE)) >= 10
 
 
-def test_the_page_has_every_status_that_errors_have() -> None:
+def test_the_page_lists_every_status() -> None:
     table = PAGE.partition("\n## Errors\n")[2]
-    told = set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
+    listed = set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
 
-    assert told == {status.name for status in STATUSES.values()} | {"UNAUTHENTICATED"}
+    assert listed == {status.name for status in STATUSES.values()} | {"UNAUTHENTICATED"}
 
 
-def test_the_page_has_every_code_of_its_own_with_its_status() -> None:
+def test_the_page_lists_every_code_of_this_endpoint() -> None:
     table = PAGE.partition("\n### Codes of its own\n")[2]
-    told = set(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", table, re.MULTILINE))
+    listed = set(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", table, re.MULTILINE))
 
     own = {kind: status for kind, status in STATUSES.items() if issubclass(kind, FlightApiError)}
-    assert told == {(status.name, code_of(kind.__new__(kind))) for kind, status in own.items()}
+    assert listed == {(status.name, code_of(kind.__new__(kind))) for kind, status in own.items()}
 
 
-def test_the_page_has_the_limits() -> None:
+def test_the_page_states_the_limits() -> None:
     assert f"{prepared.IDLE_S / 60:g} minutes" in PAGE
     assert f"made {prepared.MAX_OF_KEY:,} newer ones" in PAGE
     assert f"longer than {MAX_MESSAGE_BYTES:,} bytes" in PAGE
@@ -87,7 +87,7 @@ def test_snippet(request: pytest.FixtureRequest, tmp_path: Path, language: str, 
     command: list[str | Path] = (
         [sys.executable, "-W", "error", "-c", text] if language == "python" else [spice.NODE, "-e", text]
     )
-    others = ("SPICE_", "NODE_", "PYTHONPATH")  # a client may have what the runtime is installed without
+    others = ("SPICE_", "NODE_", "PYTHONPATH")  # a client may have packages that the runtime lacks
     environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     environ |= {"KEY": (server.directory / "secrets" / "api_key").read_text().strip(), "NODE_PATH": str(spice.MODULES)}
 

@@ -1,4 +1,4 @@
-"""flightsql-dbapi: its DB-API, its metadata calls, and the SQLAlchemy dialect on top of it."""
+"""flightsql-dbapi: its DB-API, its metadata calls, and its SQLAlchemy dialect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.clients.runtime import FlightServer
 from tests.system.harness import K1
 
 
-@pytest.fixture(params=["plaintext", "tls"])
+@pytest.fixture(params=["plaintext", pytest.param("tls", marks=pytest.mark.exhaustive)])
 def client(request: pytest.FixtureRequest) -> Iterator[flightsql.FlightSQLClient]:
     if request.param == "plaintext":
         server: FlightServer = request.getfixturevalue("flight")
@@ -50,7 +50,7 @@ def test_rows(connection: Any) -> None:
     assert [row[:2] for row in cursor.fetchall()] == [[0, "name 0"], [1, "name 1"]]
 
 
-def test_parameters_come_as_unions_and_are_values(connection: Any) -> None:
+def test_parameters_arrive_as_unions(connection: Any) -> None:
     cursor = connection.execute("SELECT ? AS i, ? AS f, ? AS s, ? AS b", (7, 1.5, "it's; DROP TABLE orders", True))
 
     assert cursor.fetchall() == [[7, 1.5, "it's; DROP TABLE orders", True]]
@@ -84,8 +84,8 @@ def test_schemas_of_tables_are_those_of_their_rows(client: flightsql.FlightSQLCl
     assert [table["table_name"] for table in tables] == ["big_orders", "orders"]
     for table in tables:
         with pa.ipc.open_stream(table["table_schema"]) as reader:
-            told = reader.schema
-        assert told.equals(read(client, client.execute(f"SELECT * FROM {table['table_name']} LIMIT 0")).schema)
+            schema = reader.schema
+        assert schema.equals(read(client, client.execute(f"SELECT * FROM {table['table_name']} LIMIT 0")).schema)
 
 
 def test_there_are_no_keys(client: flightsql.FlightSQLClient) -> None:
@@ -144,7 +144,7 @@ def test_sqlalchemy_inspects(engine: sqlalchemy.engine.Engine) -> None:
     assert [column["name"] for column in inspector.get_columns("big_orders")] == ["id", "name", "amount", "placed_at"]
 
 
-def test_sqlalchemy_prepares_when_told_to(flight: FlightServer) -> None:
+def test_sqlalchemy_prepares_on_request(flight: FlightServer) -> None:
     url = f"datafusion+flightsql://127.0.0.1:{flight.flight_port}?insecure=True&token={K1}"
     engine = sqlalchemy.create_engine(f"{url}&feature-sqlalchemy-prepared-statements=on")
     statement = sqlalchemy.text("SELECT name FROM orders WHERE id = :id")
@@ -156,18 +156,18 @@ def test_sqlalchemy_prepares_when_told_to(flight: FlightServer) -> None:
 
 
 def test_sqlalchemy_binds_null_unless_it_prepares(engine: sqlalchemy.engine.Engine) -> None:
-    # The page about Flight SQL warns of it. When this fails, the dialect was mended: take the warning out.
+    # docs/flight-sql.md warns of this. If this test fails, the dialect has been fixed: remove the warning.
     with engine.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT :x AS x"), {"x": 7}).scalar() is None
 
 
-def test_sqlalchemy_is_told_tables_and_views_apart(engine: sqlalchemy.engine.Engine) -> None:
+def test_sqlalchemy_distinguishes_tables_and_views(engine: sqlalchemy.engine.Engine) -> None:
     listed = sqlalchemy.text("SELECT table_name, table_type FROM information_schema.tables ORDER BY table_name")
 
     with engine.connect() as connection:
         assert connection.execute(listed).fetchall() == [("big_orders", "VIEW"), ("orders", "BASE TABLE")]
 
 
-def test_sqlalchemy_passes_on_what_the_runtime_says(engine: sqlalchemy.engine.Engine) -> None:
+def test_sqlalchemy_shows_the_message_of_the_runtime(engine: sqlalchemy.engine.Engine) -> None:
     with engine.connect() as connection, pytest.raises(Exception, match=r"(?s)nope"):
         connection.execute(sqlalchemy.text("SELECT nope FROM orders"))

@@ -1,4 +1,4 @@
-"""pyarrow.flight, without anything of Flight SQL: text as command and ticket, paths, schemas, actions, refusals."""
+"""Plain pyarrow.flight without Flight SQL: text as command and ticket, paths, schemas, actions, refusals."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_a_path_is_a_dataset(client: pa.flight.FlightClient, path: tuple[str, ..
 def test_the_schema_is_known_before_the_rows(client: pa.flight.FlightClient) -> None:
     descriptor = Descriptor.for_command(b"SELECT id, amount, [name] AS names FROM orders")
     info = client.get_flight_info(descriptor, bearer(K1))
-    told = client.get_schema(descriptor, bearer(K1)).schema
+    described = client.get_schema(descriptor, bearer(K1)).schema
     table = client.do_get(info.endpoints[0].ticket, bearer(K1)).read_all()
 
     assert info.schema.equals(table.schema)
-    assert told.equals(table.schema)
+    assert described.equals(table.schema)
 
 
 def test_a_ticket_works_again_and_from_another_connection(server: FlightServer, client: pa.flight.FlightClient) -> None:
@@ -94,16 +94,16 @@ def test_an_upload_is_refused(client: pa.flight.FlightClient) -> None:
 
 
 @pytest.mark.parametrize("ticket", [b"\xff\xfe", b"\n\x05type.", b"", bytes(100)])
-def test_a_ticket_of_no_sense_is_refused(client: pa.flight.FlightClient, ticket: bytes) -> None:
+def test_an_invalid_ticket_is_refused(client: pa.flight.FlightClient, ticket: bytes) -> None:
     with pytest.raises((pa.ArrowInvalid, KeyError, pa.flight.FlightError, OSError)) as refused:
         client.do_get(pa.flight.Ticket(ticket), bearer(K1)).read_all()
 
     assert "Traceback" not in str(refused.value)
 
 
-def test_a_reader_that_stops_early_frees_the_place(client: pa.flight.FlightClient) -> None:
+def test_a_reader_that_stops_early_frees_its_slot(client: pa.flight.FlightClient) -> None:
     sql = b"SELECT i, repeat('x', 1000) AS s FROM range(10000000) t(i)"
-    for _ in range(8):  # more than there are places
+    for _ in range(8):  # more than the execution slots
         reader = client.do_get(pa.flight.Ticket(sql), bearer(K1))
         assert reader.read_chunk().data.num_rows > 0
         reader.cancel()
@@ -111,7 +111,7 @@ def test_a_reader_that_stops_early_frees_the_place(client: pa.flight.FlightClien
     assert flight_table(client, "SELECT 1 AS n").num_rows == 1
 
 
-def test_tls_and_plaintext_do_not_hang_on_each_other(flight: FlightServer, flight_tls: FlightServer) -> None:
+def test_mixing_tls_and_plaintext_fails_without_hanging(flight: FlightServer, flight_tls: FlightServer) -> None:
     for uri in (f"grpc+tls://127.0.0.1:{flight.flight_port}", f"grpc://127.0.0.1:{flight_tls.flight_port}"):
         with (
             pa.flight.connect(uri, disable_server_verification=True) as client,

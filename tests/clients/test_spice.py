@@ -1,4 +1,4 @@
-"""@spiceai/spice for node: over TLS by Flight; without TLS it sends no key over Flight and falls back to HTTP."""
+"""@spiceai/spice for Node: Flight over TLS. Without TLS it sends no key over Flight and falls back to HTTP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_parameters_over_tls(flight_tls: FlightServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [WRONG, None], ids=["wrong key", "no key"])
-def test_without_a_right_key_it_is_told_so_once(flight_tls: FlightServer, tmp_path: Path, key: str | None) -> None:
+def test_without_a_valid_key_it_is_refused_once(flight_tls: FlightServer, tmp_path: Path, key: str | None) -> None:
     before = flight_tls.refused_calls()
 
     (answer,) = spice.ask(tmp_path, spice.flight_options(flight_tls, key), [{"sql": "SELECT 1 AS n"}])
@@ -69,9 +69,7 @@ def test_without_a_right_key_it_is_told_so_once(flight_tls: FlightServer, tmp_pa
         pytest.param("DELETE FROM orders", 7, "DELETE", id="a write"),
     ],
 )
-def test_a_refusal_is_not_tried_again(
-    flight_tls: FlightServer, tmp_path: Path, sql: str, code: int, sentence: str
-) -> None:
+def test_a_refusal_is_not_retried(flight_tls: FlightServer, tmp_path: Path, sql: str, code: int, sentence: str) -> None:
     before = flight_tls.failed_statements()
     with plain_flight(flight_tls) as client, pytest.raises(Exception, match=sentence):
         flight_table(client, sql)
@@ -94,7 +92,7 @@ def test_without_tls_it_falls_back_to_http(flight: FlightServer, tmp_path: Path)
 
     assert [row["name"] for row in answer["rows"]] == ["name 0", "name 1"]
     assert [line for line in answer["log"] if "falling back to HTTP" in line]
-    assert flight.refused_calls() - before == 1  # that of Flight
+    assert flight.refused_calls() - before == 1  # over Flight
 
 
 def test_without_tls_parameters_fall_back_too(flight: FlightServer, tmp_path: Path) -> None:
@@ -108,7 +106,7 @@ def test_without_tls_parameters_fall_back_too(flight: FlightServer, tmp_path: Pa
 
 
 @pytest.mark.parametrize("key", [WRONG, None], ids=["wrong key", "no key"])
-def test_without_tls_and_without_a_right_key_both_refuse(flight: FlightServer, tmp_path: Path, key: str | None) -> None:
+def test_without_tls_and_a_valid_key_both_refuse(flight: FlightServer, tmp_path: Path, key: str | None) -> None:
     before = flight.refused_calls()
 
     (answer,) = spice.ask(tmp_path, plaintext_options(flight, key), [{"sql": "SELECT 1 AS n"}])

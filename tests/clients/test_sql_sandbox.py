@@ -1,4 +1,4 @@
-"""Checks S01 to S33 over Flight SQL: the same verdict and the same sentence as over HTTP, whichever way is taken."""
+"""Checks S01 to S33 over Flight SQL: the same verdict and message as over HTTP, for each kind of request."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def trap() -> Iterator[socket.socket]:
             listener.accept()
 
 
-def same_sentence(told: str, over_http: str) -> bool:
-    """Compare; gRPC sends a message in metadata, whose size clients limit, so a very long one is cut."""
+def same_message(told: str, over_http: str) -> bool:
+    """Compare messages. Flight cuts very long ones, because gRPC sends them in metadata, whose size clients limit."""
     return told == over_http or (len(told) > 2500 and told.endswith("...") and over_http.startswith(told[:-3]))
 
 
@@ -54,7 +54,7 @@ def assert_same_refusal(server: FlightServer, sql: str, *leaks: str) -> None:
             with pytest.raises(grpc.RpcError) as refused:
                 way(wire, sql)
             assert refused.value.code() is VERDICTS[over_http.status_code], way
-            assert same_sentence(refused.value.details(), over_http.json()["detail"]), way
+            assert same_message(refused.value.details(), over_http.json()["detail"]), way
             for leak in (str(server.directory), "site-packages", "Traceback", ".duckdb'", K1, *leaks):
                 assert leak not in f"{refused.value.details()}{refused.value.trailing_metadata()}"
 
@@ -70,6 +70,7 @@ def test_refused_without_effect(flight: FlightServer, trap: socket.socket, tmp_p
     assert flight.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
 
 
+@pytest.mark.exhaustive  # tests/queryengine runs the gate on all of them; test_refused_without_effect samples them here
 @pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
 def test_every_refused_statement_of_the_gate(gate_flight: FlightServer, check: str, sql: str) -> None:
     assert_same_refusal(gate_flight, sql)
@@ -99,12 +100,13 @@ def test_every_refused_statement_of_the_gate(gate_flight: FlightServer, check: s
         pytest.param("SELECT " + "x" * 3000 + " FROM orders", id="a long name"),
     ],
 )
-def test_s27_same_sentence(flight: FlightServer, sql: str) -> None:
+def test_s27_same_message(flight: FlightServer, sql: str) -> None:
     assert_same_refusal(flight, sql, "_s0", "_s1", ".duckdb")
 
 
+@pytest.mark.exhaustive  # test_values.py reads over the same paths
 @pytest.mark.parametrize("sql", READS)
-def test_what_reads_is_allowed(gate_flight: FlightServer, sql: str) -> None:
+def test_statements_that_read_are_allowed(gate_flight: FlightServer, sql: str) -> None:
     over_http = gate_flight.http_table(sql)
 
     with connect(gate_flight) as wire:

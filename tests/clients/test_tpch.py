@@ -1,4 +1,4 @@
-"""The queries of TPC-H over HTTP, over Flight SQL, and straight on the files: the same types and values."""
+"""The TPC-H queries return the same types and values over HTTP, over Flight SQL, and directly on the files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 from tests.clients import tpch
 from tests.clients.runtime import FlightServer, adbc_connection, adbc_table, assert_same, flight_table, plain_flight
 from tests.system.harness import K1
+
+# test_values.py compares the same paths on single statements.
+pytestmark = pytest.mark.exhaustive
 
 
 def test_there_are_22_queries() -> None:

@@ -14,7 +14,15 @@ import pyarrow.flight
 import pytest
 
 from tests.clients import spice, wire
-from tests.clients.runtime import FlightServer, adbc_connection, adbc_table, assert_same, flight_table, plain_flight
+from tests.clients.runtime import (
+    FlightServer,
+    adbc_connection,
+    adbc_table,
+    assert_same,
+    bearer,
+    flight_table,
+    plain_flight,
+)
 from tests.system.harness import K1
 
 #: A statement for each kind of value. The names are those of the tests.
@@ -82,7 +90,7 @@ VALUES = {
     "pivot": "PIVOT (SELECT i % 2 AS k, i AS v FROM range(10) t(i)) ON k USING sum(v)",
 }
 
-#: What each client has to get right without help.
+#: Statements whose results every client must read correctly.
 WHOLE = {
     "dictionaries": "SELECT (['low', 'high'][1 + i % 2])::ENUM('high', 'mid', 'low') AS a FROM range(50000) t(i)",
     "nested": "SELECT {'k': i, 'l': [i, NULL], 'm': {'n': 'x' || i}} AS a, [[i]] AS b FROM range(5000) t(i)",
@@ -107,31 +115,17 @@ def client(flight: FlightServer) -> Iterator[pa.flight.FlightClient]:
         yield opened
 
 
-def test_fifty_statements_at_least() -> None:
-    assert len(VALUES) >= 50
-
-
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("sql", [pytest.param(sql, id=name) for name, sql in [*VALUES.items(), *WHOLE.items()]])
 def test_same_over_http_and_flight(
-    flight: FlightServer, connection: adbc.Connection, client: pa.flight.FlightClient, name: str
+    flight: FlightServer, connection: adbc.Connection, client: pa.flight.FlightClient, sql: str
 ) -> None:
-    sql = VALUES[name]
-
     over_http = flight.http_table(sql)
 
-    assert_same(over_http, flight_table(client, sql))
-    assert_same(over_http, adbc_table(connection, sql))
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_the_schema_is_told_before_the_rows(client: pa.flight.FlightClient, name: str) -> None:
-    descriptor = pa.flight.FlightDescriptor.for_command(VALUES[name].encode())
-    options = pa.flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {K1}".encode())])
-
-    info = client.get_flight_info(descriptor, options)
-
-    table = client.do_get(info.endpoints[0].ticket, options).read_all()
+    info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(sql.encode()), bearer(K1))
+    table = client.do_get(info.endpoints[0].ticket, bearer(K1)).read_all()
     assert info.schema.equals(table.schema), f"{info.schema}\n\n{table.schema}"
+    assert_same(over_http, table)
+    assert_same(over_http, adbc_table(connection, sql))
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -159,16 +153,6 @@ def test_flightsql_dbapi(flight: FlightServer, name: str) -> None:
         client.close()
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_adbc_and_plain_flight(
-    flight: FlightServer, connection: adbc.Connection, client: pa.flight.FlightClient, name: str
-) -> None:
-    over_http = flight.http_table(WHOLE[name])
-
-    assert_same(over_http, adbc_table(connection, WHOLE[name]))
-    assert_same(over_http, flight_table(client, WHOLE[name]))
-
-
 def test_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
     statements = [{"sql": sql, "rows": False} for sql in WHOLE.values()]
 
@@ -182,6 +166,7 @@ def checksum(table: pa.Table) -> tuple[int, int, int]:
     return table.num_rows, pa.compute.sum(table["id"]).as_py(), pa.compute.sum(table["k"]).as_py()
 
 
+@pytest.mark.exhaustive
 def test_three_million_rows(flight: FlightServer, connection: adbc.Connection, client: pa.flight.FlightClient) -> None:
     assert checksum(adbc_table(connection, THREE_MILLION)) == CHECKSUM
     assert checksum(flight_table(client, THREE_MILLION)) == CHECKSUM
@@ -191,6 +176,7 @@ def test_three_million_rows(flight: FlightServer, connection: adbc.Connection, c
     assert (len(loaded), loaded["id"].sum(), loaded["k"].sum()) == CHECKSUM
 
 
+@pytest.mark.exhaustive
 def test_three_million_rows_through_flightsql_dbapi(flight: FlightServer) -> None:
     client = flightsql.FlightSQLClient(host="127.0.0.1", port=flight.flight_port, token=K1, insecure=True)
     try:
@@ -200,6 +186,7 @@ def test_three_million_rows_through_flightsql_dbapi(flight: FlightServer) -> Non
         client.close()
 
 
+@pytest.mark.exhaustive
 def test_three_million_rows_through_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
     options = spice.flight_options(flight_tls, K1)
 
@@ -208,21 +195,25 @@ def test_three_million_rows_through_spice(flight_tls: FlightServer, tmp_path: Pa
     assert checksum(spice.read(answer)) == CHECKSUM
 
 
+#: Results of more than 10 MB.
+LARGE = {
+    "text": "SELECT i, repeat('x', 2000) AS s FROM range(20000) t(i)",
+    "uneven": "SELECT repeat('x', CASE WHEN i % 5000 = 7 THEN 3000000 ELSE 1 END) AS s FROM range(20000) t(i)",
+    "lists": "SELECT [repeat('x', 500), repeat('y', 500)] AS l FROM range(30000)",
+    "structs": "SELECT {'a': {'b': repeat('x', 1000)}, 'c': range(50)} AS s FROM range(20000)",
+    "maps": "SELECT MAP {'k': repeat('x', 1000)} AS m FROM range(30000)",
+    "bytes": "SELECT repeat('x', 1000)::BLOB AS b FROM range(30000)",
+    "arrays": "SELECT array_value(" + ", ".join(["i"] * 100) + ") AS a FROM range(50000) t(i)",
+    "columns": "SELECT " + ", ".join(f"i AS c{n}" for n in range(2000)) + " FROM range(5000) t(i)",
+    "rows": "SELECT i FROM range(3000000) t(i)",
+}
+
+
 @pytest.mark.parametrize(
     "sql",
     [
-        pytest.param("SELECT i, repeat('x', 2000) AS s FROM range(20000) t(i)", id="text"),
-        pytest.param(
-            "SELECT repeat('x', CASE WHEN i % 5000 = 7 THEN 3000000 ELSE 1 END) AS s FROM range(20000) t(i)",
-            id="uneven",
-        ),
-        pytest.param("SELECT [repeat('x', 500), repeat('y', 500)] AS l FROM range(30000)", id="lists"),
-        pytest.param("SELECT {'a': {'b': repeat('x', 1000)}, 'c': range(50)} AS s FROM range(20000)", id="structs"),
-        pytest.param("SELECT MAP {'k': repeat('x', 1000)} AS m FROM range(30000)", id="maps"),
-        pytest.param("SELECT repeat('x', 1000)::BLOB AS b FROM range(30000)", id="bytes"),
-        pytest.param("SELECT array_value(" + ", ".join(["i"] * 100) + ") AS a FROM range(50000) t(i)", id="arrays"),
-        pytest.param("SELECT " + ", ".join(f"i AS c{n}" for n in range(2000)) + " FROM range(5000) t(i)", id="columns"),
-        pytest.param("SELECT i FROM range(3000000) t(i)", id="rows"),
+        pytest.param(sql, id=name, marks=[] if name == "uneven" else pytest.mark.exhaustive)
+        for name, sql in LARGE.items()
     ],
 )
 def test_no_message_is_over_four_mebibytes(flight: FlightServer, sql: str) -> None:

@@ -1,8 +1,8 @@
 """
-Flight SQL byte by byte over bare gRPC, for what no client sends, and for exact status codes.
+Flight SQL byte by byte over gRPC, for requests that no client sends, and for exact status codes.
 
-Messages are written by hand from the numbers of `Flight.proto` and `FlightSql.proto`, so that these tests share no code
-with the runtime.
+Messages are encoded by hand with the field numbers of `Flight.proto` and `FlightSql.proto`, so these tests share no
+code with the runtime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERVICE = "/arrow.flight.protocol.FlightService/"
 TYPE_URL = "type.googleapis.com/arrow.flight.protocol.sql."
 CMD = 2
 
-#: Seconds after which a call is taken to hang.
+#: Seconds after which a call is considered hung.
 HANG_S = 120.0
 
 
@@ -35,7 +35,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, value: bytes | str | int | bool) -> bytes:
-    """Return one field: text and bytes with their length, numbers as they are."""
+    """Return one field: text and bytes with their length, numbers as varints."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     content = value.encode() if isinstance(value, str) else value
@@ -43,7 +43,7 @@ def field(number: int, value: bytes | str | int | bool) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Give number and value of each field of a message that has only varints and what has a length."""
+    """Yield number and value of each field of a message with only varints and length-delimited fields."""
     position = 0
 
     def number() -> int:
@@ -69,7 +69,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def first(data: bytes, number: int) -> Any:
-    """Return the first field of that number; b"" when there is none."""
+    """Return the first field with that number; b"" if there is none."""
     return next((value for found, value in fields(data) if found == number), b"")
 
 
@@ -120,7 +120,7 @@ class Wire:
         return [first(result, 1) for result in self.down("DoAction", field(1, name) + field(2, body))]
 
     def prepare(self, sql: str) -> bytes:
-        """Return the ActionCreatePreparedStatementResult, out of its Any."""
+        """Return the ActionCreatePreparedStatementResult in the Any of the answer."""
         (result,) = self.action(
             "CreatePreparedStatement", command("ActionCreatePreparedStatementRequest", field(1, sql))
         )
@@ -140,7 +140,7 @@ class Wire:
             self.action("ClosePreparedStatement", command("ActionClosePreparedStatementRequest", field(1, handle)))
 
     def run_text(self, sql: str) -> pa.Table:
-        """DoGet of a ticket that is the statement itself."""
+        """DoGet of a ticket that is the text of the statement."""
         return self.rows(sql.encode())
 
 

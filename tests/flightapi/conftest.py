@@ -1,7 +1,8 @@
-"""One endpoint for all tests that change nothing."""
+"""One endpoint for all tests that do not change it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -41,3 +42,9 @@ def endpoint(_endpoint: Endpoint, engine: InProcessEngine) -> Iterator[Endpoint]
     """An endpoint with the dataset `flights` and the view `few`; `unloaded` has no data. It is idle after a test."""
     yield _endpoint
     wait_until(lambda: not any(engine.active(fingerprint) for fingerprint in FINGERPRINTS))
+
+
+@pytest.fixture(autouse=True)
+def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.INFO):
+        yield

@@ -1,4 +1,4 @@
-"""A Flight SQL server in this process, on a socket, and a client that says no more than it is told."""
+"""A Flight SQL server in this process, on a socket, and a client that adds nothing of its own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from queryengine.engine import QueryEngine
 from runtimeconf.model import FlightConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from system.addresses import Address
+from tests.flightapi.streams import as_upload, ipc_stream
 from tests.system.harness import K1, K2
 
 PATIENCE_S = 60.0
@@ -37,7 +38,7 @@ def bearer(key: str) -> Metadata:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back of a call that succeeded."""
+    """The answer to a successful call."""
 
     messages: list[bytes]
     initial: dict[str, str | bytes]
@@ -46,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refused:
-    """What came back of one that did not."""
+    """The end of a failed call."""
 
     status: str
     message: str
@@ -65,13 +66,13 @@ class Endpoint:
     def begin(
         self, path: str, requests: Iterable[bytes], metadata: Metadata = (), timeout_s: float = PATIENCE_S
     ) -> Any:
-        """Start a call of *path* and return what gRPC gives: an iterator, which is also the call."""
+        """Start a call of *path* and return gRPC's call object, an iterator over the answers."""
         return self.channel.stream_stream(path)(iter(requests), metadata=metadata, timeout=timeout_s)
 
     def call(
         self, method: str, *requests: bytes, metadata: Metadata | None = None, timeout_s: float = PATIENCE_S
     ) -> Answer | Refused:
-        """Call an RPC of Flight by its name, or anything by its path, with the first key unless told otherwise."""
+        """Call an RPC by its name, or anything by its path, with the first key by default."""
         path = METHODS[method].path if method in METHODS else method
         call = self.begin(path, requests, bearer(K1) if metadata is None else metadata, timeout_s)
         received: list[bytes] = []
@@ -82,13 +83,13 @@ class Endpoint:
         return Answer(received, dict(call.initial_metadata() or ()), dict(call.trailing_metadata() or ()))
 
     def works(self, method: str, *requests: bytes, metadata: Metadata | None = None) -> Answer:
-        """Return the answer of a call that succeeds."""
+        """Make a call that must succeed."""
         answer = self.call(method, *requests, metadata=metadata)
         assert isinstance(answer, Answer), answer
         return answer
 
     def fails(self, method: str, *requests: bytes, metadata: Metadata | None = None) -> Refused:
-        """Return the refusal of a call that fails."""
+        """Make a call that must fail."""
         answer = self.call(method, *requests, metadata=metadata)
         assert isinstance(answer, Refused), answer
         return answer
@@ -112,7 +113,7 @@ class Endpoint:
         return table
 
     def prepare(self, statement: str, metadata: Metadata | None = None) -> Any:
-        """Return what preparing a statement gives."""
+        """Prepare a statement."""
         request = messages.ActionCreatePreparedStatementRequest(query=statement)
         (message,) = self.works(
             "DoAction", action("CreatePreparedStatement", pack(request)), metadata=metadata
@@ -120,11 +121,23 @@ class Endpoint:
         return unpacked(messages.ActionCreatePreparedStatementResult, message)
 
     def bind(self, handle: bytes, row: pa.Table, metadata: Metadata | None = None) -> bytes:
-        """Bind the parameters of a prepared statement and return the handle that is to be used then."""
+        """Bind the parameters of a prepared statement and return its new handle."""
         (message,) = self.works("DoPut", *upload(handle, row), metadata=metadata).messages
         result = messages.parse(messages.PutResult, message)
         bound = messages.parse(messages.DoPutPreparedStatementResult, result.app_metadata)
         return bytes(bound.prepared_statement_handle)
+
+    def close(self, handle: bytes, metadata: Metadata | None = None) -> list[bytes]:
+        """Close a prepared statement."""
+        request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
+        return self.works("DoAction", action("ClosePreparedStatement", pack(request)), metadata=metadata).messages
+
+    def cancel(self, info: Any, metadata: Metadata | None = None) -> int:
+        """Cancel the statement of a FlightInfo and return the status of the cancellation."""
+        request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
+        (message,) = self.works("DoAction", action("CancelFlightInfo", request), metadata=metadata).messages
+        body = messages.parse(messages.Result, message).body
+        return int(messages.parse(messages.CancelFlightInfoResult, body).status)
 
 
 def descriptor(command: Any) -> bytes:
@@ -158,23 +171,13 @@ def executing(handle: bytes) -> Any:
 
 
 def upload(handle: bytes, row: pa.Table) -> Iterator[bytes]:
-    """Give the messages of a DoPut that binds *row*."""
+    """Yield the messages of a DoPut that binds *row*."""
     command = descriptor(executing(handle))
-    first = messages.parse(messages.FlightDescriptor, command)
-    for number, (header, body) in enumerate(_ipc_messages(row)):
-        data = messages.FlightData(data_header=header, data_body=body)
-        if number == 0:
-            data.flight_descriptor.CopyFrom(first)
-        yield bytes(data.SerializeToString())
-
-
-def _ipc_messages(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    for message in reader:
-        yield message.metadata.to_pybytes(), b"" if message.body is None else message.body.to_pybytes()
+    schema, *batches = as_upload(ipc_stream(row))
+    data = messages.parse(messages.FlightData, schema)
+    data.flight_descriptor.CopyFrom(messages.parse(messages.FlightDescriptor, command))
+    yield bytes(data.SerializeToString())
+    yield from batches
 
 
 def table_of(flight_data: Iterable[bytes]) -> pa.Table:
@@ -205,7 +208,7 @@ def serving(config: RuntimeConfig, engine: QueryEngine, access: Access = LOCKED,
     server = FlightServer(replace(config, flight=flight_config), engine, access)
     server.start()
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-    # One connection for each: channels to one address would share one.
+    # Separate connections: channels to one address share a connection by default.
     with grpc.insecure_channel(
         f"127.0.0.1:{server.port}", options=[*options, ("grpc.use_local_subchannel_pool", 1)]
     ) as channel:

@@ -133,12 +133,12 @@ def test_an_action_becomes_a_plan(data: bytes, plan: actions.ActionPlan) -> None
         ),
     ],
 )
-def test_what_is_not_taken_says_so(data: bytes, error: type[FlightApiError]) -> None:
+def test_unsupported_actions_are_refused(data: bytes, error: type[FlightApiError]) -> None:
     with pytest.raises(error):
         actions.plan_action(data)
 
 
-def test_options_of_the_session_can_be_set_to_what_they_are_only() -> None:
+def test_session_options_cannot_be_changed() -> None:
     request = messages.SetSessionOptionsRequest(
         session_options={
             "catalog": {"string_value": "runtime"},
@@ -158,7 +158,7 @@ def test_options_of_the_session_can_be_set_to_what_they_are_only() -> None:
     }
 
 
-def test_a_session_tells_its_catalog_and_schema() -> None:
+def test_session_options_hold_catalog_and_schema() -> None:
     result = messages.GetSessionOptionsResult.FromString(body_of(actions.session_result(GetSessionOptions())))
 
     options = {name: option.string_value for name, option in result.session_options.items()}
@@ -171,14 +171,14 @@ def test_a_session_is_closed_at_once() -> None:
     assert result.status == messages.CloseSessionResult.Status.Value("CLOSED")
 
 
-def test_the_actions_that_are_listed_are_those_that_are_taken() -> None:
+def test_every_supported_action_is_listed() -> None:
     listed = [messages.ActionType.FromString(data) for data in actions.action_types()]
 
     assert {kind.type for kind in listed} == set(actions._READERS)
     assert all(kind.description for kind in listed)
 
 
-def test_a_prepared_statement_tells_its_schemas_and_that_it_reads() -> None:
+def test_a_prepared_statement_reports_its_schemas_and_is_no_update() -> None:
     wrapped = messages.AnyMessage.FromString(body_of(actions.prepared_result(b"h", b"answer", b"parameters")))
 
     result = messages.ActionCreatePreparedStatementResult.FromString(wrapped.value)
@@ -203,7 +203,7 @@ def test_a_cancellation_is_answered_in_the_form_of_its_request(status: actions.C
 
 
 @given(
-    name=st.one_of(st.text(max_size=20), st.sampled_from([*actions._READERS, *actions._ABSENT])),
+    name=st.one_of(st.text(max_size=20), st.sampled_from([*actions._READERS, *actions._UNSUPPORTED])),
     body=st.binary(max_size=200),
 )
 def test_hostile_bytes_give_a_plan_or_our_own_error(name: str, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Nobody passes without a key, whatever the call: A01, A02 and A05 for every RPC and for none."""
+"""No call passes without a valid key: A01, A02 and A05 for every RPC, and for methods that do not exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from flightapi.authentication import HANDSHAKE, Accepted, Judge
+from flightapi.authentication import HANDSHAKE, Accepted, Authenticator
 from flightapi.protocol.messages import METHODS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
@@ -31,7 +31,7 @@ PATHS = [
     "/x",
 ]
 
-#: Metadata with which nothing passes, and what is said then.
+#: Metadata that every method refuses, with a part of the message.
 REFUSED: dict[str, tuple[Metadata, str]] = {
     "nothing": ((), MISSING),
     "a wrong key": (bearer(WRONG), UNKNOWN),
@@ -58,15 +58,15 @@ REFUSED: dict[str, tuple[Metadata, str]] = {
 
 
 def every(endpoint: Endpoint, metadata: Metadata) -> set[tuple[str, str]]:
-    """Return the different refusals of all paths."""
-    # Nonsense, which nobody looks at; a handshake without metadata has its key in the message.
+    """Return the distinct refusals of all paths."""
+    # The message is invalid, but is never read. A handshake without metadata would read it.
     refusals = [endpoint.fails(path, b"" if path == HANDSHAKE else b"\xff", metadata=metadata) for path in PATHS]
     assert all(refused.messages == [] for refused in refusals)
     return {(refused.status, refused.message) for refused in refusals}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_no_path_is_open(endpoint: Endpoint, name: str) -> None:
+def test_every_method_needs_a_key(endpoint: Endpoint, name: str) -> None:
     metadata, sentence = REFUSED[name]
 
     ((status, message),) = every(endpoint, metadata)
@@ -86,7 +86,7 @@ def test_basic_is_for_handshakes(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("size", [16_384, 1_000_000])
-def test_much_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
+def test_large_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
     refused = endpoint.fails("ListActions", b"", metadata=bearer("a" * size))
 
     assert refused.status == "RESOURCE_EXHAUSTED"
@@ -103,7 +103,7 @@ def test_much_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
         pytest.param((*bearer(K1), ("auth-token-bin", K1.encode())), id="both"),
     ],
 )
-def test_a_key_passes(endpoint: Endpoint, metadata: Metadata) -> None:
+def test_a_valid_key_passes(endpoint: Endpoint, metadata: Metadata) -> None:
     assert endpoint.works("ListActions", b"", metadata=metadata).messages
 
 
@@ -120,7 +120,7 @@ def test_a_wrong_token_does_not_pass(endpoint: Endpoint, metadata: Metadata) -> 
     assert endpoint.fails("ListActions", b"", metadata=metadata).status == "UNAUTHENTICATED"
 
 
-def test_each_refusal_has_its_line(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_refusal_is_audited(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         refused = endpoint.fails("DoGet", b"", metadata=(*bearer(WRONG), ("x-request-id", "mine")))
         endpoint.fails("//path", b"", metadata=())
@@ -149,14 +149,14 @@ def test_authentication_is_off(config: RuntimeConfig, engine: InProcessEngine) -
 
 
 def test_no_credential_is_in_a_representation() -> None:
-    verdict = Judge(LOCKED).verdict("/x", bearer(K1))
+    decision = Authenticator(LOCKED).authenticate_call("/x", bearer(K1))
 
-    assert isinstance(verdict, Accepted)
-    assert K1 not in repr(verdict)
+    assert isinstance(decision, Accepted)
+    assert K1 not in repr(decision)
 
 
 def test_a_key_with_bytes_that_are_not_text_is_not_logged(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    # Clients of gRPC refuse to send such bytes, so HTTP/2 is spoken by hand.
+    # gRPC clients refuse to send such bytes, so this test writes HTTP/2 frames itself.
     headers = {
         b":method": b"POST",
         b":scheme": b"http",

@@ -1,4 +1,4 @@
-"""The threads of calls: as many as are needed, and none that hold anything afterwards."""
+"""The threads of calls: as many as needed, and none that keeps objects alive afterwards."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_idle_thread_holds_nothing_of_the_last_call() -> None:
     threads.shutdown()
 
 
-def test_after_the_end_nothing_is_taken_and_what_waits_is_cancelled() -> None:
+def test_shutdown_refuses_new_work_and_cancels_waiting_work() -> None:
     threads = CallThreads(1, idle_s=LONG_S)
     gate = threading.Event()
     running, waiting = threads.submit(gate.wait), threads.submit(gate.wait)

@@ -113,7 +113,7 @@ def test_a_command_becomes_a_plan_in_a_descriptor_and_as_a_ticket(message: Any, 
 
 
 @pytest.mark.parametrize(("message", "error"), REFUSED)
-def test_a_command_that_is_not_taken_says_so(message: Any, error: type[FlightApiError]) -> None:
+def test_unsupported_commands_are_refused(message: Any, error: type[FlightApiError]) -> None:
     with pytest.raises(error):
         commands.plan_descriptor(descriptor(pack(message)))
     with pytest.raises(error):
@@ -139,7 +139,7 @@ def test_a_descriptor_made_by_pyarrow_is_read() -> None:
         messages.AnyMessage(type_url="somewhere/else", value=b"x").SerializeToString(),
     ],
 )
-def test_what_is_no_command_is_text(content: bytes) -> None:
+def test_anything_but_a_command_is_text(content: bytes) -> None:
     assert commands.plan_descriptor(descriptor(content)) == Statement(content.decode())
     assert commands.plan_ticket(serialised_ticket(content)) == Statement(content.decode())
 
@@ -186,7 +186,7 @@ def test_text_that_is_not_utf_8_is_refused() -> None:
         pytest.param(messages.FlightDescriptor(type=7, cmd=b"SELECT 1").SerializeToString(), id="of an unknown kind"),
     ],
 )
-def test_a_descriptor_that_says_nothing_is_malformed(data: bytes) -> None:
+def test_a_descriptor_without_a_request_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         commands.plan_descriptor(data)
 
@@ -194,7 +194,7 @@ def test_a_descriptor_that_says_nothing_is_malformed(data: bytes) -> None:
 @pytest.mark.parametrize(
     "plan", [Statement("SELECT 'ä'", TICKET_ID), Statement("", TICKET_ID), PreparedExecution(b"\xff\0", TICKET_ID)]
 )
-def test_a_ticket_holds_what_is_to_be_run(plan: Plan) -> None:
+def test_a_ticket_holds_its_plan(plan: Plan) -> None:
     content = commands.ticket(plan, TICKET_ID)
 
     assert commands.plan_ticket(serialised_ticket(content)) == plan
@@ -279,12 +279,12 @@ def test_do_put_binds_parameters() -> None:
         pytest.param(put(messages.CommandGetCatalogs()), UnsupportedError, id="metadata"),
     ],
 )
-def test_do_put_takes_nothing_else(data: bytes, error: type[FlightApiError]) -> None:
+def test_do_put_refuses_everything_else(data: bytes, error: type[FlightApiError]) -> None:
     with pytest.raises(error):
         commands.plan_put(data)
 
 
-def test_what_a_caller_wrote_is_shown_short_and_in_one_line() -> None:
+def test_text_of_the_caller_is_quoted_shortened_on_one_line() -> None:
     name = "arrow.flight.protocol.\n" + "x" * 10_000
     wrapped = messages.AnyMessage(type_url=f"type.googleapis.com/{name}").SerializeToString()
 

@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 from flightapi import descriptions as limits
-from flightapi.descriptions import LASTING_S, Descriptions
+from flightapi.descriptions import TTL_S, Descriptions
 from queryengine.engine import Description
 from queryengine.errors import SqlError
+from tests.flightapi.clock import Clock
 from tests.queryengine.publishing import Publisher
 
 KNOWN = Description(schema=b"schema", parameters=(), is_lasting=True)
 
 
 class Engine:
-    """Describes every statement in the same way, and counts."""
+    """Describes every statement in the same way, and counts its calls."""
 
     def __init__(self, description: Description = KNOWN) -> None:
         self.asked = 0
@@ -26,21 +27,13 @@ class Engine:
         return self._description
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def known(tmp_path: Path) -> Descriptions:
     Publisher(tmp_path).publish(flights="SELECT 1 AS id")
     return Descriptions(tmp_path)
 
 
-def test_the_engine_is_asked_once(known: Descriptions) -> None:
+def test_a_description_is_cached(known: Descriptions) -> None:
     engine = Engine()
 
     assert [known.of("FROM flights", engine) for _ in range(3)] == [KNOWN] * 3
@@ -49,7 +42,7 @@ def test_the_engine_is_asked_once(known: Descriptions) -> None:
     assert engine.asked == 2
 
 
-def test_nothing_survives_what_is_published_next(known: Descriptions, tmp_path: Path) -> None:
+def test_publishing_clears_the_cache(known: Descriptions, tmp_path: Path) -> None:
     engine = Engine()
     known.of("FROM flights", engine)
 
@@ -60,9 +53,7 @@ def test_nothing_survives_what_is_published_next(known: Descriptions, tmp_path: 
     assert engine.asked == 2
 
 
-def test_what_was_described_while_other_data_was_published_is_not_remembered(
-    known: Descriptions, tmp_path: Path
-) -> None:
+def test_a_description_from_before_a_publication_is_not_cached(known: Descriptions, tmp_path: Path) -> None:
     engine = Engine()
 
     def slow() -> Description:
@@ -75,11 +66,11 @@ def test_what_was_described_while_other_data_was_published_is_not_remembered(
     assert known.of("FROM flights", engine) == KNOWN
 
 
-def test_no_description_is_relied_on_for_long(tmp_path: Path) -> None:
+def test_a_description_expires(tmp_path: Path) -> None:
     clock = Clock()
     known = Descriptions(tmp_path, clock)
     engine = Engine()
-    for seconds in (0.0, LASTING_S - 0.1, LASTING_S, LASTING_S + 1):
+    for seconds in (0.0, TTL_S - 0.1, TTL_S, TTL_S + 1):
         clock.now = seconds
         known.of("SELECT 1", engine)
 
@@ -97,14 +88,14 @@ def test_no_description_is_relied_on_for_long(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_asked_for_each_time(known: Descriptions, description: Description) -> None:
+def test_descriptions_that_are_never_cached(known: Descriptions, description: Description) -> None:
     engine = Engine(description)
 
     assert [known.of("SELECT $1", engine) for _ in range(2)] == [description] * 2
     assert engine.asked == 2
 
 
-def test_a_failure_is_not_remembered(known: Descriptions) -> None:
+def test_a_failure_is_not_cached(known: Descriptions) -> None:
     def fails() -> Description:
         raise SqlError("No.")
 
@@ -114,7 +105,7 @@ def test_a_failure_is_not_remembered(known: Descriptions) -> None:
     assert known.of("FROM flights", Engine()) == KNOWN
 
 
-def test_what_was_not_asked_for_longest_is_forgotten(known: Descriptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_description_is_evicted(known: Descriptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_BYTES", 10_000)
 
     def asks(sql: str) -> bool:

@@ -28,7 +28,7 @@ from queryengine.errors import (
 )
 from sqlapi import error_table as http
 
-#: What clients send again by themselves.
+#: The statuses that clients retry by themselves.
 RETRIED = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.ABORTED}
 
 
@@ -50,7 +50,7 @@ def test_every_other_error_has_a_status(root: type[Exception]) -> None:
     assert all(set(kind.__mro__) & set(STATUSES) for kind in tree(root))
 
 
-def test_what_the_caller_can_mend_is_not_sent_again() -> None:
+def test_faults_of_the_caller_are_not_retried() -> None:
     roots = (
         StatementError,
         QueryTimeoutError,
@@ -66,14 +66,14 @@ def test_what_the_caller_can_mend_is_not_sent_again() -> None:
     assert not {STATUSES[kind] for root in roots for kind in tree(root)} & RETRIED
 
 
-def test_the_sentence_and_the_code_are_those_of_http() -> None:
+def test_message_and_code_equal_those_of_http() -> None:
     for error in (SqlError("Table nope does not exist."), QueryTimeoutError(3), SourceError("/secret/path")):
         ours, theirs = refusal_of(error), http.refusal_of(error)
 
         assert (ours.message, ours.code) == (theirs.detail, theirs.code)
 
 
-def test_what_nobody_expected_says_nothing() -> None:
+def test_an_unexpected_error_reveals_nothing() -> None:
     refusal = refusal_of(KeyError("/secret/path"))
 
     assert (refusal.status, refusal.message, refusal.is_internal) == (StatusCode.INTERNAL, HIDDEN_DETAIL, True)
@@ -103,5 +103,5 @@ def test_a_character_at_the_cut_goes_whole() -> None:
     assert shortened(message) == "a" * 2997 + "..."
 
 
-def test_a_message_that_is_no_unicode_can_be_sent() -> None:
+def test_a_message_with_invalid_unicode_can_be_sent() -> None:
     assert shortened("a\ud800b") == "a?b"

@@ -38,7 +38,7 @@ COLUMNS = [Column(name=field.name, type=type_) for field, type_ in zip(TABLE.sch
 
 
 def messages_of(table: pa.Table, batch_rows: int = 400) -> list[bytes]:
-    """The table as an engine worker sends it."""
+    """Return the messages of a table from an engine worker."""
     chosen = tuple(column for column in COLUMNS if column.name in table.column_names)
     return list(encode("flight", chosen, table.schema, table.to_batches(max_chunksize=batch_rows)))
 
@@ -65,7 +65,7 @@ def test_a_dictionary_that_changes_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 1000])
-def test_what_travels_is_what_pyarrow_writes(rows: int) -> None:
+def test_messages_equal_those_of_pyarrow(rows: int) -> None:
     table = TABLE.drop_columns("word").slice(3, rows)
 
     *_, batch = (messages.FlightData.FromString(message) for message in messages_of(table, rows))
@@ -82,7 +82,7 @@ def test_an_empty_answer_keeps_its_schema() -> None:
     assert reread(data).schema == TABLE.schema
 
 
-def test_a_batch_without_a_body_says_that_it_has_none() -> None:
+def test_a_batch_without_columns_has_an_empty_body() -> None:
     data = messages_of(pa.table({"nothing": pa.nulls(3)}))
 
     assert data[1].endswith(b"\xc2\x3e\x00")

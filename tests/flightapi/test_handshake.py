@@ -1,4 +1,4 @@
-"""Handshakes in every form that clients have."""
+"""Handshakes in all forms that clients use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.flight
 import pytest
 
 from flightapi import calls
-from flightapi.handshake import MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING, NOTHING
+from flightapi.handshake import ANONYMOUS_TOKEN, MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING
 from flightapi.protocol import messages
 from flightapi.protocol.messages import METHODS
 from queryengine.pool.inprocess import InProcessEngine
@@ -48,7 +48,7 @@ def payload(password: str, user: str = "user") -> bytes:
     ],
 )
 @pytest.mark.parametrize("requests", [(), (b"",)], ids=["no message", "an empty message"])
-def test_the_key_comes_back(endpoint: Endpoint, metadata: Metadata, requests: tuple[bytes, ...]) -> None:
+def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata, requests: tuple[bytes, ...]) -> None:
     answer = endpoint.works("Handshake", *requests, metadata=metadata)
 
     assert answer.initial["authorization"] == f"Bearer {K1}"
@@ -73,7 +73,7 @@ def test_the_key_comes_back(endpoint: Endpoint, metadata: Metadata, requests: tu
         pytest.param(bearer(WRONG), "not valid", id="a wrong bearer"),
     ],
 )
-def test_without_a_key_nothing_comes_back(endpoint: Endpoint, metadata: Metadata, reason: str) -> None:
+def test_without_a_valid_key_a_handshake_is_refused(endpoint: Endpoint, metadata: Metadata, reason: str) -> None:
     refused = endpoint.fails("Handshake", payload(K1), metadata=metadata)
 
     assert refused.status == "UNAUTHENTICATED"
@@ -104,7 +104,7 @@ def test_a_classic_handshake_without_a_key(endpoint: Endpoint, requests: tuple[b
     assert endpoint.fails("Handshake", *requests, metadata=()).status == "UNAUTHENTICATED"
 
 
-def test_pyarrow_shakes_hands_in_both_ways(endpoint: Endpoint) -> None:
+def test_both_handshakes_of_pyarrow(endpoint: Endpoint) -> None:
     class Handler(pyarrow.flight.ClientAuthHandler):  # type: ignore[misc]
         def authenticate(self, outgoing: object, incoming: object) -> None:
             auth = pyarrow.flight.BasicAuth("user", K1)
@@ -122,7 +122,7 @@ def test_pyarrow_shakes_hands_in_both_ways(endpoint: Endpoint) -> None:
 
 @contextmanager
 def silent(endpoint: Endpoint) -> Iterator[Callable[[], Any]]:
-    """What begins a handshake that sends nothing, and a moment later has ended them all."""
+    """Yield a function that begins a handshake and sends nothing; end all of them on leaving."""
     silence = threading.Event()
     calls: list[Any] = []
 
@@ -147,7 +147,7 @@ def classic(endpoint: Endpoint) -> Answer | Refused:
 
 
 @pytest.mark.parametrize("count", [MAX_READING, MAX_WAITING, 3 * MAX_WAITING])
-def test_silent_handshakes_keep_no_valid_key_out(
+def test_silent_handshakes_do_not_lock_out_a_valid_key(
     endpoint: Endpoint, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     with silent(endpoint) as begin:
@@ -162,14 +162,14 @@ def test_silent_handshakes_keep_no_valid_key_out(
     assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
-def test_a_valid_key_comes_through_a_flood_of_silent_handshakes(endpoint: Endpoint) -> None:
+def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint) -> None:
     with silent(endpoint) as begin:
 
         def is_answered() -> bool:
             for _ in range(MAX_WAITING):
                 begin()
             answer = classic(endpoint)
-            # One that had to make room may try again, and is never told that its key is wrong.
+            # A handshake that had to make room may be retried, and its key is never called wrong.
             assert isinstance(answer, Answer) or answer.status in {"CANCELLED", "RESOURCE_EXHAUSTED"}
             return isinstance(answer, Answer)
 
@@ -185,10 +185,10 @@ def test_a_silent_handshake_is_ended_within_two_seconds(endpoint: Endpoint) -> N
     assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
 
 
-def test_a_handshake_whose_turn_does_not_come_is_told_so(
+def test_a_handshake_that_waits_too_long_is_refused(
     config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The silent ones are not ended here.
+    # The clock does not end the silent handshakes here.
     monkeypatch.setattr("flightapi.server.IdleClock", partial(calls.IdleClock, 60.0))
     monkeypatch.setattr("flightapi.handshake.PATIENCE_S", 60.0)
     with serving(config, engine) as endpoint, silent(endpoint) as begin:
@@ -208,13 +208,13 @@ def test_a_handshake_whose_turn_does_not_come_is_told_so(
         assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
-def test_with_authentication_off_everybody_gets_something(config: RuntimeConfig, engine: InProcessEngine) -> None:
+def test_with_authentication_off_every_handshake_succeeds(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, OPEN) as endpoint:
         assert endpoint.works("Handshake", metadata=basic("u", "p")).initial["authorization"] == "Bearer p"
         for metadata in (basic("u", ""), basic("u", "é"), (("authorization", "x"),)):
             answer = endpoint.works("Handshake", metadata=metadata)
-            assert answer.initial["authorization"] == f"Bearer {NOTHING}"
+            assert answer.initial["authorization"] == f"Bearer {ANONYMOUS_TOKEN}"
         for password in ("p", ""):
             (message,) = endpoint.works("Handshake", payload(password), metadata=()).messages
-            assert messages.parse(messages.HandshakeResponse, message).payload == (password or NOTHING).encode()
+            assert messages.parse(messages.HandshakeResponse, message).payload == (password or ANONYMOUS_TOKEN).encode()
         assert endpoint.works("Handshake", metadata=()).messages == []

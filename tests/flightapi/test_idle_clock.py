@@ -1,4 +1,4 @@
-"""The clock that ends calls whose client does nothing."""
+"""The clock that ends calls of silent clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_block_that_was_left_meanwhile_is_not_ended() -> None:
             wait.__exit__(None, None, None)
 
     try:
-        # All are due at once, before the first look.
+        # All are due before the first tick.
         waits += [clock.limit(0.1, partial(end, number)) for number in range(8)]
         for wait in waits:
             wait.__enter__()

@@ -30,15 +30,15 @@ OURS = "from flightapi.protocol import messages"
 THEIRS = "from flightsql import flightsql_pb2"
 
 
-def test_the_descriptors_are_what_protoc_makes_of_the_sources(tmp_path: Path) -> None:
+def test_the_descriptors_are_current(tmp_path: Path) -> None:
     generate(tmp_path / DESCRIPTORS)
 
     committed = files("flightapi.protocol").joinpath(DESCRIPTORS).read_bytes()
     assert committed == (tmp_path / DESCRIPTORS).read_bytes(), "run: python -m flightapi.protocol.generate"
 
 
-def test_sources_that_protoc_refuses_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="protoc refused"):
+def test_sources_that_protoc_rejects_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="protoc rejected"):
         generate(tmp_path / "absent" / DESCRIPTORS)
 
 
@@ -95,6 +95,6 @@ def test_bytes_become_a_message_or_a_clear_error(data: bytes) -> None:
         assert isinstance(messages.parse(messages.FlightInfo, data), messages.FlightInfo)
 
 
-def test_what_is_no_message_says_which_one_was_looked_for() -> None:
-    with pytest.raises(MalformedMessageError, match=r"^The bytes are no FlightInfo message\.$"):
+def test_an_invalid_message_names_the_expected_type() -> None:
+    with pytest.raises(MalformedMessageError, match=r"^The bytes are not a FlightInfo message\.$"):
         messages.parse(messages.FlightInfo, b"\xff")

@@ -119,7 +119,7 @@ def test_tables_are_found_by_pattern_and_type(plan: GetTables, found: list[str])
     assert names(plan) == found
 
 
-def test_tables_come_with_their_schemas_when_asked_for() -> None:
+def test_tables_with_schemas_on_request() -> None:
     asked: list[Sequence[str]] = []
 
     def schemas(wanted: Sequence[str]) -> Mapping[str, pa.Schema]:
@@ -143,7 +143,7 @@ def test_tables_come_with_their_schemas_when_asked_for() -> None:
     assert trips == pa.schema([]), "a table whose schema nobody knows has no columns"
 
 
-def test_schemas_of_no_tables_are_not_asked_for() -> None:
+def test_without_matching_tables_no_schema_is_requested() -> None:
     assert answer(GetTables(table_pattern="absent", include_schema=True)).num_rows == 0
 
 
@@ -191,7 +191,7 @@ def test_facts_and_types_have_the_schema_that_was_announced(plan: Metadata) -> N
 
 
 @given(pattern=st.text("aB_%", max_size=12), name=st.text("abB_", max_size=12))
-def test_patterns_are_those_of_like(pattern: str, name: str) -> None:
+def test_patterns_match_like_sql(pattern: str, name: str) -> None:
     table = metadata.answer(GetTables(table_pattern=pattern), [Relation(name, "TABLE")], no_schemas, FACTS)
 
     assert [(table.num_rows == 1,)] == duckdb.execute("SELECT $1 ILIKE $2", [name, pattern]).fetchall()

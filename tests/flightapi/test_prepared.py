@@ -9,21 +9,14 @@ from flightapi.errors import UnknownPreparedStatementError
 from flightapi.prepared import Prepared, PreparedStatements
 from queryengine.engine import ArrowParameters
 from queryengine.errors import ResourceLimitError
+from tests.flightapi.clock import Clock
 
 
 def statement(sql: str = "SELECT 1") -> Prepared:
     return Prepared(sql, takes_parameters=False)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_handle_is_for_who_made_it() -> None:
+def test_a_handle_belongs_to_the_key_that_created_it() -> None:
     kept = PreparedStatements()
     handle = kept.add("a", statement())
 
@@ -50,7 +43,7 @@ def test_parameters_stay_with_their_statement() -> None:
     assert len(kept) == 2
 
 
-def test_a_hundred_thousand_that_nobody_closes() -> None:
+def test_a_hundred_thousand_statements_of_one_key_are_bounded() -> None:
     kept = PreparedStatements()
     first = kept.add("b", statement())
     handles = [kept.add("a", statement(f"SELECT {number}")) for number in range(100_000)]
@@ -62,7 +55,7 @@ def test_a_hundred_thousand_that_nobody_closes() -> None:
     assert kept.get("b", first)
 
 
-def test_what_was_used_last_stays() -> None:
+def test_the_least_recently_used_statement_is_evicted() -> None:
     kept = PreparedStatements()
     handles = [kept.add("a", statement()) for _ in range(limits.MAX_OF_KEY)]
     kept.get("a", handles[0])
@@ -74,7 +67,7 @@ def test_what_was_used_last_stays() -> None:
         kept.get("a", handles[1])
 
 
-def test_many_keys_are_bounded_together() -> None:
+def test_statements_of_all_keys_are_bounded_together() -> None:
     kept = PreparedStatements()
     for number in range(limits.MAX_STATEMENTS + 100):
         kept.add(f"key {number // 900}", statement())
@@ -89,7 +82,7 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     large = statement("x" * 40_000)
     handles = {key: [kept.add(key, large) for _ in range(3)] for key in "abcd"}
 
-    # Two of a key have room; the third key's second, and what came later, pushed out others' oldest.
+    # Two statements of a key fit. From the second statement of the third key on, the oldest of other keys are evicted.
     assert len(kept) == 250_000 // large.size
     assert kept.get("d", handles["d"][-1])
     with pytest.raises(ResourceLimitError):
@@ -100,7 +93,7 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert large.size > sys.getsizeof(large.sql)
 
 
-def test_what_nobody_uses_goes() -> None:
+def test_an_unused_statement_expires() -> None:
     clock = Clock()
     kept = PreparedStatements(clock)
     used, idle = kept.add("a", statement()), kept.add("b", statement())

@@ -1,4 +1,4 @@
-"""What the server is made of: its certificate, its port."""
+"""The certificate and the port of the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_two_servers_do_not_share_a_port(config: RuntimeConfig, engine: InProces
         FlightServer(taken, engine, OPEN)
 
 
-def test_compressed_messages_are_not_taken(endpoint: Endpoint) -> None:
+def test_compressed_messages_are_refused(endpoint: Endpoint) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{endpoint.port}", compression=grpc.Compression.Gzip) as channel:
         packed = Endpoint(endpoint.port, endpoint.server, channel)
 

@@ -1,20 +1,16 @@
-"""Every RPC over a socket: statements, prepared statements, uploads, cancellation, errors."""
+"""Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pyarrow as pa
 import pytest
 
 from flightapi.protocol import messages
-from flightapi.protocol.messages import METHODS, pack
+from flightapi.protocol.messages import pack
 from flightapi.service import VERSION
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
@@ -22,7 +18,6 @@ from tests.flightapi.endpoint import (
     FINGERPRINTS,
     OPEN,
     Endpoint,
-    Refused,
     action,
     bearer,
     descriptor,
@@ -35,19 +30,10 @@ from tests.flightapi.endpoint import (
     ticket_of,
     upload,
 )
+from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
-from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
+from tests.queryengine.publishing import ENDLESS, Publisher
 from tests.system.harness import K1, K2, REPOSITORY
-
-
-def outcomes(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.fields["outcome"] for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
-
-
-@pytest.fixture(autouse=True)
-def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.INFO):
-        yield
 
 
 def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -67,7 +53,7 @@ def test_a_statement_as_text(endpoint: Endpoint) -> None:
     assert table_of(answer.messages).to_pylist() == [{"a": 7}]
 
 
-def test_any_key_is_taken(endpoint: Endpoint) -> None:
+def test_any_configured_key_is_accepted(endpoint: Endpoint) -> None:
     assert endpoint.sql("SELECT 1 AS a", bearer(K2)).to_pylist() == [{"a": 1}]
 
 
@@ -99,7 +85,7 @@ def test_get_schema_runs_nothing(endpoint: Endpoint) -> None:
     ],
 )
 @pytest.mark.parametrize("way", ["GetFlightInfo", "GetSchema", "DoGet"])
-def test_a_bad_statement_has_a_status_and_a_sentence(
+def test_a_bad_statement_has_a_status_and_a_message(
     endpoint: Endpoint, way: str, sql: str, expected: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     request = ticket(sql.encode()) if way == "DoGet" else descriptor(messages.CommandStatementQuery(query=sql))
@@ -113,7 +99,7 @@ def test_a_bad_statement_has_a_status_and_a_sentence(
     assert len(str(refused.trailing["x-request-id"])) == 32
 
 
-def test_an_error_under_way_ends_the_answer(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_while_streaming_ends_the_answer(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     fails_late = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
 
     refused = endpoint.fails("DoGet", ticket(fails_late.encode()))
@@ -136,7 +122,7 @@ def test_the_request_id_is_the_callers_or_a_new_one(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     "method", ["PollFlightInfo", "ListFlights", "DoExchange", "/x/Y", "/grpc.health.v1.Health/Check"]
 )
-def test_what_is_not_there_is_unimplemented(endpoint: Endpoint, method: str) -> None:
+def test_unsupported_methods_are_unimplemented(endpoint: Endpoint, method: str) -> None:
     assert endpoint.fails(method, b"").status == "UNIMPLEMENTED"
 
 
@@ -148,7 +134,7 @@ def test_a_call_without_a_message(endpoint: Endpoint, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"])
-def test_a_call_with_nonsense(endpoint: Endpoint, method: str) -> None:
+def test_a_call_with_an_invalid_message(endpoint: Endpoint, method: str) -> None:
     assert endpoint.fails(method, b"\xff\xff\xff").status == "INVALID_ARGUMENT"
 
 
@@ -181,7 +167,7 @@ def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:
         assert endpoint.fails("DoGet", ticket_of(info)).status == "UNAVAILABLE"
 
 
-def test_the_version_is_that_of_the_project() -> None:
+def test_the_version_is_the_project_version() -> None:
     assert f'version = "{VERSION}"' in (REPOSITORY / "pyproject.toml").read_text()
 
 
@@ -199,7 +185,7 @@ def test_a_prepared_statement(endpoint: Endpoint) -> None:
     assert endpoint.table(info).to_pylist() == [{"id": 5}]
 
 
-def test_a_description_is_remembered_until_other_data_is_published(tmp_path: Path) -> None:
+def test_publishing_data_invalidates_descriptions(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path)
     publisher.publish(flights="SELECT 1 AS id")
     config = config_of(tmp_path, ("flights",))
@@ -231,7 +217,7 @@ def test_parameters_are_bound_by_name(endpoint: Endpoint) -> None:
     assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [{"id": 7}]
 
 
-def test_the_next_row_replaces_the_last(endpoint: Endpoint) -> None:
+def test_a_new_row_replaces_the_bound_parameters(endpoint: Endpoint) -> None:
     handle = endpoint.prepare("SELECT $1 + 1 AS a").prepared_statement_handle
     answers = []
     for value in (1, 2):
@@ -241,7 +227,7 @@ def test_the_next_row_replaces_the_last(endpoint: Endpoint) -> None:
     assert answers == [{"a": 2}, {"a": 3}]
 
 
-def test_no_row_takes_the_parameters_away(endpoint: Endpoint) -> None:
+def test_an_upload_without_rows_unbinds_the_parameters(endpoint: Endpoint) -> None:
     handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
     endpoint.bind(handle, row_of(a=1))
     endpoint.bind(handle, row_of(a=1).slice(0, 0))
@@ -268,9 +254,8 @@ def test_an_update_is_refused(endpoint: Endpoint) -> None:
 
 def test_a_closed_handle_is_not_found(endpoint: Endpoint) -> None:
     handle = endpoint.prepare("SELECT 1").prepared_statement_handle
-    request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
     for _ in range(2):
-        assert endpoint.works("DoAction", action("ClosePreparedStatement", pack(request))).messages == []
+        assert endpoint.close(handle) == []
 
     assert endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "NOT_FOUND"
     assert endpoint.fails("DoPut", *upload(handle, row_of(a=1))).status == "NOT_FOUND"
@@ -280,25 +265,23 @@ def test_another_keys_handle_is_not_found(endpoint: Endpoint) -> None:
     handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
     endpoint.bind(handle, row_of(a=1))
     info = endpoint.info(executing(handle))
-    request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
 
     assert endpoint.fails("GetFlightInfo", descriptor(executing(handle)), metadata=bearer(K2)).status == "NOT_FOUND"
     assert endpoint.fails("DoGet", ticket_of(info), metadata=bearer(K2)).status == "NOT_FOUND"
-    endpoint.works("DoAction", action("ClosePreparedStatement", pack(request)), metadata=bearer(K2))
+    endpoint.close(handle, bearer(K2))
     assert endpoint.table(info).to_pylist() == [{"a": 1}]
 
 
 def test_a_ticket_outlives_the_statement_it_was_prepared_with(endpoint: Endpoint) -> None:
     handle = endpoint.prepare("SELECT 1 AS a").prepared_statement_handle
     info = endpoint.info(executing(handle))
-    request = messages.ActionClosePreparedStatementRequest(prepared_statement_handle=handle)
-    endpoint.works("DoAction", action("ClosePreparedStatement", pack(request)))
+    endpoint.close(handle)
 
     assert endpoint.table(info).to_pylist() == [{"a": 1}]
 
 
 @pytest.mark.parametrize("sql", ["SELECT nope", "SELECT nope + $1", "DROP TABLE flights", ""])
-def test_what_cannot_be_bound_cannot_be_prepared(endpoint: Endpoint, sql: str) -> None:
+def test_an_invalid_statement_cannot_be_prepared(endpoint: Endpoint, sql: str) -> None:
     request = messages.ActionCreatePreparedStatementRequest(query=sql)
 
     refused = endpoint.fails("DoAction", action("CreatePreparedStatement", pack(request)))
@@ -314,120 +297,6 @@ def test_a_schema_that_depends_on_the_values(endpoint: Endpoint) -> None:
     assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [{"a": 1}, {"a": 2}]
 
 
-# Stopping.
-
-
-def begin_endless(endpoint: Endpoint, engine: InProcessEngine, sql: str = ENDLESS) -> Any:
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket(sql.encode())], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
-    return call
-
-
-@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS], ids=["before its rows", "after rows"])
-def test_a_caller_who_leaves_ends_the_statement(
-    endpoint: Endpoint, engine: InProcessEngine, sql: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    call = begin_endless(endpoint, engine, sql)
-
-    call.cancel()
-
-    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
-    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
-
-
-def test_a_deadline_ends_the_statement(
-    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = endpoint.call("DoGet", ticket(ENDLESS.encode()), timeout_s=0.5)
-
-    assert isinstance(answer, Refused)
-    assert answer.status == "DEADLINE_EXCEEDED"
-    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
-    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
-
-
-def test_a_caller_who_leaves_ends_a_description(endpoint: Endpoint, engine: InProcessEngine) -> None:
-    pivot = "PIVOT (SELECT a FROM (SELECT range AS a FROM range(100000000000)) WHERE a < 1) ON a USING count(*)"
-    command = descriptor(messages.CommandStatementQuery(query=pivot))
-    call = endpoint.begin(METHODS["GetFlightInfo"].path, [command], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
-
-    call.cancel()
-
-    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
-
-
-def test_a_statement_is_cancelled_by_its_flight_info(
-    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
-    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
-
-    (message,) = endpoint.works("DoAction", action("CancelFlightInfo", request)).messages
-
-    assert messages.parse(messages.CancelFlightInfoResult, messages.parse(messages.Result, message).body).status == 1
-    with pytest.raises(grpc.RpcError) as ended:
-        list(call)
-    assert ended.value.code() == grpc.StatusCode.CANCELLED
-    assert ended.value.details() == "The query was cancelled."
-    assert outcomes(caplog) == ["query_cancelled"]
-    assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
-
-
-def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: InProcessEngine) -> None:
-    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    calls = [endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1)) for _ in range(2)]
-    wait_until(lambda: len(engine.active(FINGERPRINTS[0])) == 2)
-    listed = {statement.query_id for statement in engine.active(FINGERPRINTS[0])}
-    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
-
-    endpoint.works("DoAction", action("CancelFlightInfo", request))
-
-    told = set()
-    for call in calls:
-        with pytest.raises(grpc.RpcError) as ended:
-            list(call)
-        assert ended.value.code() == grpc.StatusCode.CANCELLED
-        told.add(dict(call.trailing_metadata())["x-query-id"])
-    assert told == listed
-    assert len(told) == 2
-
-
-def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
-    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
-    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
-
-    endpoint.works("DoAction", action("CancelFlightInfo", request), metadata=bearer(K2))
-
-    assert engine.active(FINGERPRINTS[0])
-    call.cancel()
-
-
-def test_cancelled_tickets_are_forgotten_in_the_end(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flightapi.statements.MAX_CANCELLED", 1)
-    infos = [endpoint.info(messages.CommandStatementQuery(query="SELECT 1 AS a")) for _ in range(2)]
-    for info in infos:
-        request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
-        endpoint.works("DoAction", action("CancelFlightInfo", request))
-
-    assert endpoint.table(infos[0]).to_pylist() == [{"a": 1}]
-    assert endpoint.fails("DoGet", ticket_of(infos[1])).status == "CANCELLED"
-
-
-def test_a_ticket_of_text_cannot_be_cancelled(endpoint: Endpoint) -> None:
-    info = messages.FlightInfo()
-    info.endpoint.add().ticket.ticket = b"SELECT 1"
-    request = messages.CancelFlightInfoRequest(info=info).SerializeToString()
-
-    (message,) = endpoint.works("DoAction", action("CancelFlightInfo", request)).messages
-
-    assert messages.parse(messages.CancelFlightInfoResult, messages.parse(messages.Result, message).body).status == 3
-
-
 def test_the_session_actions(endpoint: Endpoint) -> None:
     (closed,) = endpoint.works("DoAction", action("CloseSession")).messages
 
@@ -435,69 +304,6 @@ def test_the_session_actions(endpoint: Endpoint) -> None:
 
 
 # An endpoint of its own.
-
-
-def test_who_sends_nothing_is_ended(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flightapi.service.IDLE_S", 0.1)
-    monkeypatch.setattr("flightapi.service.HANDSHAKE_IDLE_S", 0.1)
-    silence = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        silence.wait()
-        yield from ()
-
-    with serving(config, engine) as endpoint:
-        calls = [
-            endpoint.begin(METHODS[name].path, nothing(), () if name == "Handshake" else bearer(K1))
-            for name in ("DoPut", "DoGet", "GetFlightInfo", "Handshake")
-        ]
-        try:
-            for call in calls:
-                with pytest.raises(grpc.RpcError) as ended:
-                    list(call)
-                assert ended.value.code() == grpc.StatusCode.CANCELLED
-        finally:
-            silence.set()
-
-
-def test_who_takes_nothing_is_ended(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flightapi.service.SEND_GRACE_S", 0.3 - config.query.timeout_s)
-    with serving(config, engine) as running:
-        call = running.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
-        next(call)
-        wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
-
-        wait_until(lambda: not engine.active(FINGERPRINTS[0]))
-
-        with pytest.raises(grpc.RpcError) as ended:
-            list(call)
-        assert ended.value.code() == grpc.StatusCode.CANCELLED
-
-
-def test_a_stop_waits_for_nobody_who_sends_nothing(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    silence = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        silence.wait()
-        yield from ()
-
-    with serving(config, engine) as endpoint:
-        for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
-            endpoint.begin(METHODS[name].path, nothing(), metadata)
-        running = endpoint.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
-        first = next(running)
-        try:
-            endpoint.server.begin_stop(60)
-
-            assert not endpoint.server.has_stopped(2.5)  # the one that runs is waited for
-            assert table_of([first, *running]).num_rows == 10_000_000
-            assert endpoint.server.has_stopped(10)
-        finally:
-            silence.set()
 
 
 def test_a_message_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
@@ -518,7 +324,7 @@ def test_a_row_over_the_limit_is_refused(config: RuntimeConfig, engine: InProces
         assert refused.status == "RESOURCE_EXHAUSTED"
 
 
-def test_what_goes_wrong_inside_is_for_the_log_only(
+def test_an_internal_error_is_only_logged(
     config: RuntimeConfig, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     class BrokenEngine:
@@ -536,7 +342,7 @@ def test_what_goes_wrong_inside_is_for_the_log_only(
     assert "secret path" in str(record.exc_info)
 
 
-def test_an_open_endpoint_asks_for_nothing(config: RuntimeConfig, engine: InProcessEngine) -> None:
+def test_an_open_endpoint_needs_no_key(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, OPEN) as endpoint:
         assert endpoint.sql("SELECT 1 AS a", ()).to_pylist() == [{"a": 1}]
         assert endpoint.sql("SELECT 1 AS a", bearer("whatever")).to_pylist() == [{"a": 1}]

@@ -1,8 +1,7 @@
-"""Answers that are there before they are asked for: whose they are, for how long, and that none is wrong."""
+"""Speculative execution: who gets a result, for how long it waits, and that it is never stale."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -12,12 +11,12 @@ import pytest
 
 from flightapi import speculation
 from flightapi.protocol import messages
-from flightapi.speculation import AHEAD_S, IN_VAIN_S, WAITING_S, AnswersAhead, Asked
+from flightapi.speculation import BACKOFF_S, BUDGET_S, RESULT_TTL_S, SpeculativeResults, StatementRequest
 from queryengine.engine import Answer, ArrowParameters, Description, QueryTimings
 from queryengine.pool.inprocess import InProcessEngine
+from tests.flightapi.clock import Clock
 from tests.flightapi.endpoint import (
     Endpoint,
-    action,
     bearer,
     descriptor,
     executing,
@@ -26,23 +25,16 @@ from tests.flightapi.endpoint import (
     table_of,
     ticket_of,
 )
+from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import ENDLESS, Publisher
 from tests.system.harness import K2
 
 PATIENCE_S = 60.0
 
-ASKED = Asked("key", b"ticket", "FROM flights")
+REQUEST = StatementRequest("key", b"ticket", "FROM flights")
 ANSWER = Answer(chunks=(b"schema", b"rows"), timings=QueryTimings(rows=1))
 FOUND = Description(schema=b"schema", parameters=(), is_steady=True, answer=ANSWER)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -58,105 +50,105 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def answers(publisher: Publisher, clock: Clock) -> AnswersAhead:
-    return AnswersAhead(publisher.state_dir, clock)
+def results(publisher: Publisher, clock: Clock) -> SpeculativeResults:
+    return SpeculativeResults(publisher.state_dir, clock)
 
 
-def test_an_answer_is_taken_once(answers: AnswersAhead) -> None:
-    answers.keep(ASKED, FOUND, answers.published())
+def test_a_result_is_handed_out_once(results: SpeculativeResults) -> None:
+    results.keep(REQUEST, FOUND, results.data_version())
 
-    assert [answers.take(ASKED), answers.take(ASKED)] == [ANSWER, None]
+    assert [results.take(REQUEST), results.take(REQUEST)] == [ANSWER, None]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(replace(ASKED, fingerprint="other"), id="key"),
-        pytest.param(replace(ASKED, name=b"other"), id="ticket"),
-        pytest.param(replace(ASKED, sql="FROM planes"), id="statement"),
-        pytest.param(replace(ASKED, parameters=ArrowParameters(b"row")), id="parameters"),
+        pytest.param(replace(REQUEST, fingerprint="other"), id="key"),
+        pytest.param(replace(REQUEST, claim=b"other"), id="ticket"),
+        pytest.param(replace(REQUEST, sql="FROM planes"), id="statement"),
+        pytest.param(replace(REQUEST, parameters=ArrowParameters(b"row")), id="parameters"),
     ],
 )
-def test_nobody_else_gets_it(answers: AnswersAhead, other: Asked) -> None:
-    answers.keep(ASKED, FOUND, answers.published())
+def test_only_the_same_request_gets_the_result(results: SpeculativeResults, other: StatementRequest) -> None:
+    results.keep(REQUEST, FOUND, results.data_version())
 
-    assert answers.take(other) is None
-    assert answers.pass_on(other, ASKED) is None
+    assert results.take(other) is None
+    assert results.transfer(other, REQUEST) is None
 
 
-def test_no_answer_is_given_over_other_data(answers: AnswersAhead, publisher: Publisher) -> None:
-    before = answers.published()
-    answers.keep(ASKED, FOUND, before)
+def test_newer_data_invalidates_a_result(results: SpeculativeResults, publisher: Publisher) -> None:
+    before = results.data_version()
+    results.keep(REQUEST, FOUND, before)
     publisher.publish(flights="SELECT 2 AS id")
-    answers.keep(replace(ASKED, name=b"late"), FOUND, before)
+    results.keep(replace(REQUEST, claim=b"late"), FOUND, before)
 
-    assert answers.take(ASKED) is None
-    assert answers.pass_on(replace(ASKED, name=b"late"), ASKED) is None
-
-
-def test_an_answer_waits_for_a_while(answers: AnswersAhead, clock: Clock) -> None:
-    names = [replace(ASKED, name=name) for name in (b"a", b"b", b"c")]
-    for asked in names:
-        answers.keep(asked, FOUND, answers.published())
-
-    clock.now = WAITING_S - 1
-    assert answers.take(names[0]) == ANSWER
-    clock.now = WAITING_S
-    assert answers.take(names[1]) is None
-    answers.expire()
-    assert len(answers) == 0
+    assert results.take(REQUEST) is None
+    assert results.transfer(replace(REQUEST, claim=b"late"), REQUEST) is None
 
 
-def test_what_is_passed_on_waits_no_longer(answers: AnswersAhead, clock: Clock) -> None:
-    answers.keep(ASKED, FOUND, answers.published())
-    clock.now = WAITING_S - 1
+def test_a_result_expires(results: SpeculativeResults, clock: Clock) -> None:
+    requests = [replace(REQUEST, claim=claim) for claim in (b"a", b"b", b"c")]
+    for request in requests:
+        results.keep(request, FOUND, results.data_version())
 
-    assert answers.pass_on(ASKED, replace(ASKED, name=b"other")) == FOUND
+    clock.now = RESULT_TTL_S - 1
+    assert results.take(requests[0]) == ANSWER
+    clock.now = RESULT_TTL_S
+    assert results.take(requests[1]) is None
+    results.expire()
+    assert len(results) == 0
 
-    assert answers.take(ASKED) is None
-    clock.now = WAITING_S
-    assert answers.take(replace(ASKED, name=b"other")) is None
+
+def test_a_transfer_does_not_extend_the_lifetime(results: SpeculativeResults, clock: Clock) -> None:
+    results.keep(REQUEST, FOUND, results.data_version())
+    clock.now = RESULT_TTL_S - 1
+
+    assert results.transfer(REQUEST, replace(REQUEST, claim=b"other")) == FOUND
+
+    assert results.take(REQUEST) is None
+    clock.now = RESULT_TTL_S
+    assert results.take(replace(REQUEST, claim=b"other")) is None
 
 
-def test_what_waits_has_a_limit(answers: AnswersAhead, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_bounded_in_memory(results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "MAX_BYTES", 10_000)
-    with_row = replace(ASKED, parameters=ArrowParameters(bytes(5_000)))
-    names = [replace(ASKED, name=bytes([number])) for number in range(4)]
+    with_row = replace(REQUEST, parameters=ArrowParameters(bytes(5_000)))
+    requests = [replace(REQUEST, claim=bytes([number])) for number in range(4)]
 
-    for asked in names:
-        answers.keep(asked, FOUND, answers.published())
-    answers.keep(with_row, FOUND, answers.published())
+    for request in requests:
+        results.keep(request, FOUND, results.data_version())
+    results.keep(with_row, FOUND, results.data_version())
 
-    assert len(answers) < 5
-    assert answers.take(names[0]) is None
-    assert answers.take(with_row) == ANSWER
-
-
-def test_without_an_answer_nothing_waits(answers: AnswersAhead) -> None:
-    answers.keep(ASKED, replace(FOUND, answer=None), answers.published())
-
-    assert len(answers) == 0
+    assert len(results) < 5
+    assert results.take(requests[0]) is None
+    assert results.take(with_row) == ANSWER
 
 
-def test_what_was_in_vain_is_not_tried_again_at_once(answers: AnswersAhead, clock: Clock) -> None:
-    answers.was_in_vain("SELECT a FROM t WHERE a > 10 AND b = 'x'")
+def test_a_description_without_a_result_is_not_kept(results: SpeculativeResults) -> None:
+    results.keep(REQUEST, replace(FOUND, answer=None), results.data_version())
 
-    assert answers.limit_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == 0.0
-    assert answers.limit_s("SELECT a FROM t") == AHEAD_S
-    clock.now = IN_VAIN_S
-    assert answers.limit_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == AHEAD_S
+    assert len(results) == 0
 
 
-def test_shapes_are_forgotten_in_the_end(answers: AnswersAhead, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculation, "MAX_SHAPES", 1)
-    answers.was_in_vain("FROM a")
-    answers.was_in_vain("FROM b")
+def test_a_statement_over_the_budget_is_not_tried_again_for_a_while(results: SpeculativeResults, clock: Clock) -> None:
+    results.back_off("SELECT a FROM t WHERE a > 10 AND b = 'x'")
 
-    assert [answers.limit_s("FROM a"), answers.limit_s("FROM b")] == [AHEAD_S, 0.0]
+    assert results.budget_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == 0.0
+    assert results.budget_s("SELECT a FROM t") == BUDGET_S
+    clock.now = BACKOFF_S
+    assert results.budget_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == BUDGET_S
 
 
-def test_a_long_text_is_not_run_ahead(answers: AnswersAhead) -> None:
-    assert answers.limit_s("SELECT 1" + " " * speculation.MAX_CHARACTERS) == 0.0
+def test_back_offs_are_bounded(results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculation, "MAX_BACKOFFS", 1)
+    results.back_off("FROM a")
+    results.back_off("FROM b")
+
+    assert [results.budget_s("FROM a"), results.budget_s("FROM b")] == [BUDGET_S, 0.0]
+
+
+def test_a_long_text_is_not_speculated_on(results: SpeculativeResults) -> None:
+    assert results.budget_s("SELECT 1" + " " * speculation.MAX_CHARACTERS) == 0.0
 
 
 # Over a socket.
@@ -164,12 +156,12 @@ def test_a_long_text_is_not_run_ahead(answers: AnswersAhead) -> None:
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is: a statement that ends is run ahead to its end."""
-    monkeypatch.setattr(speculation, "AHEAD_S", PATIENCE_S)
+    """Let every statement that ends finish within the budget, however slow the machine is."""
+    monkeypatch.setattr(speculation, "BUDGET_S", PATIENCE_S)
 
 
 class Served:
-    """An endpoint whose engine can be stopped: what is answered after that was there before."""
+    """An endpoint whose engine can be stopped, so that later results must be speculative ones."""
 
     def __init__(self, endpoint: Endpoint, engine: InProcessEngine, publisher: Publisher) -> None:
         self.endpoint = endpoint
@@ -193,13 +185,12 @@ def served(publisher: Publisher, _patient: None) -> Iterator[Served]:
         yield Served(stack.enter_context(serving(config, engine)), engine, publisher)
 
 
-def test_the_answer_is_there_before_it_is_asked_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_get_flight_info_runs_a_statement_for_its_ticket(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     ticket = served.ask("SELECT id, random() < 2 AS b FROM flights")
     served.stop_engine()
 
-    with caplog.at_level(logging.INFO):
-        answer = served.endpoint.works("DoGet", ticket)
-        again = served.endpoint.fails("DoGet", ticket)
+    answer = served.endpoint.works("DoGet", ticket)
+    again = served.endpoint.fails("DoGet", ticket)
 
     assert table_of(answer.messages).to_pylist() == [{"id": 1, "b": True}]
     assert again.status == "UNAVAILABLE"
@@ -208,21 +199,21 @@ def test_the_answer_is_there_before_it_is_asked_for(served: Served, caplog: pyte
     assert lines[0]["query_id"] == answer.trailing["x-query-id"]
 
 
-def test_another_key_has_the_statement_run_anew(served: Served) -> None:
+def test_another_key_does_not_get_the_result(served: Served) -> None:
     ticket = served.ask("FROM flights")
     served.stop_engine()
 
     assert served.endpoint.fails("DoGet", ticket, metadata=bearer(K2)).status == "UNAVAILABLE"
 
 
-def test_data_that_is_published_meanwhile_is_seen(served: Served) -> None:
+def test_data_published_after_get_flight_info_is_seen(served: Served) -> None:
     ticket = served.ask("FROM flights")
     served.publish(flights="SELECT 2 AS id")
 
     assert served.rows(ticket) == [{"id": 2}]
 
 
-def test_a_steady_statement_is_run_when_it_is_prepared(served: Served) -> None:
+def test_a_deterministic_statement_runs_when_it_is_prepared(served: Served) -> None:
     handle = served.endpoint.prepare("FROM flights").prepared_statement_handle
     served.stop_engine()
 
@@ -233,21 +224,21 @@ def test_a_steady_statement_is_run_when_it_is_prepared(served: Served) -> None:
 
 
 @pytest.mark.parametrize("sql", ["SELECT now() AS t", "SELECT random() AS r FROM flights", "SELECT $1 AS a"])
-def test_no_other_is(served: Served, sql: str) -> None:
+def test_no_other_statement_runs_when_it_is_prepared(served: Served, sql: str) -> None:
     handle = served.endpoint.prepare(sql).prepared_statement_handle
     served.stop_engine()
 
     assert served.endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "UNAVAILABLE"
 
 
-def test_a_prepared_statement_sees_what_was_published_since(served: Served) -> None:
+def test_a_prepared_statement_sees_newer_data(served: Served) -> None:
     handle = served.endpoint.prepare("FROM flights").prepared_statement_handle
     served.publish(flights="SELECT 2 AS id")
 
     assert served.rows(ticket_of(served.endpoint.info(executing(handle)))) == [{"id": 2}]
 
 
-def test_parameters_that_are_bound_meanwhile_count(served: Served) -> None:
+def test_parameters_bound_after_get_flight_info_count(served: Served) -> None:
     handle = served.endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
     served.endpoint.bind(handle, row_of(a=1))
     first, second = (ticket_of(served.endpoint.info(executing(handle))) for _ in range(2))
@@ -257,31 +248,23 @@ def test_parameters_that_are_bound_meanwhile_count(served: Served) -> None:
     assert served.rows(second) == [{"a": 2}]
 
 
-def test_a_cancelled_ticket_gives_nothing(served: Served) -> None:
+def test_a_cancelled_ticket_gets_no_result(served: Served) -> None:
     info = served.endpoint.info(messages.CommandStatementQuery(query="FROM flights"))
-    served.endpoint.works("DoAction", action("CancelFlightInfo", _cancelling(info)))
+    served.endpoint.cancel(info)
 
     assert served.endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
 
 
-def _cancelling(info: object) -> bytes:
-    return bytes(messages.CancelFlightInfoRequest(info=info).SerializeToString())
-
-
-def test_a_statement_that_fails_when_it_is_run_says_so_at_once(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_speculative_failure_is_reported_at_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     command = messages.CommandStatementQuery(query="SELECT ('x' || id)::INTEGER AS a FROM flights")
 
-    with caplog.at_level(logging.INFO):
-        refused = served.endpoint.fails("GetFlightInfo", descriptor(command))
+    refused = served.endpoint.fails("GetFlightInfo", descriptor(command))
 
     assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "sql_error")
-    outcomes = [record.fields["outcome"] for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
-    assert outcomes == ["sql_error"]
+    assert outcomes(caplog) == ["sql_error"]
 
 
-def test_get_schema_leaves_nothing_behind(served: Served) -> None:
+def test_get_schema_does_not_speculate(served: Served) -> None:
     command = messages.CommandStatementQuery(query="FROM flights")
     served.endpoint.works("GetSchema", descriptor(command))
     served.stop_engine()
@@ -289,8 +272,8 @@ def test_get_schema_leaves_nothing_behind(served: Served) -> None:
     assert served.endpoint.fails("GetFlightInfo", descriptor(command)).status == "UNAVAILABLE"
 
 
-def test_a_long_statement_is_described_soon(endpoint: Endpoint) -> None:
-    for _ in range(2):  # run ahead in vain, and then not at all
+def test_a_long_statement_is_described_within_the_budget(endpoint: Endpoint) -> None:
+    for _ in range(2):  # first over the budget, then without speculation
         info = endpoint.info(messages.CommandStatementQuery(query=f"SELECT 1 AS a, ({ENDLESS}) AS b"))
 
         assert info.endpoint

@@ -15,7 +15,7 @@ from queryengine.gate.gate import Gate
 FACTS = ServerFacts(version="1.2.3", handle_timeout_ms=600_000, max_statement_bytes=1_048_576)
 NUMBERS = enum_values("SqlInfo")
 
-#: A value of each type that can be converted into every type, as far as there is one.
+#: For each type, a value that converts to as many other types as possible.
 SAMPLES = {
     **dict.fromkeys(["BIGINT", "INTEGER", "SMALLINT", "TINYINT", "FLOAT", "REAL"], "1"),
     **dict.fromkeys(["DECIMAL", "NUMERIC"], "1.0"),
@@ -80,19 +80,19 @@ def test_has_the_schema_of_the_format() -> None:
     )
 
 
-def test_tells_of_every_number_of_the_format() -> None:
+def test_every_number_of_the_protocol_has_a_fact() -> None:
     known = told([])
 
     versions_of_substrait = {NUMBERS[f"FLIGHT_SQL_SERVER_SUBSTRAIT_{end}_VERSION"] for end in ("MIN", "MAX")}
     assert list(known) == sorted(set(NUMBERS.values()) - versions_of_substrait)
 
 
-def test_tells_what_was_asked_for_and_leaves_out_what_is_unknown() -> None:
+def test_requested_facts_without_unknown_ones() -> None:
     assert told([3, 8, 8, 99_999, 6]) == {3: True, 8: 0}
     assert told([99_999]) == {}
 
 
-def test_tells_of_this_very_server() -> None:
+def test_facts_about_this_server() -> None:
     known = told([])
 
     assert known[NUMBERS["FLIGHT_SQL_SERVER_NAME"]] == "Querykeep"
@@ -118,7 +118,7 @@ def test_a_value_is_of_the_kind_that_clients_read(name: str, kind: str) -> None:
     assert kind_of(name) == kind
 
 
-def test_the_keywords_are_those_that_the_engine_reserves() -> None:
+def test_the_keywords_equal_those_of_the_engine() -> None:
     reserved = duckdb.execute("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
 
     assert set(sql_info.KEYWORDS) == {name for (name,) in reserved.fetchall()}
@@ -127,11 +127,11 @@ def test_the_keywords_are_those_that_the_engine_reserves() -> None:
 @pytest.mark.parametrize(
     "name", [*sql_info.NUMERIC_FUNCTIONS, *sql_info.STRING_FUNCTIONS, *sql_info.DATETIME_FUNCTIONS]
 )
-def test_a_function_that_is_told_may_be_called(name: str) -> None:
+def test_listed_functions_can_be_called(name: str) -> None:
     check(name, Place.EXPRESSION)
 
 
-def test_functions_of_the_system_may_be_called() -> None:
+def test_system_functions_can_be_called() -> None:
     gate = Gate()
     for name, arguments in {"coalesce": "1, 2", "ifnull": "1, 2", "nullif": "1, 2", "typeof": "1"}.items():
         gate.admit(f"SELECT {name}({arguments})", frozenset())
@@ -141,7 +141,7 @@ def test_functions_of_the_system_may_be_called() -> None:
 
 
 @pytest.mark.parametrize("source", TYPES)
-def test_what_is_said_to_convert_does_and_nothing_else(source: str) -> None:
+def test_the_listed_conversions_are_exactly_those_that_work(source: str) -> None:
     said = {target for sources, targets in sql_info.CASTS if source in sources for target in targets}
 
     for target, kind in TYPES.items():

@@ -60,7 +60,7 @@ def upload(*columns: pa.Array, **options: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=name) for name, column in TAKEN.items()])
-def test_a_row_of_each_type_is_taken_as_it_is(column: pa.Array) -> None:
+def test_a_row_of_each_supported_type(column: pa.Array) -> None:
     row = read_row(upload(column), LIMIT)
 
     assert row.num_rows == 1
@@ -68,15 +68,15 @@ def test_a_row_of_each_type_is_taken_as_it_is(column: pa.Array) -> None:
     assert row.column(0).to_pylist() == column.to_pylist()
 
 
-def test_a_row_may_have_all_types_at_once() -> None:
+def test_a_row_with_all_types_at_once() -> None:
     assert read_row(upload(*TAKEN.values()), LIMIT).num_columns == len(TAKEN)
 
 
-def test_no_row_is_no_parameters() -> None:
+def test_an_empty_upload_means_no_parameters() -> None:
     assert read_row(upload(pa.array([], pa.int64())), LIMIT).num_rows == 0
 
 
-def test_messages_without_data_and_batches_without_rows_are_passed_over() -> None:
+def test_empty_messages_and_batches_are_ignored() -> None:
     table = pa.table({"a": [1]})
     sink = BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -91,7 +91,7 @@ def test_messages_without_data_and_batches_without_rows_are_passed_over() -> Non
     assert row.to_pylist() == [{"a": 1}]
 
 
-def test_the_descriptor_may_come_with_the_schema() -> None:
+def test_descriptor_and_schema_in_one_message() -> None:
     first, *rest = upload(pa.array([1]))
     data = messages.FlightData.FromString(first)
     data.flight_descriptor.cmd = b"x"
@@ -99,7 +99,7 @@ def test_the_descriptor_may_come_with_the_schema() -> None:
     assert read_row([data.SerializeToString(), *rest], LIMIT).num_rows == 1
 
 
-def test_a_body_may_be_longer_than_its_head_says() -> None:
+def test_a_body_may_be_longer_than_its_header_states() -> None:
     schema, batch = upload(pa.array([1]))
     data = messages.FlightData.FromString(batch)
     data.data_body += bytes(24)
@@ -120,8 +120,8 @@ def test_a_body_may_be_longer_than_its_head_says() -> None:
         pytest.param(pa.ExtensionArray.from_storage(pa.opaque(pa.binary(), "a", "b"), pa.array([b"x"])), id="opaque"),
     ],
 )
-def test_a_type_that_no_parameter_has_is_refused(column: pa.Array) -> None:
-    with pytest.raises(UploadError, match="of a type that parameters do not have"):
+def test_unsupported_types_are_refused(column: pa.Array) -> None:
+    with pytest.raises(UploadError, match="has an unsupported type"):
         read_row(upload(column), LIMIT)
 
 
@@ -169,12 +169,12 @@ def test_messages_are_counted_even_when_they_are_empty() -> None:
         pytest.param(upload(pa.array(["x"]), pa.array(["x"]).dictionary_encode())[::2], id="no dictionary"),
     ],
 )
-def test_what_is_no_arrow_stream_is_refused(sent: list[bytes]) -> None:
+def test_an_invalid_arrow_stream_is_refused(sent: list[bytes]) -> None:
     with pytest.raises(UploadError):
         read_row(sent, LIMIT)
 
 
-def test_a_negative_number_of_rows_is_refused_wherever_it_stands() -> None:
+def test_a_negative_row_count_is_refused() -> None:
     schema, batch = upload(pa.array([7]))
     head = messages.FlightData.FromString(batch).data_header
     places = [found.start() for found in re.finditer(struct.pack("<q", 1), head)]
@@ -183,15 +183,15 @@ def test_a_negative_number_of_rows_is_refused_wherever_it_stands() -> None:
     for place in places:
         data = messages.FlightData.FromString(batch)
         data.data_header = head[:place] + struct.pack("<q", -1) + head[place + 8 :]
-        with pytest.raises(UploadError, match="no sound Arrow stream"):
+        with pytest.raises(UploadError, match="not a valid Arrow stream"):
             read_row([schema, data.SerializeToString()], LIMIT)
 
 
-def test_a_name_that_ends_outside_of_its_head_is_refused() -> None:
+def test_a_name_beyond_its_header_is_refused() -> None:
     head = named(1, 20)
     outside = head.replace(struct.pack("<I", 20), struct.pack("<I", 2000))
 
-    with pytest.raises(UploadError, match="no sound Arrow stream"):
+    with pytest.raises(UploadError, match="not a valid Arrow stream"):
         read_row([messages.FlightData(data_header=outside).SerializeToString()], LIMIT)
 
 
@@ -202,11 +202,11 @@ def test_names_and_zones_are_utf_8(text: bytes) -> None:
     data = messages.FlightData.FromString(sent[0])
     data.data_header = data.data_header.replace(text, b"\xff" * len(text))
 
-    with pytest.raises(UploadError, match="no sound Arrow stream"):
+    with pytest.raises(UploadError, match="not a valid Arrow stream"):
         read_row([data.SerializeToString(), *sent[1:]], LIMIT)
 
 
-def test_what_is_no_flight_data_is_refused() -> None:
+def test_anything_but_flight_data_is_refused() -> None:
     with pytest.raises(MalformedMessageError):
         read_row([b"\xff\xff"], LIMIT)
 
@@ -226,12 +226,12 @@ def test_compressed_buffers_are_refused(codec: str, column: pa.Array) -> None:
 
 
 def of_buffers(kind: pa.DataType, *buffers: bytes | None, children: Sequence[pa.Array] = ()) -> pa.Array:
-    """An array of one value over buffers that nobody has looked at."""
+    """An array of one value over buffers that are not validated."""
     made = [None if data is None else pa.py_buffer(data) for data in buffers]
     return pa.Array.from_buffers(kind, 1, made, children=list(children))
 
 
-def unsound(array: pa.Array) -> list[bytes]:
+def unvalidated(array: pa.Array) -> list[bytes]:
     sink = BytesIO()
     batch = pa.RecordBatch.from_arrays([array], ["a"])
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -259,13 +259,13 @@ OFFSETS = struct.pack("<ii", 0, HUGE)
         pytest.param(ONE_OF_TWO, b"\x01" + bytes(11), b"\x01" + bytes(7) + b"\x09\0\0\0", id="union outside"),
     ],
 )
-def test_unsound_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> None:
+def test_invalid_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> None:
     *before, last = upload(array)
     data = messages.FlightData.FromString(last)
     assert old in data.data_body
     data.data_body = data.data_body.replace(old, new, 1)
 
-    with pytest.raises(UploadError, match="no sound Arrow stream"):
+    with pytest.raises(UploadError, match="not a valid Arrow stream"):
         read_row([*before, data.SerializeToString()], LIMIT)
 
 
@@ -287,16 +287,16 @@ def test_unsound_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> 
         pytest.param(pa.array([[{"n" * 1000: None}] * (MAX_VALUES // 30)]), id="structs of long names"),
     ],
 )
-def test_much_out_of_little_is_refused(array: pa.Array) -> None:
+def test_values_without_bytes_are_bounded(array: pa.Array) -> None:
     with pytest.raises(UploadError, match="more than 1,000,000 values"):
-        read_row(unsound(array), LIMIT)
+        read_row(unvalidated(array), LIMIT)
 
 
-def test_a_list_of_many_values_is_taken() -> None:
+def test_a_list_of_many_values() -> None:
     assert len(read_row(upload(pa.array([[1] * (MAX_VALUES - 1)])), LIMIT).column(0)[0]) == MAX_VALUES - 1
 
 
-def test_buffers_that_lie_over_each_other_are_refused() -> None:
+def test_overlapping_buffers_are_refused() -> None:
     schema, batch = upload(*[pa.array([b"x" * 1000])] * 3)
     data = messages.FlightData.FromString(batch)
     head = data.data_header
@@ -312,12 +312,12 @@ def test_buffers_that_lie_over_each_other_are_refused() -> None:
     for old in offsets[1:]:
         changed.data_header = changed.data_header.replace(old, offsets[0])
 
-    with pytest.raises(UploadError, match="no sound Arrow stream"):
+    with pytest.raises(UploadError, match="not a valid Arrow stream"):
         read_row([schema, changed.SerializeToString()], LIMIT)
 
 
 class Flat:
-    """Writes flatbuffers that no honest writer would: any table may be referred to from anywhere before it."""
+    """Writes hostile flatbuffers: a table may be referred to any number of times."""
 
     def __init__(self) -> None:
         self.data = bytearray(8)
@@ -328,7 +328,7 @@ class Flat:
         return len(self.data)
 
     def table(self, fields: dict[int, bytes]) -> dict[int, int]:
-        """Append a table of fields of 8 bytes at most; the answer is where each stands."""
+        """Append a table of fields of at most 8 bytes, and return the position of each."""
         slots = [0] * (max(fields) + 1)
         for number, index in enumerate(fields, start=1):
             slots[index] = 8 * number
@@ -349,13 +349,13 @@ class Flat:
         self.data += struct.pack("<I", length) + b"n" * length + b"\0"
 
     def refer(self, *places: int) -> None:
-        """Have *places* refer to what was appended last."""
+        """Let *places* refer to the last appended part."""
         for place in places:
             self.data[place : place + 4] = struct.pack("<I", self.position - place)
 
 
 def schema_message(flat: Flat) -> int:
-    """Begin a Message with a Schema; the answer is where the schema's list of fields is to be referred to."""
+    """Begin a Message with a Schema, and return the position of the reference to its list of fields."""
     message = flat.table({0: struct.pack("<H", 4), 1: b"\x01", 2: bytes(4), 3: bytes(8)})
     flat.refer(0)
     schema = flat.table({1: bytes(4)})
@@ -364,7 +364,7 @@ def schema_message(flat: Flat) -> int:
 
 
 def nested(width: int, depth: int) -> bytes:
-    """A schema of width ** depth fields in a few kilobytes: each list refers to one struct again and again."""
+    """A schema of width ** depth fields in a few kilobytes: every item of a list refers to the same struct."""
     flat = Flat()
     place = schema_message(flat)
     for _ in range(depth):
@@ -396,7 +396,7 @@ def named(fields: int, characters: int) -> bytes:
 
 
 def described(fields: int, characters: int) -> bytes:
-    """A schema whose metadata is one long pair, again and again."""
+    """A schema whose metadata repeats one long pair."""
     flat = Flat()
     message = flat.table({0: struct.pack("<H", 4), 1: b"\x01", 2: bytes(4), 3: bytes(8), 4: bytes(4)})
     flat.refer(0)
@@ -439,12 +439,12 @@ def zoned(fields: int, characters: int) -> bytes:
         pytest.param(zoned(10_000, 100_000), id="zones"),
     ],
 )
-def test_a_short_head_does_not_become_a_large_schema(head: bytes) -> None:
-    with pytest.raises(UploadError, match="no sound Arrow stream"):
+def test_a_short_header_cannot_expand_to_a_large_schema(head: bytes) -> None:
+    with pytest.raises(UploadError, match="not a valid Arrow stream"):
         read_row([messages.FlightData(data_header=head).SerializeToString()], LIMIT)
 
 
-def test_the_writer_of_strange_heads_writes_heads_that_can_be_read() -> None:
+def test_small_headers_of_the_hostile_writer_are_valid() -> None:
     for head, columns in ((nested(3, 1), 3), (named(2, 5), 2), (zoned(4, 3), 4), (described(2, 2), 0)):
         row = read_row([messages.FlightData(data_header=head).SerializeToString()], LIMIT)
         assert (row.num_rows, row.num_columns) == (0, columns)

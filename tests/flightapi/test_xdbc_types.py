@@ -50,7 +50,7 @@ def test_rows_are_sorted_by_type_and_name() -> None:
 
 
 @pytest.mark.parametrize(("data_type", "names"), [(4, ["INTEGER", "UINTEGER"]), (-7, ["BOOLEAN"]), (11, [])])
-def test_a_type_can_be_asked_for(data_type: int, names: list[str]) -> None:
+def test_types_can_be_filtered(data_type: int, names: list[str]) -> None:
     assert xdbc_types.answer(data_type)["type_name"].to_pylist() == names
 
 

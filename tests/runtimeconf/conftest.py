@@ -10,7 +10,7 @@ import pytest
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
-from tests.runtimeconf.texts import NO_VARIABLES, Fault, Faults, Load
+from tests.runtimeconf.configurations import NO_VARIABLES, Fault, Faults, Load
 
 
 @pytest.fixture

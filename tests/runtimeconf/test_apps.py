@@ -13,7 +13,7 @@ from django.core import checks
 
 from runtimeconf.apps import FAULT_ID, WARNING_ID, check_configuration
 from runtimeconf.state import set_config
-from tests.runtimeconf.texts import KEY, with_keys
+from tests.runtimeconf.configurations import KEY, with_keys
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""`docs/configuration.md` and the schema say the same."""
+"""`docs/configuration.md` agrees with the schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields
-from tests.runtimeconf.texts import KEY, Load
+from tests.runtimeconf.configurations import KEY, Load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 ROWS = {
@@ -25,7 +25,7 @@ def test_every_field_has_a_row_and_every_row_a_field() -> None:
 
 
 @pytest.mark.parametrize(("path", "expected"), described_fields().items(), ids=described_fields().keys())
-def test_a_row_says_what_is_expected(path: str, expected: str) -> None:
+def test_each_row_shows_the_expected_value(path: str, expected: str) -> None:
     assert f"| {expected} |" in ROWS[path]
 
 
@@ -34,7 +34,7 @@ def test_every_example_loads(load_text: Load, block: int) -> None:
     load_text(BLOCKS[block], {"API_KEY": KEY, "PREFIX": "a", "ID": KEY})
 
 
-def test_the_defaults_on_the_page_are_those_of_the_model(load_text: Load, yaml_file: Path) -> None:
+def test_the_defaults_on_the_page_match_the_model(load_text: Load, yaml_file: Path) -> None:
     (block,) = (block for block in BLOCKS if "temp_directory_limit" in block)
 
     config = load_text(block)
@@ -42,7 +42,7 @@ def test_the_defaults_on_the_page_are_those_of_the_model(load_text: Load, yaml_f
     assert config == RuntimeConfig(file=yaml_file, state_dir=yaml_file.with_name(DEFAULT_STATE_DIR))
 
 
-def test_the_defaults_in_the_rows_are_those_of_the_block() -> None:
+def test_the_defaults_in_the_rows_match_the_block() -> None:
     (block,) = (block for block in BLOCKS if "temp_directory_limit" in block)
 
     for section in ("http", "flight", "query"):

@@ -1,27 +1,13 @@
-"""How `file:`, `http:`, `https:` and `s3:` are declared."""
+"""The settings of `file:`, `http:`, `https:` and `s3:`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from runtimeconf.model import DatasetConfig
-from tests.runtimeconf.texts import Fault, Load
-
-SECRET = "canary-3bZ"
-
-
-def text_of(source: str, params: dict[str, str]) -> str:
-    dataset = {"from": source, "name": "d"} | ({"params": params} if params else {})
-    return json.dumps({"datasets": [dataset]})
-
-
-def read(load_text: Load, source: str, **params: str) -> DatasetConfig:
-    (dataset,) = load_text(text_of(source, params), {"TOKEN": SECRET}).datasets
-    return dataset
+from tests.runtimeconf.configurations import SECRET, Fault, Load, dataset_text, load_dataset
 
 
 @pytest.mark.parametrize(
@@ -34,8 +20,8 @@ def read(load_text: Load, source: str, **params: str) -> DatasetConfig:
         ("https://host", "https://host/"),
     ],
 )
-def test_a_url_is_taken(load_text: Load, source: str, location: str) -> None:
-    dataset = read(load_text, source)
+def test_valid_urls(load_text: Load, source: str, location: str) -> None:
+    dataset = load_dataset(load_text, source)
 
     assert (dataset.from_, dataset.location) == (source, location)
 
@@ -57,8 +43,8 @@ def test_a_url_is_taken(load_text: Load, source: str, location: str) -> None:
         ("https:", "a URL begins with http:// or https://"),
     ],
 )
-def test_what_is_no_url_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
-    message = fault(text_of(source, {}))
+def test_an_invalid_url_is_a_fault_and_not_shown(fault: Fault, source: str, hint: str) -> None:
+    message = fault(dataset_text(source, {}))
 
     assert message.startswith(
         "1: datasets[0].from: must be https: and the rest of the URL of a file, such as //host/data/flights.parquet"
@@ -68,7 +54,7 @@ def test_what_is_no_url_is_a_fault_that_does_not_show_it(fault: Fault, source: s
 
 
 def test_values_are_checked_and_kept_as_texts(load_text: Load, tmp_path: Path) -> None:
-    dataset = read(
+    dataset = load_dataset(
         load_text,
         "https://host/a",
         file_format="csv",
@@ -123,7 +109,7 @@ def test_values_are_checked_and_kept_as_texts(load_text: Load, tmp_path: Path) -
     ],
 )
 def test_parameters_that_do_not_fit_are_faults(fault: Fault, params: dict[str, str], said: str) -> None:
-    message = fault(text_of("https://host/a.csv", params), {"TOKEN": SECRET})
+    message = fault(dataset_text("https://host/a.csv", params), {"TOKEN": SECRET})
 
     assert message.startswith("1: datasets[0].params")
     assert said in message
@@ -138,18 +124,18 @@ def test_parameters_that_do_not_fit_are_faults(fault: Fault, params: dict[str, s
         ({"http_headers": "X-A: ${ env:TOKEN }", "allow_http": "false"}, "http_headers"),
     ],
 )
-def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
+def test_credentials_need_tls_unless_allow_http_is_set(
     fault: Fault, load_text: Load, params: dict[str, str], shown: str
 ) -> None:
-    said = fault(text_of("http://127.example.org/a.csv", params), {"TOKEN": SECRET})
+    said = fault(dataset_text("http://127.example.org/a.csv", params), {"TOKEN": SECRET})
 
     assert said == (
         f"1: datasets[0].params: has a URL without TLS: everybody on the way reads {shown}; allow_http: true allows it"
     )
-    assert read(load_text, "http://example.org/a.csv", **{**params, "allow_http": "true"})
+    assert load_dataset(load_text, "http://example.org/a.csv", **{**params, "allow_http": "true"})
     for url in ("https://example.org/a.csv", "http://127.0.0.1:80/a.csv", "http://LOCALHOST/a.csv", "http://[::1]/a"):
-        assert read(load_text, url, **params)
-    assert read(load_text, "http://example.org/a.csv", http_query="a=b")
+        assert load_dataset(load_text, url, **params)
+    assert load_dataset(load_text, "http://example.org/a.csv", http_query="a=b")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +147,8 @@ def test_credentials_leave_the_machine_with_tls_or_when_that_is_allowed(
         ("s3://bucket//a@b:c.csv", "s3://bucket//a@b:c.csv"),
     ],
 )
-def test_a_bucket_and_a_key_are_taken_as_they_are(load_text: Load, source: str, location: str) -> None:
-    dataset = read(load_text, source)
+def test_a_bucket_and_a_key_stay_as_written(load_text: Load, source: str, location: str) -> None:
+    dataset = load_dataset(load_text, source)
 
     assert (dataset.from_, dataset.location) == (source, location)
 
@@ -181,8 +167,8 @@ def test_a_bucket_and_a_key_are_taken_as_they_are(load_text: Load, source: str, 
         ("s3://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
     ],
 )
-def test_what_is_no_object_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
-    message = fault(text_of(source, {}))
+def test_an_invalid_object_is_a_fault_and_not_shown(fault: Fault, source: str, hint: str) -> None:
+    message = fault(dataset_text(source, {}))
 
     assert message.startswith(
         "1: datasets[0].from: must be s3: and a bucket with a key, a prefix or a glob, such as "
@@ -194,7 +180,7 @@ def test_what_is_no_object_is_a_fault_that_does_not_show_it(fault: Fault, source
 
 def test_parameters_of_s3_are_checked_and_kept_as_texts(load_text: Load, tmp_path: Path) -> None:
     params = {"s3_key": "${ env:TOKEN }", "s3_secret": "${ env:TOKEN }", "s3_session_token": "${ env:TOKEN }"}
-    dataset = read(
+    dataset = load_dataset(
         load_text,
         "s3://bucket/a",
         **params,
@@ -243,7 +229,7 @@ KEY = {"s3_key": "${ env:TOKEN }", "s3_secret": "${ env:TOKEN }"}
     ],
 )
 def test_parameters_of_s3_that_do_not_fit_are_faults(fault: Fault, params: dict[str, str], said: str) -> None:
-    message = fault(text_of("s3://bucket/a", params), {"TOKEN": SECRET})
+    message = fault(dataset_text("s3://bucket/a", params), {"TOKEN": SECRET})
 
     assert message.startswith("1: datasets[0].params")
     assert said in message
@@ -251,22 +237,17 @@ def test_parameters_of_s3_that_do_not_fit_are_faults(fault: Fault, params: dict[
 
 
 @pytest.mark.parametrize("source", [f"mysql://user:{SECRET}@host/db", f"S3://{SECRET}@bucket", f"ftp:{SECRET}"])
-def test_a_source_of_an_unknown_kind_is_a_fault_that_does_not_show_it(fault: Fault, source: str) -> None:
-    message = fault(text_of(source, {}))
+def test_an_unknown_connector_is_a_fault_and_its_source_not_shown(fault: Fault, source: str) -> None:
+    message = fault(dataset_text(source, {}))
 
     assert message.startswith("1: datasets[0].from: must be a connector and where the data is")
     assert SECRET not in message
 
 
-def test_loopback_needs_no_tls(load_text: Load) -> None:
-    for endpoint in ("http://127.0.0.1:9000", "http://localhost:9000", "http://[::1]:9000"):
-        assert read(load_text, "s3://bucket/a", s3_endpoint=endpoint).params["s3_endpoint"] == endpoint
-
-
-def test_a_missing_library_is_a_fault_that_names_the_command(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_a_fault_with_its_command(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
 
-    assert fault(text_of("s3://bucket/a", {})) == (
+    assert fault(dataset_text("s3://bucket/a", {})) == (
         "1: datasets[0].from: the connector s3 needs a library: python -m pip install 'botocore~=1.44'"
     )
 
@@ -279,7 +260,7 @@ def test_a_file_with_a_password_before_its_path_is_refused_and_not_shown(fault: 
 
 
 @pytest.mark.parametrize("path", ["//a@b/c.parquet", "a:b@c.parquet", "data/20??/year=*/a.parquet", "a b@c:d/e.csv"])
-def test_a_file_may_have_any_other_name(load_text: Load, tmp_path: Path, path: str) -> None:
+def test_a_file_may_have_any_other_path(load_text: Load, tmp_path: Path, path: str) -> None:
     config = load_text(f"datasets:\n  - from: 'file:{path}'\n    name: d\n")
 
     assert config.datasets[0].location == str(tmp_path / path.removeprefix("//"))

@@ -10,27 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeconf.fields import (
-    Boolean,
-    Choice,
-    Duration,
-    HostName,
-    HostPort,
-    Integer,
-    ListOf,
-    Shape,
-    Size,
-    Text,
+    AddressField,
+    BooleanField,
+    ChoiceField,
+    DurationField,
+    Field,
+    HostField,
+    IntegerField,
+    ListField,
+    SizeField,
+    TextField,
 )
-from runtimeconf.reading import Place, Reading
+from runtimeconf.validation import Validation, YamlPath
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
 from system.addresses import Address
 
 
-def read(shape: Shape[Any], node: Node, *, is_sensitive: bool = False) -> tuple[Any, list[str]]:
+def read(field: Field[Any], node: Node, *, is_sensitive: bool = False) -> tuple[Any, list[str]]:
     """The value of *node*, and the faults as messages."""
-    reading = Reading(file=Path("runtime.yaml"), environ={}, known_paths={})
-    value = shape.read(node, Place(reading, "a.b", is_sensitive))
-    return value, [fault.message for fault in reading.faults]
+    validation = Validation(file=Path("runtime.yaml"), environ={}, known_paths={})
+    value = field.read(node, YamlPath(validation, "a.b", is_sensitive))
+    return value, [fault.message for fault in validation.faults]
 
 
 def plain(text: str) -> Scalar:
@@ -43,22 +43,22 @@ def quoted(text: str) -> Scalar:
 
 @pytest.mark.parametrize("text", ["true", "True", "TRUE"])
 def test_true(text: str) -> None:
-    assert read(Boolean(), plain(text)) == (True, [])
+    assert read(BooleanField(), plain(text)) == (True, [])
 
 
 @pytest.mark.parametrize("text", ["false", "False", "FALSE"])
 def test_false(text: str) -> None:
-    assert read(Boolean(), plain(text)) == (False, [])
+    assert read(BooleanField(), plain(text)) == (False, [])
 
 
 @pytest.mark.parametrize("text", ["yes", "no", "on", "off", "y", "1", "0", "ture", "tRUE", "true ", "enabled"])
 def test_c22_nothing_else_is_a_boolean(text: str) -> None:
-    assert read(Boolean(), plain(text)) == (None, [f"must be true or false; found {text!r}"])
+    assert read(BooleanField(), plain(text)) == (None, [f"must be true or false; found {text!r}"])
 
 
 @pytest.mark.parametrize("text", ["true", "false"])
 def test_c22_a_quoted_boolean_is_a_text(text: str) -> None:
-    assert read(Boolean(), quoted(text)) == (None, [f"must be true or false; found {text!r} (without quotes)"])
+    assert read(BooleanField(), quoted(text)) == (None, [f"must be true or false; found {text!r} (without quotes)"])
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_c22_a_quoted_boolean_is_a_text(text: str) -> None:
         ),
     ],
 )
-def test_says_what_was_found(node: Node, found: str) -> None:
-    assert read(Boolean(), node) == (None, [found])
+def test_a_fault_shows_the_value_found(node: Node, found: str) -> None:
+    assert read(BooleanField(), node) == (None, [found])
 
 
 @pytest.mark.parametrize(
@@ -94,34 +94,34 @@ def test_says_what_was_found(node: Node, found: str) -> None:
         (Sequence(1, ()), "a list"),
     ],
 )
-def test_where_secrets_stand_only_the_type_is_said(node: Node, found: str) -> None:
-    _, (message,) = read(Choice("a", "b"), node, is_sensitive=True)
+def test_below_sensitive_paths_only_the_type_is_shown(node: Node, found: str) -> None:
+    _, (message,) = read(ChoiceField("a", "b"), node, is_sensitive=True)
 
     assert message == f"must be a or b; found {found}"
 
 
-def test_a_boolean_where_secrets_stand_is_named_by_type() -> None:
-    assert read(Integer(1, 2), plain("true"), is_sensitive=True)[1] == [
+def test_below_sensitive_paths_a_boolean_is_shown_by_type() -> None:
+    assert read(IntegerField(1, 2), plain("true"), is_sensitive=True)[1] == [
         "must be a whole number from 1 to 2; found true or false"
     ]
 
 
-def test_a_value_that_may_stand_elsewhere_too_is_not_shown() -> None:
+def test_an_anchored_value_is_not_shown() -> None:
     node = Scalar(1, "canary", is_plain=True, may_be_shown=False)
 
-    assert read(Boolean(), node)[1] == ["must be true or false; found a text"]
+    assert read(BooleanField(), node)[1] == ["must be true or false; found a text"]
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", 1), ("64", 64), ("7", 7)])
 def test_integers(text: str, value: int) -> None:
-    assert read(Integer(1, 64), plain(text)) == (value, [])
+    assert read(IntegerField(1, 64), plain(text)) == (value, [])
 
 
 @pytest.mark.parametrize(
     "text", ["0", "65", "-1", "+4", "04", "4.0", "1_0", "0x4", "0o4", "4 ", "\u0664", "9" * 5000, "1e1"]
 )
-def test_c19_what_is_no_integer_in_bounds(text: str) -> None:
-    value, (message,) = read(Integer(1, 64), plain(text))
+def test_c19_invalid_integers(text: str) -> None:
+    value, (message,) = read(IntegerField(1, 64), plain(text))
 
     assert value is None
     assert message.startswith("must be a whole number from 1 to 64; found ")
@@ -129,7 +129,9 @@ def test_c19_what_is_no_integer_in_bounds(text: str) -> None:
 
 
 def test_a_quoted_integer_is_a_text() -> None:
-    assert read(Integer(1, 64), quoted("4"))[1] == ["must be a whole number from 1 to 64; found '4' (without quotes)"]
+    assert read(IntegerField(1, 64), quoted("4"))[1] == [
+        "must be a whole number from 1 to 64; found '4' (without quotes)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_a_quoted_integer_is_a_text() -> None:
 )
 @pytest.mark.parametrize("write", [plain, quoted])
 def test_durations(write: Any, text: str, seconds: float) -> None:
-    assert read(Duration("1ms", "1d"), write(text)) == (seconds, [])
+    assert read(DurationField("1ms", "1d"), write(text)) == (seconds, [])
 
 
 @pytest.mark.parametrize(
@@ -173,8 +175,8 @@ def test_durations(write: Any, text: str, seconds: float) -> None:
         ("9" * 19 + "s", ""),
     ],
 )
-def test_what_is_no_duration_in_bounds(text: str, hint: str) -> None:
-    value, (message,) = read(Duration("1ms", "1d"), plain(text))
+def test_invalid_durations(text: str, hint: str) -> None:
+    value, (message,) = read(DurationField("1ms", "1d"), plain(text))
 
     assert value is None
     assert message == (f"must be a duration such as 30s, 500ms, 1.5m, 1h or 1d, from 1ms to 1d; found {text!r}{hint}")
@@ -200,7 +202,7 @@ def test_what_is_no_duration_in_bounds(text: str, hint: str) -> None:
 )
 @pytest.mark.parametrize("write", [plain, quoted])
 def test_sizes(write: Any, text: str, size: int) -> None:
-    assert read(Size("1B", "1TiB"), write(text)) == (size, [])
+    assert read(SizeField("1B", "1TiB"), write(text)) == (size, [])
 
 
 @pytest.mark.parametrize(
@@ -217,8 +219,8 @@ def test_sizes(write: Any, text: str, size: int) -> None:
         ("1e6", ""),
     ],
 )
-def test_what_is_no_size_in_bounds(text: str, hint: str) -> None:
-    value, (message,) = read(Size("1B", "1TiB"), plain(text))
+def test_invalid_sizes(text: str, hint: str) -> None:
+    value, (message,) = read(SizeField("1B", "1TiB"), plain(text))
 
     assert value is None
     if text not in {"0x10", "1e6"}:
@@ -231,7 +233,7 @@ def test_what_is_no_size_in_bounds(text: str, hint: str) -> None:
 def test_any_duration_is_its_number_times_its_unit(whole: int, thousandths: int, unit: tuple[str, int]) -> None:
     name, factor = unit
     milliseconds = (whole * 1000 + thousandths) * factor
-    value, messages = read(Duration("1ms", "365d"), plain(f"{whole}.{thousandths:03}{name}"))
+    value, messages = read(DurationField("1ms", "365d"), plain(f"{whole}.{thousandths:03}{name}"))
 
     if 1 <= milliseconds <= 365 * 86_400_000:
         assert (value, messages) == (milliseconds / 1000, [])
@@ -242,7 +244,7 @@ def test_any_duration_is_its_number_times_its_unit(whole: int, thousandths: int,
 @given(st.integers(0, 10**15), st.sampled_from([("", 1), ("B", 1), ("kB", 1000), ("KiB", 1024), ("TiB", 1024**4)]))
 def test_any_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int]) -> None:
     name, factor = unit
-    value, messages = read(Size("1B", "1TiB"), plain(f"{number}{name}"))
+    value, messages = read(SizeField("1B", "1TiB"), plain(f"{number}{name}"))
 
     if 1 <= number * factor <= 2**40:
         assert (value, messages) == (number * factor, [])
@@ -264,7 +266,7 @@ def test_any_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int
     ],
 )
 def test_addresses(text: str, address: Address) -> None:
-    assert read(HostPort(), plain(text)) == (address, [])
+    assert read(AddressField(), plain(text)) == (address, [])
 
 
 @pytest.mark.parametrize(
@@ -293,8 +295,8 @@ def test_addresses(text: str, address: Address) -> None:
         ("a:\u0668\u0660", ""),
     ],
 )
-def test_what_is_no_address(text: str, hint: str) -> None:
-    value, (message,) = read(HostPort(), plain(text))
+def test_invalid_addresses(text: str, hint: str) -> None:
+    value, (message,) = read(AddressField(), plain(text))
 
     assert value is None
     assert message.startswith("must be an address such as 127.0.0.1:8090 or [::1]:8090")
@@ -316,14 +318,14 @@ def test_what_is_no_address(text: str, hint: str) -> None:
     ],
 )
 def test_host_names(text: str, host: str) -> None:
-    assert read(HostName(), plain(text)) == (host, [])
+    assert read(HostField(), plain(text)) == (host, [])
 
 
 @pytest.mark.parametrize(
     "text", ["", "a/b", "http://a", "a:0", "a:65536", "a:b", "*.example.org", ".example.org", "[a]", "1.2.3", "a b"]
 )
-def test_what_is_no_host_name(text: str) -> None:
-    value, (message,) = read(HostName(), quoted(text))
+def test_invalid_host_names(text: str) -> None:
+    value, (message,) = read(HostField(), quoted(text))
 
     assert value is None
     assert message.startswith("must be a host name or IP address")
@@ -331,13 +333,15 @@ def test_what_is_no_host_name(text: str) -> None:
 
 @pytest.mark.parametrize("write", [plain, quoted])
 def test_choices_are_read_as_source_text(write: Any) -> None:
-    assert read(Choice("2.0", "1.10"), write("1.10")) == ("1.10", [])
-    assert read(Choice("2.0", "1.10"), write("1.1"))[1] == ["must be 2.0 or 1.10; found '1.1' (did you mean 1.10?)"]
+    assert read(ChoiceField("2.0", "1.10"), write("1.10")) == ("1.10", [])
+    assert read(ChoiceField("2.0", "1.10"), write("1.1"))[1] == [
+        "must be 2.0 or 1.10; found '1.1' (did you mean 1.10?)"
+    ]
 
 
 def test_a_choice_of_three_and_of_one() -> None:
-    assert read(Choice("a", "b", "c"), plain("xyz"))[1] == ["must be a, b or c; found 'xyz'"]
-    assert read(Choice("full"), plain("append"))[1] == ["must be full; found 'append'"]
+    assert read(ChoiceField("a", "b", "c"), plain("xyz"))[1] == ["must be a, b or c; found 'xyz'"]
+    assert read(ChoiceField("full"), plain("append"))[1] == ["must be full; found 'append'"]
 
 
 @pytest.mark.parametrize(
@@ -352,11 +356,14 @@ def test_a_choice_of_three_and_of_one() -> None:
     ],
 )
 def test_texts_that_are_refused(text: str, hint: str) -> None:
-    assert read(Text("a name", max_length=10), quoted(text)) == (None, [f"must be a name; found {text!r} ({hint})"])
+    assert read(TextField("a name", max_length=10), quoted(text)) == (
+        None,
+        [f"must be a name; found {text!r} ({hint})"],
+    )
 
 
-def test_a_text_may_have_lines_where_it_says_so() -> None:
-    assert read(Text("SQL", may_have_lines=True), quoted("SELECT 1\n-- x\n")) == ("SELECT 1\n-- x\n", [])
+def test_a_text_field_may_allow_line_breaks() -> None:
+    assert read(TextField("SQL", may_have_lines=True), quoted("SELECT 1\n-- x\n")) == ("SELECT 1\n-- x\n", [])
 
 
 @pytest.mark.parametrize(
@@ -367,19 +374,19 @@ def test_a_text_may_have_lines_where_it_says_so() -> None:
         (Mapping(1, ()), "must be a list, one item a line after a dash; found a mapping"),
     ],
 )
-def test_what_is_no_list(node: Node, message: str) -> None:
-    assert read(ListOf(Boolean()), node) == (None, [message])
+def test_invalid_lists(node: Node, message: str) -> None:
+    assert read(ListField(BooleanField()), node) == (None, [message])
 
 
 def test_a_list_keeps_its_good_items_and_names_each_bad_one() -> None:
     node = Sequence(1, (plain("true"), plain("x"), plain("false"), plain("y")))
-    reading = Reading(file=Path("runtime.yaml"), environ={}, known_paths={})
+    validation = Validation(file=Path("runtime.yaml"), environ={}, known_paths={})
 
-    assert ListOf(Boolean()).read(node, Place(reading, "a")) == (True, False)
-    assert [fault.yaml_path for fault in reading.faults] == ["a[1]", "a[3]"]
+    assert ListField(BooleanField()).read(node, YamlPath(validation, "a")) == (True, False)
+    assert [fault.yaml_path for fault in validation.faults] == ["a[1]", "a[3]"]
 
 
-def test_a_list_may_need_items() -> None:
-    value, messages = read(ListOf(Boolean(), minimum=1), Sequence(1, ()))
+def test_a_list_may_require_items() -> None:
+    value, messages = read(ListField(BooleanField(), minimum=1), Sequence(1, ()))
 
     assert (value, messages) == ((), ["is an empty list: give at least 1, or leave it out"])

@@ -1,4 +1,4 @@
-"""What one process writes for another arrives as it was, and nothing secret arrives by accident."""
+"""A handover arrives unchanged, and never holds a secret."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_another_program_reads_it() -> None:
     assert done.stdout.strip() == repr((MINIMAL, {"a": 1}))
 
 
-def test_what_is_written_cannot_be_changed_any_more() -> None:
+def test_a_written_handover_is_immutable() -> None:
     with written(MINIMAL, {}) as descriptor, pytest.raises(PermissionError):
         os.pwrite(descriptor, b"x", 0)
 
@@ -145,7 +145,7 @@ def test_keys_are_refused() -> None:
     config = dataclasses.replace(MINIMAL, auth=AuthConfig(enabled=True, keys=(Secret("canary"),)))
     before = len(list(Path("/proc/self/fd").iterdir()))
 
-    with pytest.raises(TypeError, match="not handed over"):
+    with pytest.raises(TypeError, match="cannot be handed over"):
         handover.write(config, {})
     with pytest.raises(TypeError):
         handover.write(MINIMAL, {"a": object()})
@@ -166,6 +166,6 @@ def test_a_part_without_sources_has_no_secret_of_them() -> None:
     assert [(other.name, other.line) for other in stripped.datasets] == [("d", 3)]
 
 
-def test_a_type_nobody_thought_of_is_noticed() -> None:
+def test_an_unsupported_type_is_an_error() -> None:
     with pytest.raises(TypeError, match="cannot be handed over"):
         handover.rebuilt(list[int], [1])

@@ -1,32 +1,21 @@
-"""How `delta:` and `iceberg:` are declared."""
+"""The settings of `delta:` and `iceberg:`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from runtimeconf.model import DatasetConfig
-from tests.runtimeconf.texts import Fault, Load
+from tests.runtimeconf.configurations import SECRET, Fault, Load, dataset_text, load_dataset
 
-SECRET = "canary-3bZ"
+NO_USER = "no user, password or port before the path: everybody who may ask for the datasets sees this"
+NO_QUERY = "no query after the path: everybody who may ask for the datasets sees this"
 KEYS = {"s3_key": "${ env:TOKEN }", "s3_secret": "${ env:TOKEN }"}
 
 
-def text_of(source: str, params: dict[str, str]) -> str:
-    dataset = {"from": source, "name": "d"} | ({"params": params} if params else {})
-    return json.dumps({"datasets": [dataset]})
-
-
-def read(load_text: Load, source: str, **params: str) -> DatasetConfig:
-    (dataset,) = load_text(text_of(source, params), {"TOKEN": SECRET}).datasets
-    return dataset
-
-
 @pytest.mark.parametrize("connector", ["delta", "delta_lake", "iceberg"])
-def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, connector: str) -> None:
+def test_valid_locations_of_a_table(load_text: Load, tmp_path: Path, connector: str) -> None:
     for text, location in {
         "a b/t": f"{tmp_path}/a b/t",
         "/data/t/": "/data/t",
@@ -35,7 +24,7 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
         "s3a://lake/t": "s3://lake/t",
         "s3://Old_Lake/t": "s3://Old_Lake/t",
     }.items():
-        assert read(load_text, f"{connector}:{text}").location == location
+        assert load_dataset(load_text, f"{connector}:{text}").location == location
 
 
 @pytest.mark.parametrize(
@@ -46,19 +35,10 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
             f"delta:s3://{SECRET}@lake/t",
             "before the key: s3_key, s3_secret and s3_endpoint hold the rest",
         ),
-        (
-            f"delta:file://u:{SECRET}@h/t",
-            "no user, password or port before the path: everybody who may ask for the datasets sees this",
-        ),
-        (
-            f"delta://{SECRET}@h/t",
-            "no user, password or port before the path: everybody who may ask for the datasets sees this",
-        ),
-        (f"delta:t?token={SECRET}", "no query after the path: everybody who may ask for the datasets sees this"),
-        (
-            f"delta:s3://lake/t?token={SECRET}",
-            "no query after the path: everybody who may ask for the datasets sees this",
-        ),
+        (f"delta:file://u:{SECRET}@h/t", NO_USER),
+        (f"delta://{SECRET}@h/t", NO_USER),
+        (f"delta:t?token={SECRET}", NO_QUERY),
+        (f"delta:s3://lake/t?token={SECRET}", NO_QUERY),
         ("delta:s3://a..b/t", "not the name of a bucket"),
         ("delta:s3://lake", "a prefix within the bucket, without .."),
         ("delta:s3://lake/", "a prefix within the bucket, without .."),
@@ -66,8 +46,8 @@ def test_a_directory_or_a_prefix_is_taken(load_text: Load, tmp_path: Path, conne
         (f"delta:https://{SECRET}@host/t", "of URLs, only s3://bucket/prefix"),
     ],
 )
-def test_what_is_no_place_of_a_table_is_a_fault_that_does_not_show_it(fault: Fault, source: str, hint: str) -> None:
-    said = fault(text_of(source, {}))
+def test_an_invalid_location_is_a_fault_and_not_shown(fault: Fault, source: str, hint: str) -> None:
+    said = fault(dataset_text(source, {}))
 
     assert said.startswith("1: datasets[0].from: must be delta: and the directory of a table")
     assert said.endswith(f"{hint})")
@@ -78,9 +58,6 @@ def test_what_is_no_place_of_a_table_is_a_fault_that_does_not_show_it(fault: Fau
     ("params", "said"),
     [
         ({"s3_key": "${ env:TOKEN }"}, "has only one of s3_key and s3_secret"),
-        ({"s3_session_token": "${ env:TOKEN }"}, "has s3_session_token, but no s3_key and s3_secret"),
-        ({"s3_auth": "key"}, "has s3_auth: key, but no s3_key and s3_secret"),
-        (KEYS | {"s3_auth": "public"}, "has both s3_auth: public and s3_key: keep one"),
         ({"iceberg_table": "a.b"}, "has only one of iceberg_catalog and iceberg_table"),
         ({"iceberg_catalog": "c.db"}, "has only one of iceberg_catalog and iceberg_table"),
         ({"iceberg_catalog_name": "x"}, "has iceberg_catalog_name, but no iceberg_catalog"),
@@ -88,16 +65,12 @@ def test_what_is_no_place_of_a_table_is_a_fault_that_does_not_show_it(fault: Fau
             {"iceberg_catalog": "c.db", "iceberg_table": "b"},
             "has an iceberg_table that is not a namespace, a dot and a name",
         ),
-        (
-            {"s3_endpoint": "http://127.example.org:9000"},
-            "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it",
-        ),
     ],
 )
 def test_parameters_that_do_not_go_together_are_a_fault(
     fault: Fault, monkeypatch: pytest.MonkeyPatch, params: dict[str, str], said: str
 ) -> None:
-    assert fault(text_of("iceberg:t", params), {"TOKEN": SECRET}) == f"1: datasets[0].params: {said}"
+    assert fault(dataset_text("iceberg:t", params), {"TOKEN": SECRET}) == f"1: datasets[0].params: {said}"
 
 
 @pytest.mark.parametrize(
@@ -114,8 +87,8 @@ def test_parameters_that_do_not_go_together_are_a_fault(
         "https://[::1",
     ],
 )
-def test_what_is_no_endpoint_is_a_fault_that_does_not_show_it(fault: Fault, url: str) -> None:
-    said = fault(text_of("delta:t", {"s3_endpoint": url}))
+def test_an_invalid_endpoint_is_a_fault_and_not_shown(fault: Fault, url: str) -> None:
+    said = fault(dataset_text("delta:t", {"s3_endpoint": url}))
 
     assert said.startswith("1: datasets[0].params.s3_endpoint: must be a URL such as https://minio.example.org:9000")
     assert SECRET not in said
@@ -131,12 +104,12 @@ def test_what_is_no_endpoint_is_a_fault_that_does_not_show_it(fault: Fault, url:
         {"s3_endpoint": "https://minio"},
     ],
 )
-def test_an_endpoint_is_taken(load_text: Load, params: dict[str, str]) -> None:
-    assert read(load_text, "delta:t", **params).params["s3_endpoint"] == params["s3_endpoint"].rstrip("/")
+def test_valid_endpoints(load_text: Load, params: dict[str, str]) -> None:
+    assert load_dataset(load_text, "delta:t", **params).params["s3_endpoint"] == params["s3_endpoint"].rstrip("/")
 
 
-def test_secrets_are_not_shown_and_a_catalog_lies_beside_the_yaml(load_text: Load, tmp_path: Path) -> None:
-    dataset = read(load_text, "iceberg:s3://lake/wh", **KEYS, iceberg_catalog="c/cat.db", iceberg_table="a.b.t")
+def test_secrets_are_not_shown_and_the_catalog_is_relative_to_the_yaml(load_text: Load, tmp_path: Path) -> None:
+    dataset = load_dataset(load_text, "iceberg:s3://lake/wh", **KEYS, iceberg_catalog="c/cat.db", iceberg_table="a.b.t")
 
     assert dataset.params["iceberg_catalog"] == f"{tmp_path}/c/cat.db"
     assert dataset.params["s3_secret"] == SECRET
@@ -144,20 +117,20 @@ def test_secrets_are_not_shown_and_a_catalog_lies_beside_the_yaml(load_text: Loa
 
 
 @pytest.mark.parametrize(("connector", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
-def test_a_missing_library_is_a_fault_that_says_what_to_install(
+def test_a_missing_library_is_a_fault_with_its_install_command(
     fault: Fault, monkeypatch: pytest.MonkeyPatch, connector: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # as where it is not installed
 
-    assert fault(text_of(f"{connector}:t", {})).startswith(
+    assert fault(dataset_text(f"{connector}:t", {})).startswith(
         f"1: datasets[0].from: the connector {connector} needs a library: python -m pip install '{module}~="
     )
 
 
-def test_only_a_table_in_a_bucket_needs_the_library_that_signs(
+def test_only_a_table_in_a_bucket_needs_the_signing_library(
     load_text: Load, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)  # as where it is not installed
 
-    assert read(load_text, "delta:t").location
-    assert "python -m pip install 'botocore~=" in fault(text_of("delta:s3://lake/t", {}))
+    assert load_dataset(load_text, "delta:t").location
+    assert "python -m pip install 'botocore~=" in fault(dataset_text("delta:s3://lake/t", {}))

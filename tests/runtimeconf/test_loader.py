@@ -1,4 +1,4 @@
-"""From file to configuration: all faults at once, in order, in a bounded number of lines, and nothing leaks."""
+"""Loading a file: all faults at once, in order, in a bounded number of lines, and without secrets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from runtimeconf.errors import MAX_SHOWN_FAULTS, ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
-from runtimeconf.schema import field_paths
-from tests.runtimeconf.texts import KEY, Faults, Load, with_keys
+from runtimeconf.schema import described_fields
+from tests.runtimeconf.configurations import KEY, Faults, Load, with_keys
 
 
 def test_faults_of_the_reader_and_of_the_schema_come_together_by_line(faults: Faults) -> None:
@@ -57,7 +57,7 @@ def test_many_faults_cost_little_time(faults: Faults) -> None:
     assert time.process_time() - begin < 30
 
 
-def test_a_fault_behind_an_alias_is_named_at_each_place_once(faults: Faults) -> None:
+def test_a_fault_behind_an_alias_is_reported_once_per_path(faults: Faults) -> None:
     text = "runtime:\n  http: &x {bind: canary}\n  flight: *x\n"
 
     assert [(fault.line, fault.yaml_path) for fault in faults(text)] == [
@@ -67,14 +67,14 @@ def test_a_fault_behind_an_alias_is_named_at_each_place_once(faults: Faults) -> 
     assert "canary" not in str(faults(text))
 
 
-def test_an_alias_does_not_show_a_key_in_another_place(faults: Faults) -> None:
+def test_an_alias_does_not_show_a_key_at_another_path(faults: Faults) -> None:
     text = with_keys("- &key canary-canary-canary") + "  http: {bind: *key}\nversion: *key\n"
 
     assert len(faults(text)) == 2
     assert "canary" not in str(faults(text))
 
 
-def test_relative_paths_begin_beside_the_yaml_even_when_it_is_a_link(tmp_path: Path) -> None:
+def test_relative_paths_are_relative_to_a_linked_yaml(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / "..data" / "runtime.yaml").write_text("{}\n")
     (tmp_path / "runtime.yaml").symlink_to("..data/runtime.yaml")
@@ -98,7 +98,7 @@ def test_c32_the_loaded_values_do_not_follow_the_file(load_text: Load, yaml_file
 
 
 def everything_about(error: BaseException) -> str:
-    """The error, its causes and contexts: printed, as their arguments, and with the traceback."""
+    """Return the error, its causes and contexts as text, with their arguments and the traceback."""
     texts = ["".join(traceback.format_exception(error))]
     seen: BaseException | None = error
     while seen is not None:
@@ -142,14 +142,14 @@ def test_c33_no_error_carries_a_key(load_text: Load, text: str | bytes) -> None:
     with pytest.raises(ConfigError) as caught:
         load_text(text, {"X": CANARY})
 
-    # The traceback quotes this file's source lines, where the canary is not written out.
+    # The traceback quotes source lines of this file, which do not hold the canary literally.
     assert CANARY not in everything_about(caught.value)
     assert caught.value.__context__ is None
 
 
 YAML_PIECES = st.sampled_from(
     [
-        *sorted({name.removesuffix("[]") for path in field_paths() for name in path.split(".")}),
+        *sorted({name.removesuffix("[]") for path in described_fields() for name in path.split(".")}),
         *("true", "false", "null", "~", "''", '"', "'", "- ", ": ", ":", "\n", "\n  ", "\n    ", "\n      ", " ", "#"),
         *("{", "}", "[", "]", ",", "|", ">", "&a ", "*a", "!!str ", "<<", "---\n", "...", "?", "%YAML 1.1\n", "\t"),
         *("${ secrets:x }", "${ env:x }", "${", "0123", "1_000", "30s", "1GiB", "127.0.0.1:0", "file:a.csv", "v1"),
@@ -205,10 +205,10 @@ INTACT = with_keys("- ${ env:x }\n- key-1")
 @example(position=0, inserted="", deleted=0)
 @example(position=len(INTACT), inserted="      enabled: false\n", deleted=0)
 @example(position=len(INTACT), inserted="runtime: {}\n", deleted=0)
-def test_an_edit_never_opens_a_runtime_whose_file_says_enabled(
+def test_no_edit_opens_a_runtime_with_authentication_enabled(
     yaml_file: Path, position: int, inserted: str, deleted: int
 ) -> None:
-    """While `enabled: true` stands under `auth` in the text, the result is closed or no start."""
+    """As long as the text holds `enabled: true` under `auth`, authentication is on or loading fails."""
     text = INTACT[:position] + inserted + INTACT[position + deleted :]
     is_intact = re.match(r"runtime:\n  auth:\n    api-key:\n      enabled: true\n", text) is not None
 

@@ -1,4 +1,4 @@
-"""Values that print as they are written, and only what may be printed."""
+"""How values print, and that secrets do not."""
 
 from __future__ import annotations
 

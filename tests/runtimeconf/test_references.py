@@ -1,4 +1,4 @@
-"""The grammar of secret references: what is one, what only looks like one, and that values are never expanded."""
+"""The grammar of secret references: valid and misspelt ones, and that values are never expanded."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_splits_text_and_references(text: str, parts: tuple[str | Reference, ...
         pytest.param("$\n{secrets:x}", id="a line break after the dollar"),
     ],
 )
-def test_c09_what_looks_like_a_reference_is_never_a_literal(text: str) -> None:
+def test_c09_a_misspelt_reference_is_never_a_literal(text: str) -> None:
     with pytest.raises(MalformedReferenceError, match="malformed secret reference") as caught:
         parse(text)
 
@@ -93,7 +93,7 @@ def test_errors_of_the_resolver_pass() -> None:
         parse("${ s:missing }").expand(lambda reference: dict[str, str]()[reference.name])
 
 
-def test_says_whether_a_text_holds_a_reference() -> None:
+def test_holds_reference() -> None:
     assert holds_reference("a ${ s:x } b")
     assert not holds_reference("a ${ s: } b")
 

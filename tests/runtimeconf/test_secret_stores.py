@@ -1,4 +1,4 @@
-"""Secret stores on real files: where a value comes from, and which one wins."""
+"""Secret stores on real files: where a value comes from, and which store wins."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_c38_a_kubernetes_volume_with_links(tmp_path: Path) -> None:
     assert FileStore("files", tmp_path).get("api_key") == "value"
 
 
-def test_c38_what_is_not_there_is_missing(tmp_path: Path) -> None:
+def test_c38_a_missing_secret_is_none(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
 
     assert FileStore("files", tmp_path).get("absent") is None
@@ -213,7 +213,7 @@ def get_password(service, name):
 
 @pytest.fixture
 def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A stand-in for the third-party package, with the two answers that it can give."""
+    """A fake of the third-party package with its two outcomes."""
     write(tmp_path / "keyring.py", KEYRING)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "keyring", raising=False)
@@ -222,7 +222,7 @@ def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("keyring")
-def test_the_keyring_is_asked_for_service_and_name() -> None:
+def test_the_keyring_receives_service_and_name() -> None:
     assert KeyringStore.is_installed()
     assert KeyringStore("keys", "runtime").get("api_key") == "value"
     assert KeyringStore("keys", "other").get("api_key") == "other value"

@@ -1,4 +1,4 @@
-"""What holds for every block of the configuration: whether it is on, where a field belongs, what has no effect."""
+"""Rules for every section: whether it is on, misplaced fields, and settings without effect."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pytest
 from runtimeconf.fields import Section
 from runtimeconf.model import AccelerationConfig, FlightConfig
 from runtimeconf.schema import ROOT
+from tests.runtimeconf.configurations import Fault, Faults, Load
 from tests.runtimeconf.test_documents import ROWS
-from tests.runtimeconf.texts import Fault, Faults, Load
 
-SECTIONS: dict[str, Section[Any]] = {path: shape for path, shape in ROOT.walk("") if isinstance(shape, Section)}
-SWITCHED = {path: field for path, section in SECTIONS.items() for field in section.fields if field.name == "enabled"}
-#: Blocks that are on when they do not say so.
+SECTIONS: dict[str, Section[Any]] = {path: field for path, field in ROOT.walk("") if isinstance(field, Section)}
+SWITCHED = {
+    path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
+}
+#: Sections that are on by default.
 ON_BY_DEFAULT: dict[str, FlightConfig | AccelerationConfig] = {
     "runtime.flight": FlightConfig(),
     "datasets[].acceleration": AccelerationConfig(),
@@ -24,7 +26,7 @@ DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
 
 
 @pytest.mark.parametrize("path", SWITCHED)
-def test_a_block_says_whether_it_is_on_unless_its_documented_default_is(path: str) -> None:
+def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> None:
     if SWITCHED[path].is_required:
         assert "| required |" in ROWS[f"{path}.enabled"]
     else:
@@ -44,25 +46,25 @@ def test_a_block_says_whether_it_is_on_unless_its_documented_default_is(path: st
         pytest.param("runtime:\n  tls:\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="null"),
     ],
 )
-def test_tls_is_never_off_without_a_word(fault: Fault, text: str, message: str) -> None:
+def test_tls_needs_an_explicit_enabled(fault: Fault, text: str, message: str) -> None:
     assert fault(text) == message
 
 
 @pytest.mark.parametrize("path", [path for path in SECTIONS if path.startswith("runtime.") and path.count(".") == 1])
-def test_a_block_without_anything_in_it_is_a_fault(fault: Fault, path: str) -> None:
+def test_an_empty_section_is_a_fault(fault: Fault, path: str) -> None:
     assert fault(f"runtime:\n  {path.removeprefix('runtime.')}:\n") == (
         f"2: {path}: is empty: fill it in, or leave it out"
     )
 
 
-def test_indexes_without_anything_in_them_are_a_fault(fault: Fault) -> None:
+def test_empty_indexes_are_a_fault(fault: Fault) -> None:
     assert fault(f"{DATASET}    acceleration: {{indexes: }}\n") == (
         "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of names of columns to enabled or unique, "
         "or be left out"
     )
 
 
-def test_a_field_of_the_top_level_elsewhere_is_told_where_it_belongs(faults: Faults) -> None:
+def test_a_misplaced_top_level_field_gets_a_hint(faults: Faults) -> None:
     text = f"{DATASET}    runtime: {{}}\n    params: {{secrets: a}}\nruntime:\n  runtime: {{}}\n  datasets: []\n"
 
     found = {(fault.yaml_path, fault.message) for fault in faults(text)}
@@ -77,7 +79,7 @@ def test_a_field_of_the_top_level_elsewhere_is_told_where_it_belongs(faults: Fau
 
 
 @pytest.mark.parametrize("name", sorted({path.rpartition(".")[2].removesuffix("[]") for path, _ in ROOT.walk("")}))
-def test_no_hint_names_the_very_field_that_is_refused(faults: Faults, name: str) -> None:
+def test_no_hint_suggests_the_refused_field_itself(faults: Faults, name: str) -> None:
     texts = (f"{name}: x\n", f"runtime:\n  {name}: x\n", f"{DATASET}    {name}: x\n", f"views: [{{{name}: x}}]\n")
 
     said = [fault for text in texts for fault in faults(f"{text}no_such_part: x\n")]
@@ -85,7 +87,7 @@ def test_no_hint_names_the_very_field_that_is_refused(faults: Faults, name: str)
     assert [fault for fault in said if f"did you mean {name}?" in fault.message] == []
 
 
-def test_a_jitter_that_is_not_on_is_taken_with_a_warning(load_text: Load) -> None:
+def test_a_jitter_that_is_off_is_a_warning(load_text: Load) -> None:
     config = load_text(f"{DATASET}    acceleration: {{refresh_jitter_max: 5s}}\n")
 
     where = f"{config.file}:4: datasets[0].acceleration.refresh_jitter_max"

@@ -1,4 +1,4 @@
-"""One configuration a process: read on the first call, never again, whatever came of it."""
+"""The configuration of a process is read on the first call only, even if that fails."""
 
 from __future__ import annotations
 

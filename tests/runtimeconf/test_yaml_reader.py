@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtimeconf.yaml_reader import MAX_ALIASES, MAX_DEPTH, MAX_FILE_BYTES, Mapping, Scalar, Sequence, read_document
-from tests.runtimeconf.texts import Fault, Faults, with_keys
+from tests.runtimeconf.configurations import Fault, Faults, with_keys
 
 NAMES = frozenset({"runtime", "auth", "api-key", "enabled", "keys", "datasets"})
 
@@ -58,7 +58,7 @@ def test_takes_harmless_yaml(yaml_file: Path, text: str) -> None:
     assert root is not None
 
 
-def test_a_value_with_an_anchor_is_never_shown(yaml_file: Path) -> None:
+def test_a_value_with_an_anchor_may_not_be_shown(yaml_file: Path) -> None:
     root, _ = read(yaml_file, "a: &x [{b: c}]\nd: *x\ne: f\n")
 
     assert root is not None
@@ -101,12 +101,12 @@ def test_nodes_do_not_print_their_text(yaml_file: Path) -> None:
         ),
         pytest.param(
             "runtime:\n\tauth: 1\n",
-            "2: : is not valid YAML: a tab stands where YAML takes only spaces: indent with spaces",
+            "2: : is not valid YAML: a tab is used for indentation: indent with spaces",
             id="C23 tab",
         ),
     ],
 )
-def test_refuses_a_document_that_is_no_mapping(yaml_file: Path, text: str, expected: str) -> None:
+def test_a_document_must_be_a_mapping(yaml_file: Path, text: str, expected: str) -> None:
     root, faults = read(yaml_file, text)
 
     assert root is None
@@ -143,7 +143,7 @@ def test_refuses_other_encodings_and_control_characters(faults: Faults, data: by
         pytest.param('"\\x00": a\n', id="in a field name"),
     ],
 )
-def test_refuses_escapes_for_what_is_no_text(yaml_file: Path, text: str) -> None:
+def test_escapes_of_invalid_characters_are_refused(yaml_file: Path, text: str) -> None:
     _, faults = read(yaml_file, text)
 
     assert any("an escape for a NUL or for half a character" in fault for fault in faults)
@@ -213,7 +213,7 @@ def test_c18_tags_are_refused_and_nothing_runs(
     _, faults = read(yaml_file, text)
 
     assert len(faults) == 1
-    assert "YAML tags (! or !!) are not taken" in faults[0]
+    assert "YAML tags (! or !!) are not supported" in faults[0]
     assert not (tmp_path / "pwned").exists()
 
 
@@ -222,25 +222,25 @@ def test_c18_tags_are_refused_and_nothing_runs(
     [
         pytest.param(
             "runtime:\n  enabled: true\n  enabled: false\n",
-            "3: runtime.enabled: duplicate field: it stands on line 2 and on line 3",
+            "3: runtime.enabled: duplicate field: it is on line 2 and on line 3",
             id="C20 in a section",
         ),
         pytest.param(
             "runtime: {}\nruntime: {}\n",
-            "2: runtime: duplicate field: it stands on line 1 and on line 2",
+            "2: runtime: duplicate field: it is on line 1 and on line 2",
             id="C20 root",
         ),
         pytest.param(
             "datasets:\n  - {}\n  - {keys: 1, 'keys': 2}\n",
-            "3: datasets[1].keys: duplicate field: it stands on line 3 and on line 3",
+            "3: datasets[1].keys: duplicate field: it is on line 3 and on line 3",
             id="C20 in a list, differently quoted",
         ),
         pytest.param(
             "auth:\n  canary: 1\n  canary: 2\n",
-            "3: auth: duplicate field: it stands on line 2 and on line 3",
+            "3: auth: duplicate field: it is on line 2 and on line 3",
             id="a name that nobody knows is not shown",
         ),
-        pytest.param("auth:\n  <<: {enabled: true}\n", "2: auth: merge keys (<<) are not taken", id="merge key"),
+        pytest.param("auth:\n  <<: {enabled: true}\n", "2: auth: merge keys (<<) are not supported", id="merge key"),
         pytest.param("auth:\n  ? [canary]\n  : 1\n", "2: auth: a field name must be a text", id="a list as a name"),
         pytest.param("auth:\n  {canary: 1}: 1\n", "2: auth: a field name must be a text", id="a mapping as a name"),
     ],
@@ -351,7 +351,7 @@ def test_c23_files_that_cannot_be_read_have_distinct_faults(tmp_path: Path) -> N
     ]
 
 
-def test_says_whether_other_users_may_read_the_file(yaml_file: Path) -> None:
+def test_others_may_read(yaml_file: Path) -> None:
     read(yaml_file, "a: 1\n")
 
     modes = {}

@@ -1,0 +1,192 @@
+"""How calls and their statements end: cancelled, abandoned, timed out, or stopped with the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from flightapi.protocol import messages
+from flightapi.protocol.messages import METHODS
+from queryengine.pool.inprocess import InProcessEngine
+from runtimeconf.model import RuntimeConfig
+from tests.flightapi.endpoint import (
+    FINGERPRINTS,
+    Endpoint,
+    Refused,
+    bearer,
+    descriptor,
+    serving,
+    table_of,
+    ticket,
+    ticket_of,
+)
+from tests.flightapi.logs import outcomes
+from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
+from tests.system.harness import K1, K2
+
+
+def begin_endless(endpoint: Endpoint, engine: InProcessEngine, sql: str = ENDLESS) -> Any:
+    call = endpoint.begin(METHODS["DoGet"].path, [ticket(sql.encode())], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+    return call
+
+
+@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS], ids=["before its rows", "after rows"])
+def test_a_disconnect_ends_the_statement(
+    endpoint: Endpoint, engine: InProcessEngine, sql: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = begin_endless(endpoint, engine, sql)
+
+    call.cancel()
+
+    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
+
+
+def test_a_deadline_ends_the_statement(
+    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = endpoint.call("DoGet", ticket(ENDLESS.encode()), timeout_s=0.5)
+
+    assert isinstance(answer, Refused)
+    assert answer.status == "DEADLINE_EXCEEDED"
+    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+    wait_until(lambda: outcomes(caplog) == ["client_closed_request"])
+
+
+def test_a_disconnect_ends_a_description(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    pivot = "PIVOT (SELECT a FROM (SELECT range AS a FROM range(100000000000)) WHERE a < 1) ON a USING count(*)"
+    command = descriptor(messages.CommandStatementQuery(query=pivot))
+    call = endpoint.begin(METHODS["GetFlightInfo"].path, [command], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+    call.cancel()
+
+    wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+
+
+def test_a_statement_is_cancelled_by_its_flight_info(
+    endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+    assert endpoint.cancel(info) == 1
+
+    with pytest.raises(grpc.RpcError) as ended:
+        list(call)
+    assert ended.value.code() == grpc.StatusCode.CANCELLED
+    assert ended.value.details() == "The query was cancelled."
+    assert outcomes(caplog) == ["query_cancelled"]
+    assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
+
+
+def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    calls = [endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1)) for _ in range(2)]
+    wait_until(lambda: len(engine.active(FINGERPRINTS[0])) == 2)
+    listed = {statement.query_id for statement in engine.active(FINGERPRINTS[0])}
+
+    endpoint.cancel(info)
+
+    told = set()
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+        told.add(dict(call.trailing_metadata())["x-query-id"])
+    assert told == listed
+    assert len(told) == 2
+
+
+def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
+    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
+    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+    endpoint.cancel(info, bearer(K2))
+
+    assert engine.active(FINGERPRINTS[0])
+    call.cancel()
+
+
+def test_remembered_cancellations_are_bounded(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flightapi.statements.MAX_CANCELLED", 1)
+    infos = [endpoint.info(messages.CommandStatementQuery(query="SELECT 1 AS a")) for _ in range(2)]
+    for info in infos:
+        endpoint.cancel(info)
+
+    assert endpoint.table(infos[0]).to_pylist() == [{"a": 1}]
+    assert endpoint.fails("DoGet", ticket_of(infos[1])).status == "CANCELLED"
+
+
+def test_a_ticket_of_text_cannot_be_cancelled(endpoint: Endpoint) -> None:
+    info = messages.FlightInfo()
+    info.endpoint.add().ticket.ticket = b"SELECT 1"
+
+    assert endpoint.cancel(info) == 3
+
+
+@pytest.fixture
+def silence() -> Iterator[threading.Event]:
+    """Silent clients wait for this event, which the end of the test sets."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def nothing(silence: threading.Event) -> Iterator[bytes]:
+    silence.wait()
+    yield from ()
+
+
+def test_a_client_that_sends_nothing_is_ended(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, silence: threading.Event
+) -> None:
+    monkeypatch.setattr("flightapi.service.IDLE_S", 0.1)
+    monkeypatch.setattr("flightapi.service.HANDSHAKE_IDLE_S", 0.1)
+    with serving(config, engine) as endpoint:
+        calls = [
+            endpoint.begin(METHODS[name].path, nothing(silence), () if name == "Handshake" else bearer(K1))
+            for name in ("DoPut", "DoGet", "GetFlightInfo", "Handshake")
+        ]
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as ended:
+                list(call)
+            assert ended.value.code() == grpc.StatusCode.CANCELLED
+
+
+def test_a_client_that_reads_nothing_is_ended(
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flightapi.service.SEND_GRACE_S", 0.3 - config.query.timeout_s)
+    with serving(config, engine) as running:
+        call = running.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
+        next(call)
+        wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+
+        wait_until(lambda: not engine.active(FINGERPRINTS[0]))
+
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+        assert ended.value.code() == grpc.StatusCode.CANCELLED
+
+
+def test_a_stop_does_not_wait_for_silent_clients(
+    config: RuntimeConfig, engine: InProcessEngine, silence: threading.Event
+) -> None:
+    with serving(config, engine) as endpoint:
+        for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
+            endpoint.begin(METHODS[name].path, nothing(silence), metadata)
+        running = endpoint.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
+        first = next(running)
+        endpoint.server.begin_stop(60)
+
+        assert not endpoint.server.has_stopped(2.5)  # the running call is waited for
+        assert table_of([first, *running]).num_rows == 10_000_000
+        assert endpoint.server.has_stopped(10)

@@ -1,0 +1,128 @@
+"""`secrets`: the stores, and the faults of their settings."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.runtimeconf.configurations import KEY, Fault, Load, fault_cases, with_keys
+
+FAULTS = """
+# misspelt
+{from: enf, name: a}
+=> secrets[0].from: must be env, file or keyring; found a text (did you mean env?)
+# unknown
+{from: canary, name: a}
+=> secrets[0].from: must be env, file or keyring; found a text
+# store of Spice.ai
+{from: 'kubernetes:canary', name: a}
+=> secrets[0].from: must be env, file or keyring; found a text (the store kubernetes is not supported)
+# a selector
+{from: 'env:canary', name: a}
+=> secrets[0].from: must be env, file or keyring; found a text (did you mean env?)
+# no name
+{from: env}
+=> secrets[0]: lacks the field name: NAME
+# no kind
+{name: a}
+=> secrets[0]: lacks the field from: env, file or keyring
+# reserved name
+{from: env, name: secrets}
+=> secrets[0].name: must be NAME; found a text (the name secrets asks all stores)
+# bad name
+{from: env, name: 'can ary'}
+=> secrets[0].name: must be NAME; found a text
+# a number
+{from: env, name: 1}
+=> secrets[0].name: must be NAME; found a number
+# parameter of another store
+{from: env, name: a, params: {directory: canary}}
+=> secrets[0].params.directory: is not a parameter of the store env
+# unknown parameter
+{from: env, name: a, params: {file_path: canary}}
+=> secrets[0].params: unknown field; the fields here are: directory, service
+# file without a directory
+{from: file, name: a}
+=> secrets[0].params: lacks the field directory: where the secret files are
+# a file as directory
+{from: file, name: a, params: {directory: runtime.yaml}}
+=> secrets[0].params.directory: is not a directory
+# keyring not installed
+{from: keyring, name: a}
+=> secrets[0].from: the keyring store needs the keyring package: python -m pip install 'keyring~=25.7'
+# null params
+{from: env, name: a, params: ~}
+=> secrets[0].params: is empty: fill it in, or leave it out
+# a text
+canary
+=> secrets[0]: must be a mapping; found a text
+# unknown field
+{from: env, name: a, canary: x}
+=> secrets[0]: unknown field; the fields here are: from, name, params
+""".replace("NAME", "a store name of letters, digits, _ and -, with a letter first")
+
+
+@pytest.mark.parametrize(("entry", "expected"), fault_cases(FAULTS))
+def test_faults_of_a_secret_store(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch, entry: str, expected: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)  # as if it were not installed
+    # The reference is not a second fault: its store may be the invalid one.
+    text = f"secrets:\n  - {entry}" + with_keys("- ${ secrets:x }")
+
+    assert [fault(text)] == [f"2: {line}" for line in expected]
+
+
+def test_two_stores_need_two_names(fault: Fault) -> None:
+    assert fault("secrets:\n  - {from: env, name: a}\n  - {from: env, name: a}\n") == (
+        "2: secrets: the store name a is used twice: each store needs its own"
+    )
+
+
+def test_listing_stores_replaces_the_default_one(fault: Fault) -> None:
+    text = "secrets:\n  - {from: file, name: files, params: {directory: /nonexistent}}\n"
+
+    assert fault(text + with_keys("- ${ env:x }"), {"X": KEY}).endswith(
+        "refers to a secret store that is not configured; the stores are: secrets, files"
+    )
+    assert fault(text + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith(
+        "secret 'x' was not found; stores asked: files"
+    )
+
+
+def test_the_keyring_is_a_store_where_its_package_is_installed(
+    load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyring = ModuleType("keyring")
+    keyring.__spec__ = ModuleSpec("keyring", None)
+    passwords = {("runtime", "x"): KEY, ("mine", "x"): f"{KEY}-mine"}
+    vars(keyring)["get_password"] = lambda *entry: passwords.get(entry)
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    text = "secrets: [{from: keyring, name: k}, {from: keyring, name: m, params: {service: mine}}]\n"
+
+    config = load_text(text + with_keys("- ${ k:x }\n- ${ secrets:x }"))
+
+    assert [key.reveal() for key in config.auth.keys] == [KEY, f"{KEY}-mine"]
+
+
+def test_a_directory_of_secrets_with_an_impossible_name_has_no_secrets(fault: Fault) -> None:
+    text = f"secrets: [{{from: file, name: files, params: {{directory: {'d' * 300}}}}}]\n"
+
+    assert "secret 'x' in store files: its file cannot be read: file name too long" in fault(
+        text + with_keys("- ${ secrets:x }")
+    )
+
+
+def test_the_order_of_sections_does_not_matter(load_text: Load, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(KEY)
+    text = with_keys("- ${ files:x }") + "secrets:\n  - {from: file, name: files, params: {directory: .}}\n"
+
+    assert [key.reveal() for key in load_text(text).auth.keys] == [KEY]
+
+
+def test_no_store_at_all(fault: Fault) -> None:
+    assert fault("secrets: []\n" + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("stores asked: none")
