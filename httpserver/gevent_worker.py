@@ -30,7 +30,7 @@ from httpserver.connection_counts import ConnectionCounts
 from httpserver.gevent_connections import ClientConnection
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
-from httpserver.truncation_guard import VisibleCuts
+from httpserver.truncation_guard import TruncationGuard
 from sqlapi.errors import RequestTimeoutError
 from system.descriptors import raise_soft_limit
 from system.parent_death import die_with_parent
@@ -133,7 +133,7 @@ class GeventWebWorker(GeventWorker):
     def load_wsgi(self) -> None:
         """Load the application and wrap it in what needs the response object and the socket."""
         super().load_wsgi()
-        self.wsgi = VisibleCuts(self.wsgi, lambda: not self.alive)
+        self.wsgi = TruncationGuard(self.wsgi, lambda: not self.alive)
 
     def run(self) -> None:
         """Serve until SIGTERM, then finish what has begun."""

@@ -23,7 +23,7 @@ from gunicorn.workers.gthread import ThreadWorker
 import queryengine.state
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
-from httpserver.truncation_guard import VisibleCuts
+from httpserver.truncation_guard import TruncationGuard
 from runtimeconf.model import RuntimeConfig
 from system.descriptors import connection_limit
 from system.heartbeat import Pulse
@@ -138,7 +138,7 @@ class WebWorker(ThreadWorker):
     def load_wsgi(self) -> None:
         """Load the application and wrap it in what needs the response object and the socket."""
         super().load_wsgi()
-        self.wsgi = VisibleCuts(self.wsgi, lambda: not self.alive)
+        self.wsgi = TruncationGuard(self.wsgi, lambda: not self.alive)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Begin a graceful stop (SIGTERM): what still runs shortly before the end is cancelled with a typed error."""
