@@ -9,10 +9,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gunicorn.config import Config
+from gunicorn.http.wsgi import Response
 
+from httpserver import gevent_worker
 from httpserver.gunicorn_server import options, web_options
 from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
 from system.descriptors import MAX_CONNECTIONS, connection_limit
@@ -28,18 +31,39 @@ CONFIG = RuntimeConfig(
 )
 
 
+def gunicorn_config(settings: dict[str, Any]) -> Any:
+    config = Config()
+    for name, value in settings.items():
+        config.set(name, value)
+    return config
+
+
 def test_gunicorn_takes_all_settings() -> None:
     for settings in (options(CONFIG), web_options(CONFIG)):
-        config = Config()
-        for name, value in settings.items():
-            config.set(name, value)
+        config = gunicorn_config(settings)
 
         assert config.graceful_timeout == 12
         assert config.forwarder_headers == []
+        assert config.secure_scheme_headers == {}
         assert config.forwarded_allow_ips == []
         assert config.http_protocols == ["h1"]
         assert config.http_parser == "python"
         assert not config.is_ssl
+
+
+def test_request_settings_are_those_of_gunicorn() -> None:
+    config = gunicorn_config(web_options(CONFIG))
+
+    settings = gevent_worker._Settings(config)
+
+    for name in config.settings:
+        assert repr(getattr(settings, name)) == repr(getattr(config, name))
+    assert settings.is_ssl is config.is_ssl
+    assert settings.forwarded_allow_networks() == []
+
+
+def test_gunicorn_still_has_the_private_hook_for_bodies() -> None:
+    assert callable(Response._emit_body)
 
 
 def test_one_process_with_threads_around_the_engine() -> None:
