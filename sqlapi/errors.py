@@ -1,27 +1,27 @@
 """
-What can be wrong with an HTTP request, before or after its statement runs.
+The errors of an HTTP request, before or after its statement runs.
 
 ::
 
     SqlApiError
-    ├── RouteNotFoundError              no route has that path
-    ├── QueryNotFoundError              the caller has no such statement
-    ├── MethodNotAllowedError           the route is there, for other methods
+    ├── RouteNotFoundError              no route has this path
+    ├── QueryNotFoundError              the caller has no statement with this id
+    ├── MethodNotAllowedError           the route exists for other methods
     ├── InvalidHostError                the Host header is malformed or not allowed
     ├── CrossSiteRequestError           a web page of another site sent the request
-    ├── NotAcceptableError              Accept names nothing that can be given
+    ├── NotAcceptableError              Accept names no available type
     ├── InvalidParameterError           a parameter of the query string is wrong
-    ├── BodyError                       the body cannot be read, or is not what it should be
-    │   ├── LengthRequiredError         the server cannot tell where the body ends
+    ├── BodyError                       the body cannot be read or is invalid
+    │   ├── LengthRequiredError         the server needs a Content-Length
     │   ├── BodyTooLargeError           more than `runtime.http.max_body_bytes`
     │   ├── ContentEncodingError        the body is compressed
-    │   ├── CharsetError                the body is declared as something other than UTF-8
-    │   └── InvalidJsonError            the body is not the JSON that the route takes
+    │   ├── CharsetError                the declared charset is not UTF-8
+    │   └── InvalidJsonError            the body is not valid JSON for the route
     ├── RequestTimeoutError             the request was not complete in time
-    ├── ClientGoneError                 the client left before its answer began
-    └── AnswerCutError                  the answer broke off after it began
+    ├── ClientGoneError                 the client disconnected before its answer began
+    └── AnswerCutError                  the answer was truncated after it began
 
-`sqlapi.error_table` says which status each of them has. This module needs no framework: the HTTP server uses it too.
+`sqlapi.error_table` maps them to statuses. This module needs no framework, because the HTTP server uses it too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SqlApiError(Exception):
 
 
 class RouteNotFoundError(SqlApiError):
-    """No route has that path."""
+    """No route has this path."""
 
     code = "not_found"
 
@@ -54,7 +54,7 @@ class QueryNotFoundError(SqlApiError):
 
 
 class MethodNotAllowedError(SqlApiError):
-    """The route is there, for the methods `allowed`."""
+    """The route exists only for the methods `allowed`."""
 
     code = "method_not_allowed"
 
@@ -82,7 +82,7 @@ class CrossSiteRequestError(SqlApiError):
 
 
 class NotAcceptableError(SqlApiError):
-    """Accept names nothing that can be given."""
+    """Accept names no available type."""
 
     code = "not_acceptable"
 
@@ -97,13 +97,13 @@ class InvalidParameterError(SqlApiError):
 
 
 class BodyError(SqlApiError):
-    """The body cannot be read, or is not what it should be."""
+    """The body cannot be read, or is invalid."""
 
     code = "invalid_body"
 
 
 class LengthRequiredError(BodyError):
-    """The server cannot tell where the body ends."""
+    """The body is chunked, and the server does not decode that."""
 
     code = "length_required"
 
@@ -131,7 +131,7 @@ class ContentEncodingError(BodyError):
 
 
 class CharsetError(BodyError):
-    """The body is declared as something other than UTF-8."""
+    """The declared charset is not UTF-8."""
 
     code = "unsupported_charset"
 
@@ -140,13 +140,13 @@ class CharsetError(BodyError):
 
 
 class InvalidJsonError(BodyError):
-    """The body is not the JSON that the route takes."""
+    """The body is not valid JSON for the route."""
 
     code = "invalid_json"
 
 
 class RequestTimeoutError(SqlApiError):
-    """The head or the body of the request was not complete in time; the server sets the time."""
+    """The head or body of the request was not complete within the server's time limit."""
 
     code = "request_timeout"
 
@@ -155,7 +155,7 @@ class RequestTimeoutError(SqlApiError):
 
 
 class ClientGoneError(SqlApiError):
-    """The client left before its answer began; the statement was stopped."""
+    """The client disconnected before its answer began; the statement was stopped."""
 
     code = "client_closed_request"
 
@@ -165,10 +165,10 @@ class ClientGoneError(SqlApiError):
 
 class AnswerCutError(SqlApiError):
     """
-    The answer broke off after it began.
+    The answer was truncated after it began.
 
-    It comes out of the body's iterator. A server must end the connection so that the answer cannot look complete:
-    no last chunk, and a reset where the end of the connection is the end of the answer.
+    The iterator of the body raises it. The server must then end the connection so that the answer cannot look complete:
+    without the last chunk, or with a reset if the end of the connection marks the end of the answer.
     """
 
     code = "answer_cut"

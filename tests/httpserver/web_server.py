@@ -42,7 +42,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         if self._application == "plain":
             return plain
-        from sqlapi.handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
+        from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
 
         return ApiHandler()
 

@@ -298,3 +298,9 @@ def test_djangos_own_loggers_print_nothing() -> None:
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert finished.stdout + finished.stderr == ""
+
+
+def test_records_do_not_search_for_their_caller(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("a.room").warning("a line")
+
+    assert caplog.records[0].pathname == "(unknown file)"

@@ -26,19 +26,19 @@ from runtime_site import logs, supervisor
 settings = json.loads(sys.argv[1])
 logging.config.dictConfig(logs.logging_config({}))
 supervisor.GOOD_LIFE_S = settings["good_life_s"]
-supervisor._LAST_TELL_S, supervisor._LAST_TELL_SHARE = 1e9, settings["last_tell"]
+supervisor._LAST_TERM_S, supervisor._LAST_TERM_SHARE = 1e9, settings["last_term"]
 if settings["adopts_orphans"]:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
 if settings["ignores_children"]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-tell = supervisor._Part.tell
-def tell_after_its_end(part):
-    if part.process is not None and not part.told:
+terminate = supervisor._Part.terminate
+def terminate_after_its_end(part):
+    if part.process is not None and not part.is_terminating:
         open(settings["go"], "w").close()
         os.waitid(os.P_PID, part.process.pid, os.WEXITED | os.WNOWAIT)
-    tell(part)
+    terminate(part)
 if settings["go"]:
-    supervisor._Part.tell = tell_after_its_end
+    supervisor._Part.terminate = terminate_after_its_end
 asked = iter(range(1000))
 if settings["has_no_output"]:
     sys.stdout = open("/dev/full", "w", buffering=1)
@@ -125,7 +125,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         *,
         stop_order: tuple[str, ...] = (),
         shutdown_timeout_s: float = 60.0,
-        last_tell: float = 0.15,
+        last_term: float = 0.15,
         good_life_s: float = 30.0,
         commands: dict[str, list[str]] | None = None,
         ignores_children: bool = False,
@@ -143,7 +143,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "parts": described,
             "stop_order": stop_order or [part["name"] for part in described],
             "shutdown_timeout_s": shutdown_timeout_s,
-            "last_tell": last_tell,
+            "last_term": last_term,
             "good_life_s": good_life_s,
             "ignores_children": ignores_children,
             "adopts_orphans": adopts_orphans,
@@ -279,7 +279,7 @@ STUBBORN = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves"
 
 
 def test_what_does_not_end_in_time_is_killed_and_the_others_still_end(start: Start) -> None:
-    supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_tell=0.45)
+    supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_term=0.45)
     supervised.wait_for("a serves", "b starts")
 
     supervised.signal(signal.SIGTERM)
@@ -353,7 +353,7 @@ def test_signals_that_mean_nothing_change_nothing(start: Start) -> None:
     ):
         supervised.signal(number)
 
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about SIGHUP")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about SIGHUP")
     supervised.signal(signal.SIGTERM)
     assert supervised.ends() == 0
     assert supervised.said() == ["a starts", "a ends"]
@@ -381,10 +381,10 @@ def test_a_supervisor_that_is_stopped_for_a_while_goes_on(start: Start) -> None:
         wait_for(lambda: not is_stopped(supervised.process.pid), "it to go on")
 
     supervised.signal(signal.SIGHUP)
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about SIGHUP")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about SIGHUP")
     supervised.signal(signal.SIGTERM)
     assert supervised.ends() == 0
-    assert "at once" not in supervised.output()
+    assert "immediately" not in supervised.output()
 
 
 def test_ctrl_z_stops_the_parts_and_their_children_too(start: Start) -> None:
@@ -416,9 +416,9 @@ def test_readiness_is_said_once(start: Start) -> None:
 def test_readiness_that_cannot_be_said_ends_nothing(start: Start) -> None:
     supervised = start({"a": SERVES}, has_no_output=True)
 
-    wait_for(lambda: "could not be said" in supervised.output(), "the line about it")
+    wait_for(lambda: "could not be reported" in supervised.output(), "the line about it")
     supervised.signal(signal.SIGHUP)
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the supervisor to go on")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the supervisor to go on")
     wait_for(lambda: supervised.said() == ["a starts"], "the part")
 
 

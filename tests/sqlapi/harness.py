@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from sqlapi.errors import AnswerCutError
-from sqlapi.handler import ApiHandler
+from sqlapi.wsgi_handler import ApiHandler
 
 K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"

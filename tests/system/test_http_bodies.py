@@ -24,7 +24,7 @@ from tests.system.processes import family
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
 
 
-#: What reads and refuses requests under runserver is Django's own server.
+#: Under runserver, Django's own server parses and refuses requests.
 not_runserver = pytest.mark.parametrize("server", ["serve", "gunicorn"], indirect=True)
 
 

@@ -19,21 +19,19 @@ from runtime_site.management.config_option import add_config_option, use_config
 from system.lock import PREDECESSOR_WAIT_S
 from system.ports import wait_until_bindable
 
-SERVER = ("Server", "runserver")
-
 
 class RequestHandler(basehttp.WSGIRequestHandler):
-    """Django's, which here also tells the application what it must know of the connection."""
+    """Django's, with the socket in the environ, and with path and credentials as sent."""
 
     def get_environ(self) -> dict[str, Any]:
-        """Return the environ with the socket, which shows that a client has left, and path and headers as sent."""
+        """Return the environ. The application watches the socket for a client that disconnects."""
         self.path = self.requestline.split()[1]  # http.server folds leading slashes into one.
         environ = super().get_environ() | {"runtime.socket": self.connection}
         for name in ("X-API-Key", "Authorization"):
-            # wsgiref also strips what only Unicode calls white space; a key with a no-break space is another key.
+            # wsgiref strips all Unicode white space, but a key with a no-break space is a different key.
             if values := self.headers.get_all(name):
                 environ[f"HTTP_{name.upper().replace('-', '_')}"] = ",".join(value.strip(" \t") for value in values)
-        # Django's server reads a body by its Content-Length only. The rest must not be read as the next request.
+        # Django's server supports only plain Content-Length bodies. It must not parse any other as the next request.
         length = ",".join(self.headers.get_all("Content-Length", ["0"]))
         if "Transfer-Encoding" in self.headers or not re.fullmatch("[0-9]{1,18}", length):
             self.close_connection = True
@@ -85,17 +83,20 @@ class Command(runserver.Command):
         if os.environ.get("RUN_MAIN") != "true":
             startup.log_warnings(config)
         if not options["use_reloader"]:
-            # As the reloader does: SIGTERM exits in an orderly way, which stops the engine.
+            # The reloader does the same: SIGTERM exits in an orderly way, which stops the engine.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         super().handle(*args, **options)
 
     def get_handler(self, *args: Any, **options: Any) -> Any:
-        """Return the application. A streamed answer ends with its connection, so one that is cut needs a reset."""
+        """Return the application. A streamed answer ends by closing the connection, so a truncated one is reset."""
         application = super().get_handler(*args, **options)
 
         def guarded(environ: dict[str, Any], start_response: Any) -> Any:
-            # wsgiref's own Server header shows versions.
-            response = application(environ, lambda status, headers: start_response(status, [*headers, SERVER]))
+            def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
+                # wsgiref's own Server header shows versions.
+                return start_response(status, [*headers, ("Server", "runserver")], exc_info)
+
+            response = application(environ, start)
             if not response.streaming:
                 return response
             return GuardedChunks(response, environ["runtime.socket"], lambda: True)

@@ -7,7 +7,7 @@ import pytest
 from django.core.exceptions import SuspiciousOperation
 from django.test import RequestFactory
 
-from sqlapi.handlers import bad_request, respond, server_error
+from sqlapi.exception_handler import bad_request, respond, server_error
 from sqlapi.request_ids import REQUEST_ID
 
 request = RequestFactory().get("/")

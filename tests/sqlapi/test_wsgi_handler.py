@@ -10,8 +10,8 @@ from django.test import RequestFactory, override_settings
 from django.urls import get_resolver, include
 from django.urls import path as django_path
 
-from sqlapi.handler import ApiHandler
 from sqlapi.routes import ROUTES
+from sqlapi.wsgi_handler import ApiHandler
 from tests.sqlapi.harness import WITH_KEY, call, sql
 
 pytestmark = pytest.mark.usefixtures("idle")
@@ -34,6 +34,21 @@ def test_every_path_leads_where_the_patterns_lead(path: str) -> None:
         expected.url_name,
     )
     assert request.resolver_match is found
+
+
+class WithoutChain(ApiHandler):
+    """Finds Django's private name for the chain of middleware changed."""
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        super().load_middleware(is_async)
+        del self.__dict__["_middleware_chain"]
+
+
+def test_djangos_private_middleware_chain_is_used_if_it_exists() -> None:
+    handler = ApiHandler()
+
+    assert handler._respond is handler.__dict__["_middleware_chain"]
+    assert WithoutChain()._respond.__name__ == "get_response"
 
 
 def test_a_project_may_have_the_routes_elsewhere() -> None:
