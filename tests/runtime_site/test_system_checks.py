@@ -58,7 +58,7 @@ def checked(directory: Path, text: str, fail_level: str = "ERROR") -> list[str]:
         pytest.param("  flight: {enabled: false, bind: '192.0.2.1:80'}\n" + KEYS, "", id="address that is not used"),
         pytest.param(
             "  query: {workers: 64, memory_limit: 16TiB}\n",
-            "(runtime_site.W002) runtime.query: workers (64) times memory_limit is 1,073,741,824 MiB, but the machine has ",
+            "(runtime_site.W002) runtime.query: workers (64) times memory_limit is 1,073,741,824 MiB, but the ",
             id="memory",
         ),
         pytest.param("  query: {workers: 1, memory_limit: 16MiB}\n", "", id="enough memory"),
