@@ -147,27 +147,17 @@ def test_a_lost_configuration_is_our_own_fault(tmp_path: Any, monkeypatch: pytes
     assert str(tmp_path) not in answer.body.decode()
 
 
-WELL_FORMED = ["localhost", "127.0.0.1:8090", "[::1]", "sql.example", "attacker.test:80", "my_service:1"]
-MALFORMED = [
-    pytest.param("", id="A38 empty"),
-    pytest.param("a@b", id="A38 user"),
-    pytest.param("localhost:99999", id="A38 port"),
-    pytest.param("a" * 10_240, id="A38 10 KB"),
-    pytest.param("evil.test/", id="A38 slash"),
-    pytest.param("evil.test\x00", id="A38 NUL"),
-]
+# tests/sqlapi/test_hosts.py has every spelling of a host and an origin; here each rule is seen at work.
 
 
-@pytest.mark.parametrize("host", WELL_FORMED)
-def test_a38_with_authentication_any_well_formed_host_is_taken(host: str) -> None:
-    assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", host)).status == 200
+def test_a38_with_authentication_any_well_formed_host_is_accepted() -> None:
+    assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", "attacker.test:80")).status == 200
 
 
-@pytest.mark.parametrize("host", MALFORMED)
 @pytest.mark.parametrize("path", ["/v1/catalogs", "/v1/sql", "/nope", "/health/"])
-def test_a38_a_malformed_host_is_400_with_a_key_and_without(host: str, path: str) -> None:
+def test_a38_a_malformed_host_is_400_with_a_key_and_without(path: str) -> None:
     for headers in ((), (WITH_KEY,)):
-        answer = call("GET", path, ("Host", host), *headers)
+        answer = call("GET", path, ("Host", "evil.test/"), *headers)
         assert answer.status == 400
         assert answer.code == "invalid_host"
         assert "evil" not in answer.body.decode()
@@ -190,40 +180,26 @@ def test_the_open_routes_take_any_host(auth_off: RuntimeConfig, method: str, hos
     assert call("POST", "/health", ("Host", host)).status == 405
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "localhost:1", "[0:0:0:0:0:0:0:1]:8090"])
-def test_a39_loopback_names_are_taken_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
+@pytest.mark.parametrize("host", ["localhost", "[0:0:0:0:0:0:0:1]:8090"])
+def test_a39_loopback_names_are_accepted_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
     assert call("GET", "/v1/catalogs", ("Host", host)).status == 200
 
 
-@pytest.mark.parametrize("host", ["attacker.test", "localhost.attacker.test", "127.0.0.1.nip.test", "sql.example"])
-def test_a39_other_names_are_refused_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
+def test_a39_other_names_are_refused_while_authentication_is_off(auth_off: RuntimeConfig) -> None:
     for path in ("/v1/catalogs", "/v1/sql", "/nope"):
-        assert call("POST", path, ("Host", host)).code == "invalid_host"
+        assert call("POST", path, ("Host", "attacker.test")).code == "invalid_host"
 
 
 @pytest.mark.parametrize("auth", ["on", "off"])
-def test_a_list_in_the_yaml_always_counts(auth: str, request: pytest.FixtureRequest) -> None:
+def test_a_list_in_the_yaml_always_applies(auth: str, request: pytest.FixtureRequest) -> None:
     config: RuntimeConfig = request.getfixturevalue("idle" if auth == "on" else "auth_off")
     runtimeconf.state.set_config(replace(config, http=HttpConfig(allowed_hosts=("sql.example", "other.example:99"))))
 
-    for host, status in [
-        ("sql.example", 200),
-        ("SQL.Example:8090", 200),
-        ("other.example:99", 200),
-        ("other.example", 400),
-        ("localhost", 400),
-        ("evil.test", 400),
-    ]:
+    for host, status in [("SQL.Example:8090", 200), ("other.example:99", 200), ("localhost", 400)]:
         assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", host)).status == status
 
 
-CROSS_SITE: list[Header] = [
-    ("Origin", "https://evil.test"),
-    ("Origin", "null"),
-    ("Origin", "http://localhost:3000"),
-    ("Sec-Fetch-Site", "cross-site"),
-    ("Sec-Fetch-Site", "same-site"),
-]
+CROSS_SITE: list[Header] = [("Origin", "https://evil.test"), ("Sec-Fetch-Site", "cross-site")]
 
 
 @pytest.mark.parametrize("header", CROSS_SITE)
@@ -237,17 +213,11 @@ def test_a40_pages_of_other_sites_are_refused_while_authentication_is_off(
     assert answer.code == "cross_site_request"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        (),
-        (("Origin", "http://localhost:8090"),),
-        (("Origin", "http://localhost:8090"), ("Sec-Fetch-Site", "same-origin")),
-        (("Sec-Fetch-Site", "none"),),
-    ],
-)
-def test_a40_our_own_origin_is_taken(auth_off: RuntimeConfig, headers: tuple[Header, ...]) -> None:
-    assert call("GET", "/v1/catalogs", *headers).status == 200
+def test_a40_our_own_origin_is_accepted(auth_off: RuntimeConfig) -> None:
+    same_origin = (("Origin", "http://localhost:8090"), ("Sec-Fetch-Site", "same-origin"))
+
+    assert call("GET", "/v1/catalogs").status == 200
+    assert call("GET", "/v1/catalogs", *same_origin).status == 200
 
 
 @pytest.mark.parametrize("header", CROSS_SITE)
