@@ -1,4 +1,4 @@
-"""Each route with a whole runtime behind it."""
+"""Each route, with a whole runtime."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_empty_result() -> None:
     assert sql("SELECT 1 AS a WHERE false", ("Accept", "text/csv")).body == b"a\n"
 
 
-def test_each_form_of_an_answer() -> None:
+def test_each_format_of_an_answer() -> None:
     statement = "SELECT 1 AS a, 'x,y' AS b"
 
     as_json = sql(statement, ("Accept", "application/json"))
@@ -195,7 +195,7 @@ def test_status_as_csv() -> None:
     assert answer.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
 
 
-def test_status_while_it_starts() -> None:
+def test_status_during_the_start() -> None:
     queryengine.state.set_engine(None)
     datasources.state.set_datasets(None)
 
@@ -207,7 +207,7 @@ def test_status_while_it_starts() -> None:
     }
 
 
-def test_status_of_an_engine_with_processes_of_its_own(config: RuntimeConfig) -> None:
+def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> None:
     with tempfile.TemporaryDirectory() as directory, closing(EngineClient(_in(config, directory))) as client:
         queryengine.state.set_engine(client)
         assert status_of_components()["engine"] == "Initializing"
@@ -239,7 +239,7 @@ def test_status_before_the_first_load() -> None:
 
 
 class Unloaded:
-    """A refresher that has not loaded anything yet, and never will."""
+    """A refresher that never loads anything."""
 
     def is_loaded(self) -> bool:
         return False
@@ -254,7 +254,7 @@ class Unloaded:
         raise LookupError(name)
 
 
-def test_what_nobody_foresaw_is_500_and_says_nothing() -> None:
+def test_an_unexpected_error_is_500_and_reveals_nothing() -> None:
     datasources.state.set_datasets(Unloaded())
 
     answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
@@ -272,7 +272,7 @@ def test_an_unknown_format_is_400(path: str, query: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "format=json", "other=1", "format=json&status=true", "%ff=%ff"])
-def test_other_parameters_do_not_matter(query: str) -> None:
+def test_other_parameters_are_ignored(query: str) -> None:
     assert call("GET", f"/v1/datasets?{query}", WITH_KEY).headers["Content-Type"] == "application/json"
 
 
@@ -366,13 +366,13 @@ def test_r01_a_refresh(name: str) -> None:
 
 @pytest.fixture
 def _restored(runtime: RuntimeConfig, service: DatasetService) -> Iterator[None]:
-    """Load the whole source again after a test that loaded a part of it."""
+    """Reload the whole source after a test that loaded a part of it."""
     yield
     finished(service.request_refresh("orders").id)
 
 
 @pytest.mark.usefixtures("_restored")
-def test_a_refresh_with_a_statement_of_its_own() -> None:
+def test_a_refresh_with_its_own_refresh_sql() -> None:
     body = json.dumps({"refresh_sql": "SELECT * FROM orders WHERE id < 10"}).encode()
 
     answer = call("POST", REFRESH, WITH_KEY, body=body)
