@@ -30,27 +30,27 @@ from collections.abc import Sequence
 
 
 class SqlApiError(Exception):
-    """Base of this room's errors. `str()` is a sentence for the caller; `code` is stable and public."""
+    """Base of this room's errors. `str()` is a sentence for the caller, by default `detail`; `code` is public."""
 
     code = "request_error"
+    detail = ""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail or self.detail)
 
 
 class RouteNotFoundError(SqlApiError):
     """No route has this path."""
 
     code = "not_found"
-
-    def __init__(self) -> None:
-        super().__init__("There is no such route.")
+    detail = "There is no such route."
 
 
 class QueryNotFoundError(SqlApiError):
     """No running or queued statement of the caller has this id."""
 
     code = "query_not_found"
-
-    def __init__(self) -> None:
-        super().__init__("No running or queued statement has this id.")
+    detail = "No running or queued statement has this id."
 
 
 class MethodNotAllowedError(SqlApiError):
@@ -67,18 +67,14 @@ class InvalidHostError(SqlApiError):
     """The Host header is malformed or not allowed."""
 
     code = "invalid_host"
-
-    def __init__(self) -> None:
-        super().__init__("The Host header is missing, malformed, or not in runtime.http.allowed_hosts.")
+    detail = "The Host header is missing, malformed, or not in runtime.http.allowed_hosts."
 
 
 class CrossSiteRequestError(SqlApiError):
     """A web page of another site sent the request while authentication is off."""
 
     code = "cross_site_request"
-
-    def __init__(self) -> None:
-        super().__init__("A web page of another site may not call this runtime while authentication is off.")
+    detail = "A web page of another site may not call this runtime while authentication is off."
 
 
 class NotAcceptableError(SqlApiError):
@@ -106,9 +102,7 @@ class LengthRequiredError(BodyError):
     """The body is chunked, and the server does not decode that."""
 
     code = "length_required"
-
-    def __init__(self) -> None:
-        super().__init__("This server reads no chunked body: send Content-Length.")
+    detail = "This server reads no chunked body: send Content-Length."
 
 
 class BodyTooLargeError(BodyError):
@@ -125,18 +119,14 @@ class ContentEncodingError(BodyError):
     """The body is compressed."""
 
     code = "unsupported_content_encoding"
-
-    def __init__(self) -> None:
-        super().__init__("A compressed body is not taken: send it as it is, without Content-Encoding.")
+    detail = "A compressed body is not taken: send it as it is, without Content-Encoding."
 
 
 class CharsetError(BodyError):
     """The declared charset is not UTF-8."""
 
     code = "unsupported_charset"
-
-    def __init__(self) -> None:
-        super().__init__("The body must be UTF-8: send it so, and leave charset out or say utf-8.")
+    detail = "The body must be UTF-8: send it so, and leave charset out or say utf-8."
 
 
 class InvalidJsonError(BodyError):
@@ -149,18 +139,14 @@ class RequestTimeoutError(SqlApiError):
     """The head or body of the request was not complete within the server's time limit."""
 
     code = "request_timeout"
-
-    def __init__(self) -> None:
-        super().__init__("The request was not complete in time: send its headers and its body without long pauses.")
+    detail = "The request was not complete in time: send its headers and its body without long pauses."
 
 
 class ClientGoneError(SqlApiError):
     """The client disconnected before its answer began; the statement was stopped."""
 
     code = "client_closed_request"
-
-    def __init__(self) -> None:
-        super().__init__("The client closed the connection, and the statement was stopped.")
+    detail = "The client closed the connection, and the statement was stopped."
 
 
 class AnswerCutError(SqlApiError):
@@ -172,6 +158,4 @@ class AnswerCutError(SqlApiError):
     """
 
     code = "answer_cut"
-
-    def __init__(self) -> None:
-        super().__init__("The answer was cut: its statement failed after the first bytes were sent.")
+    detail = "The answer was cut: its statement failed after the first bytes were sent."
