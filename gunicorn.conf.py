@@ -1,4 +1,4 @@
-"""Settings of a bare `gunicorn runtime_site.wsgi`, which reads this file by itself. `manage.py serve` does not."""
+"""Settings of a bare `gunicorn runtime_site.wsgi`, which reads this file. `manage.py serve` does not."""
 
 import sys
 from typing import Any
@@ -7,7 +7,7 @@ from system.early_signals import take_signals
 
 take_signals()
 
-# The rest takes half a second, in which a signal may come.
+# The other imports take half a second, during which a signal may arrive.
 from httpserver import gunicorn_server  # noqa: E402
 from runtime_site import chosen_settings, startup  # noqa: E402
 
@@ -25,7 +25,7 @@ def on_starting(server: Any) -> None:
         sys.exit(1)
     if "gevent" in server.cfg.worker_class_str:
         sys.stderr.write(
-            "Start without -k gevent: the engine in the process needs threads. `manage.py serve` does not.\n"
+            "Start without -k gevent: the engine in this process needs threads. `manage.py serve` does not.\n"
         )
         sys.exit(1)
     if server.cfg.preload_app:

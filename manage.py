@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""The command line: `serve`, `check` and the rest of the server side, and the client commands."""
+"""The command line: the commands of the server, such as `serve` and `check`, and those of the client."""
 
 import os
 import sys
 
 from runtimeclient.argv import prepare_process
 
-#: What answers no HTTP has no use for Django's apps.
+#: Commands that do not serve HTTP do not need Django's apps.
 COMMANDS_WITHOUT_APPS = frozenset({"serve", "runrefresh", "runengine", "runflight"})
 
-#: What runs until it is told to stop, but with `--once`.
+#: Commands that run until they are stopped, unless `--once` is given.
 SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}
 
 
 def main() -> None:
     """Run one management command."""
     if sys.argv[1:2] and sys.argv[1] in SERVERS and "--once" not in sys.argv:
-        from system.early_signals import take_signals  # noqa: PLC0415 (a client command needs none of it)
+        from system.early_signals import take_signals  # noqa: PLC0415 (client commands do not need it)
 
         take_signals()
     prepare_process()
@@ -26,7 +26,7 @@ def main() -> None:
     if fault is not None:
         sys.exit(fault)
     if "RUNTIME_HANDOVER_FD" in os.environ:
-        from runtime_site import parts  # noqa: PLC0415 (a client command needs none of it)
+        from runtime_site import parts  # noqa: PLC0415 (client commands do not need it)
 
         parts.receive()
     if sys.argv[1:2] and sys.argv[1] in COMMANDS_WITHOUT_APPS:

@@ -1,8 +1,8 @@
 """
-How many connections each worker of a server has, in memory that all share.
+The number of connections of each worker, in memory that all workers share.
 
-Whoever is awake first takes what has come, so of connections that come at once one worker may get nearly all. Their
-clients would then wait for one process and for its places with the engine, while the other workers have little to do.
+The first worker to wake up accepts whatever connections are pending, so one worker may get nearly all of a burst. Their
+clients would then wait for that process and its share of the engine while the other workers are idle.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import mmap
 import os
 import struct
 
-#: A worker's process id, 0 for none, and its number of connections.
+#: The process id of a worker (0: none) and its number of connections.
 _RECORD = struct.Struct("@II")
 _RECORDS = 128
 
 
 class ConnectionCounts:
-    """The counts of the workers that are forked from here. A worker that has ended is not counted."""
+    """The counts of the workers forked from this process. Dead workers are ignored."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _RECORDS * _RECORD.size)
@@ -26,26 +26,26 @@ class ConnectionCounts:
         self._count = 0
 
     def join(self, serial: int) -> None:
-        """Count the connections of this process from now on, as those of the worker with this number."""
+        """Begin counting for this process, as the worker with the number *serial*."""
         self._offset = serial % _RECORDS * _RECORD.size
         self._pid = os.getpid()
         self._count = 0
         self._write()
 
     def leave(self) -> None:
-        """Let no worker wait for this one to take a connection."""
+        """Stop counting: other workers no longer leave connections to this one."""
         self._pid = 0
         self._write()
 
     def add(self, number: int) -> None:
-        """Count so many connections more, or fewer."""
+        """Add *number*, which may be negative, to the count of this process."""
         self._count += number
         self._write()
 
     def others_have_fewer(self) -> bool:
-        """Whether another worker has fewer connections than this one."""
+        """Return whether another worker has fewer connections than this one."""
         return any(
-            pid not in (0, self._pid) and count < self._count and _is_there(pid)
+            pid not in (0, self._pid) and count < self._count and _is_alive(pid)
             for pid, count in _RECORD.iter_unpack(self._memory)
         )
 
@@ -53,7 +53,7 @@ class ConnectionCounts:
         _RECORD.pack_into(self._memory, self._offset, self._pid, self._count)
 
 
-def _is_there(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,8 +1,7 @@
 """
-A client's connection under gevent, as gunicorn's parser and response use it.
+A client connection under gevent, in the form that gunicorn's parser and response use.
 
-Reads end at a deadline, writes when nothing moves, and the end of the connection costs the client nothing of what was
-sent to it.
+Reads have a deadline, writes a stall time-out, and closing never loses data that was already sent to the client.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import gevent
 
 from httpserver import connections
 
-#: Seconds for a TLS handshake, from the connection's opening.
+#: Seconds for a TLS handshake, from the opening of the connection.
 HANDSHAKE_TIMEOUT_S = 10.0
-#: Seconds in which a client must take at least something of what is sent to it.
+#: Seconds in which a client must accept at least some of the data sent to it.
 SEND_TIMEOUT_S = 60.0
-#: Seconds, and bytes, that a client may go on sending after the last answer, while it may still be reading that.
+#: Seconds and bytes that a client may still send after the last answer, while it may still be reading it.
 LINGER_S = 2.0
 LINGER_BYTES = 4 * 1024 * 1024
 
@@ -30,10 +29,12 @@ _READ_BYTES = 64 * 1024
 
 class ClientConnection:
     """
-    A connection with a client.
+    A connection to a client.
 
-    `recv` raises `TimeoutError` at the deadline that `allow` sets, however the bytes trickle in. Args: the *client*'s
-    gevent socket.
+    `recv` raises `TimeoutError` at the deadline that `allow` sets, even if bytes keep trickling in.
+
+    Args:
+        client: The gevent socket.
     """
 
     __slots__ = ("_deadline", "_held", "_socket")
@@ -45,12 +46,12 @@ class ClientConnection:
         self._held: bytes | None = None
 
     def allow(self, seconds: float) -> None:
-        """Let reads succeed for *seconds* from now, all together."""
+        """Set the deadline of all following reads to *seconds* from now."""
         self._deadline = time.monotonic() + seconds
 
     def start_tls(self, context: ssl.SSLContext) -> None:
         """
-        Speak TLS from now on.
+        Start TLS on this connection.
 
         Raises:
             ssl.SSLError: The handshake failed.
@@ -63,17 +64,17 @@ class ClientConnection:
 
     def recv(self, size: int) -> bytes:
         """
-        Return what the client sent, at most *size* bytes; nothing when it will send no more.
+        Return at most *size* bytes from the client; none at the end of its data.
 
         Raises:
-            TimeoutError: The time that was allowed is over.
+            TimeoutError: The deadline has passed.
         """
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("no time is left to read")
         if isinstance(self._socket, ssl.SSLSocket):
-            # One recv reads more than once, and each time the timeout of the socket would begin anew. This one lives
-            # within the call: nothing that swallows exceptions ever sees gevent's own.
+            # One TLS recv may read several times, each with the full timeout of the socket. gevent's timeout limits the
+            # whole call, and cannot be swallowed: it never leaves this block as gevent's own exception.
             with gevent.Timeout(left_s, TimeoutError("the time to read is over")):
                 return self._socket.recv(size)
         self._socket.settimeout(left_s)
@@ -83,15 +84,15 @@ class ClientConnection:
             self._socket.settimeout(SEND_TIMEOUT_S)
 
     def send(self, data: bytes) -> int:
-        """Send some of *data* and return how much."""
+        """Send a part of *data* and return its length."""
         return self._socket.send(data)
 
     def hold(self) -> None:
-        """Keep back what is sent next until more follows, or `release`: a head leaves with the body it announces."""
+        """Buffer the next `sendall` until more data follows, or `release`: head and body leave in one packet."""
         self._held = b""
 
     def release(self) -> None:
-        """Send what is held back."""
+        """Send buffered data."""
         held, self._held = self._held, None
         if held:
             self.sendall(held)
@@ -101,19 +102,19 @@ class ClientConnection:
         Send all of *data*.
 
         Raises:
-            TimeoutError: For `SEND_TIMEOUT_S` the client took nothing. The connection is reset then: what is still on
-                its way to a client that begins to read again must not look complete.
+            TimeoutError: The client accepted nothing for `SEND_TIMEOUT_S`. The connection is then reset: data in
+                flight must not look complete to a client that resumes reading.
         """
         if self._held == b"":
             self._held = data
             return
         if self._held is not None:
-            data, self._held = self._held + data, None  # A copy of few bytes costs less than a call with two parts.
+            data, self._held = self._held + data, None  # Copying a few bytes is cheaper than sending two parts.
         self._send_all([memoryview(data)] if data else [])
 
     def send_parts(self, *parts: bytes) -> None:
         """
-        Send all of *parts*, one after another, and before them what is held back; without a copy but under TLS.
+        Send buffered data, then all of *parts* in order, without a copy except under TLS.
 
         Raises:
             TimeoutError: As `sendall`.
@@ -137,21 +138,21 @@ class ClientConnection:
             raise
 
     def stop_reading(self) -> None:
-        """Let whoever reads get what has come already and then the end; from any greenlet."""
-        self._say_goodbye()
-        # On a descriptor of its own: gevent's shutdown would raise in the reader, that of TLS would drop the layer.
+        """End reads, from any greenlet: the reader gets the data that has arrived, then the end of the stream."""
+        self._notify_close()
+        # On a duplicate descriptor: gevent's shutdown would raise in the reader, and a TLS shutdown would end TLS.
         with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as twin:
             twin.shutdown(socket.SHUT_RD)
 
     def finish(self) -> None:
         """
-        Close after an answer, so that all of it reaches the client even while that still sends.
+        Close after an answer, so that all of it reaches a client that is still sending.
 
-        A connection that is closed with something unread is reset, and a reset overtakes the answer (RFC 9112, 9.6).
+        Closing with unread input sends a reset, which may overtake the answer (RFC 9112, 9.6).
         """
         self.allow(LINGER_S)
         if isinstance(self._socket, ssl.SSLSocket):
-            # It says that this was all; waiting for the client to say so too ends when that still sends.
+            # This sends the close_notify, and fails if the client is still sending instead of answering it.
             with suppress(OSError), gevent.Timeout(LINGER_S, TimeoutError()):
                 self._socket.unwrap()
         with suppress(OSError):
@@ -162,14 +163,14 @@ class ClientConnection:
         self.close()
 
     def reset(self) -> None:
-        """Break the connection off, visibly."""
+        """Reset the connection, so that no answer on it looks complete."""
         self._held = None
         with suppress(OSError):
             connections.reset(self)
 
     def close(self) -> None:
         """Close the connection. More than one call is harmless."""
-        self._say_goodbye()
+        self._notify_close()
         self._socket.close()
 
     def fileno(self) -> int:
@@ -184,10 +185,10 @@ class ClientConnection:
         """Give up the file descriptor and return it."""
         return self._socket.detach()
 
-    def _say_goodbye(self) -> None:
-        """Under TLS, tell the client that the connection ends here, without waiting (a `close_notify`)."""
+    def _notify_close(self) -> None:
+        """Under TLS, send a `close_notify` without waiting for the client's."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.fileno() >= 0:
             self._socket.settimeout(0.0)
-            with suppress(OSError, ValueError):  # The client's own goodbye has not come, or nothing is open any more.
+            with suppress(OSError, ValueError):  # The client's own has not arrived, or the socket is closed.
                 self._socket.unwrap()
             self._socket.settimeout(SEND_TIMEOUT_S)

@@ -1,8 +1,8 @@
 """
-The worker of the web tier: gunicorn's gevent worker with a loop of its own.
+The worker class of the web tier: gunicorn's gevent worker with its own connection loop.
 
-gunicorn's loop waits without end for the rest of a head, goes on with a connection whose answer was broken off by the
-end of the worker, and looks once a second whether it may stop. This one has a deadline for whatever a client must do.
+gunicorn's loop waits forever for the rest of a request head, reuses a connection whose answer was truncated by the end
+of the worker, and checks only once a second whether it may stop. This one sets a deadline for each step of a client.
 """
 
 from __future__ import annotations
@@ -30,56 +30,72 @@ from httpserver.connection_counts import ConnectionCounts
 from httpserver.gevent_connections import ClientConnection
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
-from httpserver.truncation_guard import VisibleCuts
+from httpserver.truncation_guard import TruncationGuard
 from sqlapi.errors import RequestTimeoutError
 from system.descriptors import raise_soft_limit
 from system.parent_death import die_with_parent
 
 logger = logging.getLogger(__name__)
 
-#: Seconds from the connection's opening, later from the first byte of a request, until its head must be complete.
+#: Seconds for a complete request head, from the opening of the connection or from the first byte of a later request.
 HEAD_TIMEOUT_S = 15.0
-#: Seconds from the end of the head until the whole body must have come.
+#: Seconds for the whole body, from the end of the head.
 BODY_TIMEOUT_S = 30.0
 
-#: Seconds between two looks: at signals, at the arbiter, at room for another connection.
-_LOOK_S = 0.1
-#: Seconds that a stopping worker waits for the rest of heads that have begun.
+#: Seconds between checks for a stop, between heartbeats, and between checks for a free connection slot.
+_POLL_S = 0.1
+#: Seconds that a stopping worker waits for incomplete heads.
 _STOP_HEAD_S = 1.0
-#: Seconds before the arbiter's SIGKILL at which a stopping worker breaks off what still runs.
+#: A stopping worker aborts unfinished requests this many seconds before the arbiter's SIGKILL.
 _STOP_MARGIN_S = 1.0
-#: Seconds until the next try when no connection can be accepted for want of descriptors or memory.
+#: Seconds until the next attempt when accept fails for lack of descriptors or memory.
 _ACCEPT_PAUSE_S = 0.2
-#: The same when a connection is just being closed for it.
+#: The same if an idle connection is being closed to make room.
 _ROOM_PAUSE_S = 0.01
-#: Seconds that a worker leaves a connection to those that have fewer.
-_TURN_S = 0.005
-#: At most one line about that in so many seconds.
+#: Seconds that a worker leaves a pending connection to workers with fewer connections.
+_YIELD_S = 0.005
+#: Minimum seconds between two warnings about failed accepts.
 _WARNING_INTERVAL_S = 10.0
 
 
-#: Of the workers; the arbiter loads this module before it forks them.
+#: Shared by all workers: the arbiter imports this module before it forks them.
 _COUNTS = ConnectionCounts()
 
 
+class _Settings:
+    """
+    gunicorn's settings as plain attributes; anything else comes from gunicorn's own object.
+
+    The settings are final in a worker, but gunicorn's object searches for them by name, several times per request.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        self._cfg = cfg
+        settings = {name: setting.get() for name, setting in cfg.settings.items() if not hasattr(type(cfg), name)}
+        vars(self).update(settings, is_ssl=cfg.is_ssl)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cfg, name)
+
+
 class _Parser(RequestParser):
-    """The requests of one connection. `turn` is the turn of the event loop in which the last of them began."""
+    """The requests of one connection. `loop_iteration` is that of the event loop in which the last of them began."""
 
     mesg_class = WebRequest
-    turn = -1
+    loop_iteration = -1
 
     def __next__(self) -> Any:
-        """Read a head. That one may follow, and that nothing is left of the last body, was settled before."""
+        """Read a head. The caller has made sure that the last body is read and that another request may follow."""
         self.req_count += 1
         self.mesg = self.mesg_class(self.cfg, self.unreader, self.source_addr, self.req_count)
         return self.mesg
 
 
 class _Response(http_wsgi.Response):
-    """A response that has its date from a clock which is read out once a second."""
+    """A response that formats its date once a second."""
 
     def default_headers(self) -> list[str]:
-        """Return the status line, and the headers that are about the server and the connection."""
+        """Return the status line and the headers about server and connection."""
         major, minor = self.req.version
         lines = [
             f"HTTP/{major}.{minor} {self.status}\r\n",
@@ -90,7 +106,7 @@ class _Response(http_wsgi.Response):
         return [*lines, "Transfer-Encoding: chunked\r\n"] if self.chunked else lines
 
     def _emit_body(self, data: bytes) -> None:
-        """Send bytes of the body as they are: gunicorn copies each chunk into its frame."""
+        """Send *data* without a copy. If gunicorn renames this hook, its own method copies each chunk into a frame."""
         if self.chunked:
             self.sock.send_parts(b"%X\r\n" % len(data), data, b"\r\n")
         else:
@@ -109,15 +125,14 @@ class GeventWebWorker(GeventWorker):
 
     def init_process(self) -> None:
         """Serve, and die when the arbiter does."""
-        # Until gunicorn sets it, a worker that starts has the arbiter's handler, and a stop would be lost on it.
+        # Until gunicorn sets its own handler, a new worker has that of the arbiter, which would lose a SIGTERM.
         signal.signal(signal.SIGTERM, self.handle_exit)
         die_with_parent(self.ppid)
         raise_soft_limit()
-        # They are final now, and looked up by name at each request: as plain attributes that costs nothing.
-        self.cfg.__dict__.update({name: setting.get() for name, setting in self.cfg.settings.items()})
-        # Connections that wait for a client, the one that waits longest first: those that may be closed at any time.
+        self._settings = _Settings(self.cfg)
+        # Connections that wait for a request, longest first. They may be closed at any time.
         self._idle: dict[ClientConnection, None] = {}
-        # Connections on which a head has begun.
+        # Connections with an incomplete request head.
         self._heads: set[ClientConnection] = set()
         self._pool = Pool(self.cfg.worker_connections)
         self._tls: ssl.SSLContext | None = None
@@ -125,20 +140,20 @@ class GeventWebWorker(GeventWorker):
         super().init_process()
 
     def init_signals(self) -> None:
-        """Take what gunicorn takes, but let signals that mean nothing here end nothing."""
+        """Install gunicorn's handlers, and ignore signals that have no meaning here."""
         super().init_signals()
         for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
 
     def load_wsgi(self) -> None:
-        """Load the application and wrap it in what needs the response object and the socket."""
+        """Load the application and guard its answers."""
         super().load_wsgi()
-        self.wsgi = VisibleCuts(self.wsgi, lambda: not self.alive)
+        self.wsgi = TruncationGuard(self.wsgi, lambda: not self.alive)
 
     def run(self) -> None:
-        """Serve until SIGTERM, then finish what has begun."""
+        """Serve until SIGTERM, then finish the requests under way."""
         self._loop = gevent.get_hub().loop
-        # What is there now stays: the garbage collector need not look at it again.
+        # Existing objects live as long as the worker: the garbage collector need not scan them again.
         gc.collect()
         gc.freeze()
         if self.cfg.is_ssl:
@@ -147,7 +162,7 @@ class GeventWebWorker(GeventWorker):
         acceptors = [gevent.spawn(self._accept, listener) for listener in self.sockets]
         while self.alive:
             self.notify()
-            gevent.sleep(_LOOK_S)
+            gevent.sleep(_POLL_S)
         gevent.killall(acceptors)
         _COUNTS.leave()
         for listener in self.sockets:
@@ -155,13 +170,13 @@ class GeventWebWorker(GeventWorker):
         self._drain()
 
     def _drain(self) -> None:
-        """Let requests under way end within `graceful_timeout`, and nobody else keep the worker from its end."""
+        """Let requests under way finish within `graceful_timeout`; close every other connection."""
         began = time.monotonic()
-        # The arbiter kills at that time, and a killed worker's answers would just end.
+        # The arbiter kills the worker at `graceful_timeout`, and its answers would simply end.
         limit_s = max(self.cfg.graceful_timeout - _STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
         for connection in tuple(self._idle):
             connection.stop_reading()
-        while not self._pool.join(timeout=_LOOK_S):
+        while not self._pool.join(timeout=_POLL_S):
             self.notify()
             waited_s = time.monotonic() - began
             if waited_s > _STOP_HEAD_S:
@@ -173,35 +188,35 @@ class GeventWebWorker(GeventWorker):
                 return
 
     def _accept(self, listener: Any) -> None:
-        """Accept connections for ever, one at a time: what has come is served, or taken by another worker, between."""
+        """Accept connections one at a time, so that requests are served, and other workers can accept, in between."""
         while True:
             try:
                 self._accept_one(listener)
-            except Exception as error:  # noqa: BLE001 (a worker that accepts no more would look healthy)
-                self._warn("a connection could not be taken: %r", error, exc_info=error)
+            except Exception as error:  # noqa: BLE001 (a worker that stopped accepting would look healthy)
+                self._warn("a connection could not be accepted: %r", error, exc_info=error)
                 gevent.sleep(_ACCEPT_PAUSE_S)
 
     def _accept_one(self, listener: Any) -> None:
-        """Wait for a connection, and have it served as soon as there is room for it."""
+        """Wait for a connection, and serve it as soon as a slot is free."""
         gevent.socket.wait_read(listener.fileno())
         if _COUNTS.others_have_fewer():
-            gevent.sleep(_TURN_S)
+            gevent.sleep(_YIELD_S)
         try:
             client, address = listener.accept()
         except OSError as error:
             if error.errno != errno.ECONNABORTED:
-                self._warn("no connection can be accepted: %s", error.strerror)
+                self._warn("connections cannot be accepted: %s", error.strerror)
                 gevent.sleep(_ROOM_PAUSE_S if self._make_room() else _ACCEPT_PAUSE_S)
             return
         while self._pool.full():
             self._make_room()
-            self._pool.wait_available(timeout=_LOOK_S)
+            self._pool.wait_available(timeout=_POLL_S)
         _COUNTS.add(1)
         self._pool.spawn(self._converse, listener.getsockname(), client, address)
         gevent.sleep(0)
 
     def _make_room(self) -> bool:
-        """End the connection that has been idle longest, if one is: it had its time, and another client waits."""
+        """Close the connection that has been idle longest, if any; return whether there was one."""
         connection = next(iter(self._idle), None)
         if connection is None:
             return False
@@ -223,7 +238,7 @@ class GeventWebWorker(GeventWorker):
             if self._tls is not None:
                 connection.start_tls(self._tls)
             connection.allow(HEAD_TIMEOUT_S)
-            parser = _Parser(self.cfg, connection, address)
+            parser = _Parser(self._settings, connection, address)
             while (request := self._next_request(connection, parser)) is not None:
                 if not self._answer(request, connection, address, server):
                     self._idle[connection] = None
@@ -233,7 +248,7 @@ class GeventWebWorker(GeventWorker):
             refuse(connection, address, error)
         except OSError:
             logger.debug("a client left or was too slow")
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is this connection's only)
+        except Exception as error:  # noqa: BLE001 (an error must not affect other connections)
             refuse(connection, address, error)
             self._idle[connection] = None
             connection.finish()
@@ -244,18 +259,18 @@ class GeventWebWorker(GeventWorker):
 
     def _next_request(self, connection: ClientConnection, parser: Any) -> Any:
         """
-        Wait for a request and return it with its head read; None when there will be none.
+        Wait for a request and read its head; return None if no request follows.
 
         Raises:
-            RequestTimeoutError: The head has begun and was not complete in time.
+            RequestTimeoutError: The head was not complete in time.
             ParseException: It is not well-formed.
-            OSError: The client left in the middle of it.
+            OSError: The client left before the head was complete.
         """
         self._idle[connection] = None
         if not self.alive:
             connection.stop_reading()
         try:
-            # What nobody read of the last body, then the first bytes of the next head.
+            # Skip the unread rest of the last body, then read the first bytes of the next head.
             first = parser.unreader.read() if parser.finish_body() else b""
         except (OSError, ParseException):
             return None
@@ -266,10 +281,10 @@ class GeventWebWorker(GeventWorker):
         parser.unreader.unread(first)
         if parser.req_count:
             connection.allow(HEAD_TIMEOUT_S)
-            # Requests that neither wait nor make anybody wait must not keep other clients from their turn.
-            if parser.turn == self._loop.iteration:
+            # Pipelined requests that never block must not starve other clients.
+            if parser.loop_iteration == self._loop.iteration:
                 gevent.sleep(0)
-        parser.turn = self._loop.iteration
+        parser.loop_iteration = self._loop.iteration
         self._heads.add(connection)
         try:
             request = next(parser)
@@ -283,8 +298,8 @@ class GeventWebWorker(GeventWorker):
         return request
 
     def _answer(self, request: Any, connection: ClientConnection, address: Any, server: Any) -> bool:
-        """Answer *request* and say whether the connection may live on."""
-        response, environ = http_wsgi.create(request, connection, address, server, self.cfg, _Response)
+        """Answer *request*; return whether the connection may be reused."""
+        response, environ = http_wsgi.create(request, connection, address, server, self._settings, _Response)
         environ["wsgi.multithread"] = True
         connection.hold()
         try:
@@ -292,7 +307,7 @@ class GeventWebWorker(GeventWorker):
             try:
                 for number, chunk in enumerate(chunks):
                     if number:
-                        gevent.sleep(0)  # neither must a long answer to a fast reader
+                        gevent.sleep(0)  # A long answer to a fast reader must not starve them either.
                     response.write(chunk)
                 response.close()
                 connection.release()
@@ -305,5 +320,5 @@ class GeventWebWorker(GeventWorker):
                 connection.reset()
             connection.release()
             raise
-        connection.allow(self.cfg.keepalive)
+        connection.allow(self._settings.keepalive)
         return not response.should_close()

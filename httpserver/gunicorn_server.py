@@ -1,9 +1,9 @@
 """
 gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its log.
 
-The worker differs from gunicorn's threaded one in three things: what gunicorn itself refuses is a problem body like any
-other refusal, an answer that is cut short never looks complete, and a connection with an unread body is closed. That of
-the web tier is in `httpserver.gevent_worker`.
+The worker differs from gunicorn's threaded one in three ways: requests that gunicorn itself refuses get a problem body
+like any other refusal, a truncated answer never looks complete, and a connection with an unread body is closed. The
+worker class of the web tier is in `httpserver.gevent_worker`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from gunicorn.workers.gthread import ThreadWorker
 import queryengine.state
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
-from httpserver.truncation_guard import VisibleCuts
+from httpserver.truncation_guard import TruncationGuard
 from runtimeconf.model import RuntimeConfig
 from system.descriptors import connection_limit
 from system.heartbeat import Pulse
 
-#: Threads beyond those that run or await a statement: health checks, status, refusals, bodies on their way in.
+#: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
 SPARE_THREADS = 32
-#: Seconds between the end of a stopping worker's statements and the arbiter's SIGKILL.
+#: Seconds between the cancellation of a stopping worker's statements and the arbiter's SIGKILL.
 STOP_MARGIN_S = 2.0
-#: Seconds without a heartbeat until the arbiter takes a worker for dead.
+#: Seconds without a heartbeat after which the arbiter kills a worker.
 HEARTBEAT_TIMEOUT_S = 120
-#: The same without an engine in the process: nothing there keeps a worker from its heartbeat.
+#: The same for workers without an engine, in which nothing delays a heartbeat.
 WEB_HEARTBEAT_TIMEOUT_S = 30
 
 
 def web_workers() -> int:
-    """Return how many processes answer HTTP: one for each core."""
+    """Return the number of processes that answer HTTP: one per core."""
     return len(os.sched_getaffinity(0))
 
 
 def options(config: RuntimeConfig) -> dict[str, Any]:
-    """Return gunicorn's settings for *config*: one process with threads, and the engine in it."""
+    """Return gunicorn's settings for *config*: one process with threads and the engine."""
     return _common(config) | {
         "worker_class": "httpserver.gunicorn_server.WebWorker",
         "workers": 1,
@@ -54,11 +54,11 @@ def options(config: RuntimeConfig) -> dict[str, Any]:
 
 
 def web_options(config: RuntimeConfig) -> dict[str, Any]:
-    """Return gunicorn's settings for the web tier of *config*: a process for each core, without an engine."""
+    """Return gunicorn's settings for the web tier of *config*: one process per core, without an engine."""
     return _common(config) | {
         "worker_class": "httpserver.gevent_worker.GeventWebWorker",
         "workers": web_workers(),
-        # The engine's workers bound how many statements have a socket, whichever process they come from.
+        # The number of engine workers limits the sockets of statements, in all processes together.
         "worker_connections": connection_limit(config.query.workers),
         "timeout": WEB_HEARTBEAT_TIMEOUT_S,
     }
@@ -72,10 +72,11 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
         "logger_class": "httpserver.gunicorn_server.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
-        # Not whatever happens to be installed: docs/decisions/0010-web-server.md says why not the other one.
+        # Not "auto", which depends on what is installed; docs/decisions/0010-web-server.md says why this one.
         "http_parser": "python",
-        # No header of a caller may change the path, the peer or the scheme.
+        # No request header may change the path, the peer or the scheme, even if a proxy is trusted by mistake.
         "forwarder_headers": "",
+        "secure_scheme_headers": {},
         "forwarded_allow_ips": "",
     }
     if config.tls.enabled:
@@ -84,24 +85,25 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
 
 
 class ServerLogger(Logger):
-    """gunicorn's own log, through the handlers of this project; its access log is not used."""
+    """gunicorn's own log, through the handlers of this project. sqlapi writes the access log."""
+
+    access_log_enabled = False
 
     def setup(self, cfg: Any) -> None:
         """Leave handlers and formats to Django's LOGGING."""
         self.cfg = cfg
-        self._access_log_enabled = False
         self.loglevel = self.LOG_LEVELS.get(cfg.loglevel.lower(), logging.INFO)
-        # gunicorn says at INFO what an operator need not read: worker numbers, signals by name.
+        # At INFO gunicorn logs details that no operator needs: worker numbers, names of signals.
         self.error_log.setLevel(max(self.loglevel, logging.WARNING))
         self.error_log.propagate = True
 
 
 class WebArbiter(Arbiter):
     """
-    gunicorn's parent process of the web tier, as a part of a supervised whole.
+    gunicorn's arbiter for the web tier, as one part of a supervised runtime.
 
-    Some signals make no sense there: SIGHUP starts workers anew with another configuration, SIGTTIN and SIGTTOU change
-    their number, SIGUSR2 starts a second parent.
+    It ignores the signals that would reload the configuration (SIGHUP), change the number of workers (SIGTTIN and
+    SIGTTOU) or start a second arbiter (SIGUSR2).
     """
 
     WORKERS: dict[int, Any]
@@ -111,12 +113,12 @@ class WebArbiter(Arbiter):
         super().__init__(app)
 
     def handle_hup(self) -> None:
-        """Do nothing: what the YAML says is read at startup only."""
+        """Do nothing: the YAML is read at startup only."""
 
     handle_ttin = handle_ttou = handle_usr2 = handle_hup
 
     def murder_workers(self) -> None:
-        """Kill workers without a heartbeat, unless this process was stopped as long as they were (Ctrl-Z)."""
+        """Kill workers without a heartbeat, unless this process was suspended with them (Ctrl-Z)."""
         now = time.monotonic()
         self._pulses = {pid: self._pulses.get(pid) or Pulse(now) for pid in self.WORKERS}
         for pid, pulse in self._pulses.items():
@@ -126,22 +128,22 @@ class WebArbiter(Arbiter):
 
 
 class WebWorker(ThreadWorker):
-    """A threaded worker that answers refusals with problem bodies and cuts a failed answer visibly."""
+    """A threaded worker that answers refusals with problem bodies and never lets a truncated answer look complete."""
 
     wsgi: Any
 
     def init_process(self) -> None:
-        """Serve until the end. Each connection makes a parser of gunicorn's, which cannot be chosen."""
+        """Serve until SIGTERM. gunicorn hardcodes the parser of a connection, so change the requests it makes."""
         RequestParser.mesg_class = WebRequest
         super().init_process()
 
     def load_wsgi(self) -> None:
-        """Load the application and wrap it in what needs the response object and the socket."""
+        """Load the application and guard its answers."""
         super().load_wsgi()
-        self.wsgi = VisibleCuts(self.wsgi, lambda: not self.alive)
+        self.wsgi = TruncationGuard(self.wsgi, lambda: not self.alive)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin a graceful stop (SIGTERM): what still runs shortly before the end is cancelled with a typed error."""
+        """Begin a graceful stop (SIGTERM). Statements that still run shortly before its end get a typed error."""
         super().handle_exit(sig, frame)
         delay_s = max(self.cfg.graceful_timeout - STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
         timer = threading.Timer(delay_s, queryengine.state.cancel_statements)
@@ -149,5 +151,5 @@ class WebWorker(ThreadWorker):
         timer.start()
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """Answer what went wrong outside the application."""
+        """Answer a request that failed outside the application."""
         refuse(client, addr, exc)

@@ -1,8 +1,8 @@
 """
-Requests as the web tier reads them: what cannot become one is refused at once, and 100 Continue is sent when due.
+gunicorn's request parser, made stricter: malformed input is refused early, and 100 Continue is sent only when due.
 
-gunicorn waits for the end of a line, and of a chunk, whatever has come of it already, and sends 100 Continue before
-anybody has looked at the request.
+gunicorn itself waits for the end of a line or chunk even if it has received garbage, and sends 100 Continue before the
+application has authenticated the request.
 """
 
 from __future__ import annotations
@@ -17,31 +17,29 @@ from gunicorn.http.message import Request
 from runtimeconf.state import get_config
 from sqlapi.errors import BodyTooLargeError
 
-#: What a request line may begin with, before it is complete: an empty line, then a method.
+#: The valid prefixes of a request line: an empty line, then a method.
 _BEGINS = re.compile(rb"(?:\r\n)?(?:\r|[!$%&'*+\-.^_`|~0-9A-Z]{0,20}|[!$%&'*+\-.^_`|~0-9A-Z]{1,20} .*)", re.DOTALL)
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-#: What the line of a chunk's size may be, before it is complete.
+#: The valid prefixes of a chunk-size line.
 _SIZE_BEGINS = re.compile(rb"(?:[0-9a-fA-F]+[ \t]*(?:;[^\r\n]*)?\r?)?")
 
 
 class WebRequest(Request):
     """
-    A request whose sender is nobody's proxy, whatever it says of itself: `gunicorn_web` trusts none.
+    A request that is refused as soon as it cannot become well-formed.
 
     Attributes:
-        awaits_continue: Whether the client waits for 100 Continue before it sends the body. The connection ends with
-            the answer then: nobody knows whether a body still comes.
+        awaits_continue: Whether the client waits for 100 Continue before it sends the body. The connection then closes
+            with the answer, because the client may or may not send the body.
     """
 
     awaits_continue = False
     body: Any
-    _expected_100_continue: bool
-
-    def _peer_is_trusted_proxy(self) -> bool:
-        return False
+    #: gunicorn's, and private: while it is true, gunicorn sends 100 Continue as soon as it has read the head.
+    _expected_100_continue = False
 
     def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:
-        """Read more of the head, and refuse what no more can make a request of."""
+        """Read more of the head, and refuse one that cannot become well-formed."""
         super().read_into(unreader, buf, stop=stop)
         if b"\r\n\r\n" in buf:
             return
@@ -51,7 +49,7 @@ class WebRequest(Request):
             raise InvalidHeader("control character")
 
     def set_body_reader(self) -> None:
-        """Read a body with more care than gunicorn does."""
+        """Use the stricter chunk reader, and send 100 Continue only when the body is read."""
         super().set_body_reader()
         reader = self.body.reader
         if isinstance(reader, ChunkedReader):
@@ -61,34 +59,41 @@ class WebRequest(Request):
         self._expected_100_continue = False
 
     def should_close(self) -> bool:
-        """Say whether the connection ends with the answer."""
+        """Return whether the connection closes after the answer."""
         return self.awaits_continue or bool(super().should_close())
 
 
 class _Body(Body):
-    """A body that asks for itself when it is first read."""
+    """A body that sends 100 Continue when the application first reads it."""
 
     def __init__(self, reader: Any, request: WebRequest) -> None:
         super().__init__(reader)
         self._request = request
 
-    def _read_reader(self, size: int) -> Any:
+    def read(self, size: int | None = None) -> Any:
+        self._ask()
+        return super().read(size)
+
+    def readline(self, size: int | None = None) -> Any:
+        self._ask()
+        return super().readline(size)
+
+    def _ask(self) -> None:
         if self._request.awaits_continue:
             self._request.awaits_continue = False
             self._request.unreader.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return super()._read_reader(size)
 
 
 class _Chunks(ChunkedReader):
-    """Chunks of which each has a size that can be one, and that a body may have."""
+    """Chunked coding, refused at the first malformed or too large chunk size."""
 
     def parse_chunk_size(self, unreader: Any, data: bytes | None = None) -> tuple[int, bytes | None]:
         """
-        Read the line before a chunk.
+        Read a chunk-size line.
 
         Raises:
-            InvalidChunkSize: It cannot become one.
-            BodyTooLargeError: No body that is read is so long.
+            InvalidChunkSize: It is malformed.
+            BodyTooLargeError: The chunk is larger than any allowed body.
         """
         line = bytearray(data or b"")
         while b"\r\n" not in line:

@@ -1,4 +1,4 @@
-"""What the HTTP server refuses before the application runs: problem bodies like any other refusal."""
+"""Problem bodies for requests that the HTTP server refuses before the application runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sqlapi.problems import problem
 
 logger = logging.getLogger(__name__)
 
-#: Exception class, status, code, sentence. The first class that fits counts.
+#: Exception class, status, code, sentence. The first matching class counts.
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (RequestTimeoutError, 408, RequestTimeoutError.code, str(RequestTimeoutError())),
     (http_errors.LimitRequestLine, 414, "uri_too_long", "The request line is too long."),
     (http_errors.LimitRequestHeaders, 431, "headers_too_large", "The request headers are too large."),
-    (http_errors.ExpectationFailed, 417, "expectation_failed", "The Expect header asks for something unknown."),
+    (http_errors.ExpectationFailed, 417, "expectation_failed", "The Expect header names an unknown expectation."),
     (http_errors.UnsupportedTransferCoding, 501, "unsupported_transfer_coding", "Only chunked is understood."),
     (http_errors.ParseException, 400, "malformed_request", "The request is not well-formed HTTP/1.1."),
 )
@@ -34,13 +34,13 @@ class CanSendAll(Protocol):
 
 def refuse(client: CanSendAll, address: Any, error: BaseException) -> None:
     """
-    Answer what went wrong outside the application with a problem body, except on a failed TLS connection.
+    Answer a request that failed outside the application with a problem body, except on a failed TLS connection.
 
-    Nothing of the request is logged but its peer: a malformed header may hold a key.
+    Only the peer is logged, nothing else of the request: a malformed header may hold a key.
     """
     peer = address[0] if isinstance(address, tuple) and address else ""
     if isinstance(error, ssl.SSLError):
-        # The peer's doing (plain HTTP, no trust in the certificate), and nothing to answer it in.
+        # The peer caused it (plain HTTP, an untrusted certificate), and cannot read an answer.
         logger.info("a TLS connection failed", extra={"fields": {"peer": peer, "reason": error.reason}})
         return
     status, code, detail = _refusal(error)
@@ -55,7 +55,7 @@ def refuse(client: CanSendAll, address: Any, error: BaseException) -> None:
 
 
 def _refusal(error: BaseException) -> tuple[int, str, str]:
-    """Return status, code and sentence for what went wrong outside the application."""
+    """Return status, code and sentence of an error outside the application."""
     for kind, status, code, detail in REFUSALS:
         if isinstance(error, kind):
             return status, code, detail

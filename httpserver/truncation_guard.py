@@ -1,4 +1,4 @@
-"""WSGI middleware between gunicorn and the application: connections that must close, and answers that break off."""
+"""WSGI middleware that makes every truncated answer look truncated, and closes connections that must not be reused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sqlapi.body import CLOSE_CONNECTION
 from sqlapi.errors import AnswerCutError
 
 
-class VisibleCuts:
+class TruncationGuard:
     """
-    Ends a failed answer so that no client takes it for complete, and a connection that must not live on.
+    Guards the answers that gunicorn sends.
 
-    A connection ends after its answer when the application asks for it (`CLOSE_CONNECTION`), and when *is_stopping*
-    says, as the answer begins, that the server stops.
+    A connection closes after its answer when the application asks for it (`CLOSE_CONNECTION`), or when *is_stopping*
+    is true as the answer begins.
     """
 
     def __init__(self, application: Any, is_stopping: Callable[[], bool]) -> None:
@@ -32,36 +32,40 @@ class VisibleCuts:
                 response.force_close()
             return start_response(status, headers, exc_info)
 
-        return _Chunks(self._application(environ, start), response, environ["gunicorn.socket"])
+        def ends_by_closing() -> bool:
+            return not response.chunked and response.response_length is None
+
+        return GuardedChunks(self._application(environ, start), environ["gunicorn.socket"], ends_by_closing)
 
 
-class _Chunks:
+class GuardedChunks:
     """
-    The chunks of one answer; an `AnswerCutError` becomes a connection reset as gunicorn understands it.
+    The chunks of one answer. An `AnswerCutError` becomes the `ConnectionResetError` that WSGI servers expect.
 
-    HTTP/1.1 sees the missing last chunk. An answer that ends by closing, as those of HTTP/1.0 do, is told by a reset
-    only: until all of it was written the connection has no other end, not even when the process is killed.
+    With chunked coding the client notices the missing last chunk. An answer that *ends_by_closing* the connection, as
+    in HTTP/1.0, needs a reset: until it is complete the connection can end in no other way, even if the process is
+    killed. *ends_by_closing* is asked when the first chunk is there.
     """
 
-    def __init__(self, chunks: Iterable[bytes], response: Any, connection: Any) -> None:
+    def __init__(self, chunks: Iterable[bytes], connection: Any, ends_by_closing: Callable[[], bool]) -> None:
         self._chunks = chunks
-        self._response = response
         self._connection = connection
+        self._ends_by_closing = ends_by_closing
 
     def __iter__(self) -> Iterator[bytes]:
         must_reset = False
         try:
             for number, chunk in enumerate(self._chunks):
-                # Not sooner: what fails before the first byte is answered like any other refusal.
-                if number == 0 and not self._response.chunked and self._response.response_length is None:
+                # Not sooner: a failure before the first byte gets an ordinary error response.
+                if number == 0 and self._ends_by_closing():
                     must_reset = True
                     reset_on_close(self._connection, wanted=True)
                 yield chunk
         except GeneratorExit:
-            raise  # Nobody asks for more: the connection is closed.
+            raise  # The server stopped iterating: the connection is closed.
         except BaseException as error:
             if must_reset:
-                reset(self._connection)  # gunicorn might end it politely
+                reset(self._connection)  # The server might close it gracefully.
             if isinstance(error, AnswerCutError):
                 raise ConnectionResetError(errno.ECONNRESET, "the answer was cut") from error
             raise
@@ -69,6 +73,7 @@ class _Chunks:
             reset_on_close(self._connection, wanted=False)
 
     def close(self) -> None:
+        """Close the application's iterator."""
         close = getattr(self._chunks, "close", None)
         if close is not None:
             close()

@@ -1,4 +1,4 @@
-"""The Django app of the project itself: `manage.py check` judges the SQL of the YAML too."""
+"""The Django app of the project. It adds the SQL of the YAML to Django's system checks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from runtimeconf.errors import ConfigError
 
 
 class RuntimeSiteConfig(AppConfig):
-    """Registers the check of views and `refresh_sql`, and has the runtime start when a request needs it."""
+    """Registers the check of views and `refresh_sql`, and starts the runtime when a request needs it."""
 
     name = "runtime_site"
 
     def ready(self) -> None:
         """
-        Register the check, which loads nothing until checks run; nor is anything else loaded or started here.
+        Register the check, without importing or starting anything yet.
 
-        A server starts the runtime before it answers. In the tests of a project, or in a shell, the first request that
-        needs it does. A part of a supervised runtime has its engine in another part.
+        A server starts the runtime before it answers. In the tests of a project or in a shell, the first request that
+        needs the runtime starts it. A part of a supervised runtime uses the engine of another part.
         """
         checks.register(check_statements)
         if handover.received() is None:
@@ -33,13 +33,13 @@ class RuntimeSiteConfig(AppConfig):
 
 
 def _start_runtime() -> None:
-    from runtime_site import startup  # noqa: PLC0415 (a client command has no use for it)
+    from runtime_site import startup  # noqa: PLC0415 (client commands do not need it)
 
     startup.start_once().wait_for_datasets()
 
 
 def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:
-    """Return one error for each view or `refresh_sql` that a server would refuse to start with."""
+    """Return an error for each view or `refresh_sql` that would stop a server from starting."""
     from runtime_site import startup  # noqa: PLC0415 (as above)
 
     try:

@@ -1,4 +1,4 @@
-"""Whether the settings module that the environment names is one of this runtime."""
+"""Checks that `DJANGO_SETTINGS_MODULE` names settings that suit this runtime."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from django.conf import settings
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 OURS = "runtime_site.settings"
 
-#: What a project of somebody's own needs in INSTALLED_APPS.
+#: The apps that a user's own project needs in INSTALLED_APPS.
 APPS = ("runtime_site", "rest_framework", "runtimeconf", "authkeys", "sqlapi", "runtimeclient")
 
 
 def settings_fault() -> str | None:
-    """Return a sentence about settings that belong to another project; None when they are ours, or have our apps."""
+    """Return a sentence if the settings lack our apps or cannot be loaded; None if they are usable."""
     name = os.environ.setdefault(VARIABLE, OURS)
     if name == OURS:
         return None
     remedy = f"Unset {VARIABLE}, or name settings that begin with `from {OURS} import *`."
     try:
         installed = {app.partition(".apps.")[0] for app in settings.INSTALLED_APPS}
-    except Exception as error:  # noqa: BLE001 (whatever somebody's module does when it is imported)
+    except Exception as error:  # noqa: BLE001 (importing a user's module may raise anything)
         return f"{unloadable(VARIABLE, error)} {remedy}"
     missing = ", ".join(app for app in APPS if app not in installed)
     if missing:
@@ -30,5 +30,5 @@ def settings_fault() -> str | None:
 
 
 def unloadable(origin: str, error: Exception) -> str:
-    """Return a sentence about chosen settings that cannot be loaded; *origin* is what names them."""
+    """Return a sentence about settings that cannot be loaded; *origin* is the option or variable that names them."""
     return f"{origin} names {os.environ[VARIABLE]}, which cannot be loaded ({type(error).__name__}: {error})."

@@ -1,10 +1,10 @@
 """
-The parts of the runtime as processes: what each is given when it is executed, and how it takes it.
+The parts of the runtime as processes: how each is executed, and how it receives its configuration.
 
-A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its
-own. So it neither reads the YAML again nor knows more than it needs: their digests go to web and flight only, and what
-leads to the sources of data to refresh only. The keys themselves are nowhere: the process that reads them becomes the
-supervisor, or a part, by executing that anew.
+A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its own.
+It neither reads the YAML again nor receives more than it needs: only web and flight get the key digests, and only
+refresh gets the access to data sources. No process keeps the keys themselves: the one that reads them becomes the
+supervisor, or a part, by executing a new program.
 """
 
 from __future__ import annotations
@@ -32,37 +32,36 @@ from system.parent_death import die_with_parent
 PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 
-#: What is executed with a handover: each part, and their supervisor, which hands on what it was handed.
+#: The programs executed with a handover: each part, and their supervisor, which passes its own on.
 Program = PartName | Literal["serve"]
 
-#: What authenticates callers gets the digests of the keys; the parameters of datasets are for what reads sources.
+#: Programs that authenticate callers get the key digests; programs that read sources get the dataset parameters.
 _GET_DIGESTS = frozenset({"web", "flight", "serve"})
 _GET_SOURCES = frozenset({"refresh", "serve"})
 
-#: Names the descriptor of the handover in the environment of a part.
+#: The environment variable with the file descriptor of the handover.
 HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
 
-#: The exit code of a part that another try would not help (EX_CONFIG of sysexits.h).
+#: The exit code of a part that should not be restarted (EX_CONFIG of sysexits.h).
 CANNOT_START = 78
 
-#: What a new program is to get when it can answer.
+#: Signals that stay pending until the new program can handle them.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
-#: Packages that pyarrow and DuckDB load where they find them: 40 MB and half a second for nothing a part does.
+#: Packages that pyarrow and DuckDB import if installed: 40 MB and half a second that no part needs.
 _UNUSED = ("numpy", "pandas")
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 
-#: What every part may have of the environment, by name. Everything else may be a secret of somebody.
+#: The environment variables that every part may get. Any other may be a secret.
 _ENVIRONMENT = re.compile(
     "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
     "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
 )
 
-#: What libraries are told. gRPC's own log has another form, and whoever connects could fill it; its older listener
-#: hands a call from thread to thread a third less often, and a version that has no other one left ignores this.
-#: pyarrow's own allocator takes 4 MB when it is loaded, and no part that computes something uses it
-#: (`process_limits.confine`).
+#: Settings for libraries. gRPC's own log has a different format, and any peer could flood it; its older listener passes
+#: a call between threads a third less often, and versions without that listener ignore the setting. pyarrow's own
+#: allocator takes 4 MB at import, and no part that computes uses it (`process_limits.confine`).
 _FOR_LIBRARIES = {
     "GRPC_VERBOSITY": "NONE",
     "GRPC_EXPERIMENTS": "-event_engine_listener",
@@ -76,8 +75,8 @@ def command(name: PartName) -> list[str]:
 
 
 def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
-    """Return what of *environ* a program gets, and the variable that leads it to its handover in *descriptor*."""
-    # Proxies and credentials of the machine are for what reads sources.
+    """Return the variables of *environ* that a program may get, and the one that names *descriptor*, its handover."""
+    # Only programs that read sources get the proxies and credentials of the machine.
     allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if name in _GET_SOURCES else [])]
     kept = {
         variable: value for variable, value in environ.items() if any(names.fullmatch(variable) for names in allowed)
@@ -87,19 +86,16 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
 
 def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
     """
-    Write the handover of a program.
+    Write the handover of a program and return its file descriptor.
 
     Args:
         name: The program.
         config: The checked configuration, without keys.
-        who: Who may call.
-        extra: More for this program, fit for JSON.
-
-    Returns:
-        The descriptor of the handover.
+        who: The callers to accept.
+        extra: Further JSON values for this program.
 
     Raises:
-        OSError: The system has no room for it.
+        OSError: The system has no space for it.
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
     if name in _GET_DIGESTS:
@@ -109,9 +105,9 @@ def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra:
 
 def receive() -> None:
     """
-    Take the handover, if this process was given one; `manage.py` calls it before anything asks for a configuration.
+    Receive the handover, if there is one. `manage.py` calls this before anything asks for a configuration.
 
-    A part of a supervisor ends with it from now on, at once and however it ends.
+    From now on a part dies with its supervisor, at once and however that ends.
     """
     descriptor = os.environ.pop(HANDOVER_VARIABLE, "")
     if not descriptor:
@@ -120,46 +116,46 @@ def receive() -> None:
     os.close(int(descriptor))
     if "supervisor" in extra:
         die_with_parent(extra["supervisor"])
-    # The supervisor takes its signals one by one, and `execute` keeps what comes for the new program.
+    # The supervisor and `execute` block signals, and a new process inherits that.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     leave_no_core()
-    # Not by None in `sys.modules`: what Cython compiled takes that for the module itself.
-    sys.meta_path.insert(0, _Absent())
+    # None in `sys.modules` would not do: Cython code takes it for the module.
+    sys.meta_path.insert(0, _UnusedPackages())
     runtimeconf.state.set_config(config)
 
 
-class _Absent(importlib.abc.MetaPathFinder):
-    """Finds that what a part has no use for is not installed."""
+class _UnusedPackages(importlib.abc.MetaPathFinder):
+    """Hides the packages in `_UNUSED`."""
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
-        """Raise ModuleNotFoundError for the packages of `_UNUSED`; leave all others to those after this."""
+        """Raise ModuleNotFoundError for packages in `_UNUSED`; leave all others to the next finder."""
         if fullname in _UNUSED:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def run_without_apps(argv: list[str]) -> None:
     """
-    Run the command of *argv* as `manage.py` runs any other, in a process without Django's apps.
+    Run the command in *argv* like `manage.py` does, but without Django's apps.
 
-    The logs are as with them. With REST framework, the apps take 16 MB and 0.2 s of a processor.
+    Logging is set up as usual. The apps, with REST framework, would take 16 MB and 0.2 s of CPU.
     """
-    if settings.LOGGING:  # Settings of somebody's own may have none.
+    if settings.LOGGING:  # A user's own settings may have none.
         logging.config.dictConfig(settings.LOGGING)
     module = importlib.import_module(f"runtime_site.management.commands.{argv[1]}")
     module.Command().run_from_argv(argv)
 
 
 def leave_no_core() -> None:
-    """Have neither this process nor those it starts leave their memory, keys of callers in it, on the disk."""
+    """Disable core dumps for this process and its children: their memory holds the keys of callers."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def execute(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:
     """
-    Become the program *name*, anew: in an environment without secrets, with nothing but its handover.
+    Replace this process by the program *name*, with only its handover and an environment without secrets.
 
-    The process stays, and what was in its memory goes: the YAML, the keys, the engine that judged the views. What is
-    *extra* is for this program, fit for JSON.
+    The process keeps its id; its memory is gone: the YAML, the keys, the engine that checked the views. *extra* are
+    further JSON values for the program.
 
     Raises:
         OSError: The program cannot be executed.

@@ -1,7 +1,7 @@
 """
-Django settings. Everything a user configures is in the runtime YAML, not here.
+Django settings. Users configure the runtime in its YAML, not here.
 
-Only what Django needs to serve an API without database, sessions, templates or static files is switched on.
+They enable only what an API without database, sessions, templates and static files needs.
 """
 
 import os
@@ -10,9 +10,9 @@ import secrets
 from runtime_site.logs import logging_config
 
 DEBUG = False
-# Nothing is signed and no process shares it: a fresh key per process is the safest one.
+# Nothing is signed and no processes share it: a new key per process is the safest.
 SECRET_KEY = secrets.token_urlsafe(50)
-# While authentication is off and the YAML has no list of its own: no web page reaches the runtime by a name it chose.
+# Applies while authentication is off and the YAML has no list of its own: prevents DNS rebinding.
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 APPEND_SLASH = False
 ROOT_URLCONF = "runtime_site.urls"
@@ -42,14 +42,14 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_RENDERER_CLASSES": [],
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_METADATA_CLASS": None,
-    "EXCEPTION_HANDLER": "sqlapi.handlers.handle_view_exception",
+    "EXCEPTION_HANDLER": "sqlapi.exception_handler.handle_view_exception",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
 }
 LOGGING = logging_config(os.environ)
 
 SILENCED_SYSTEM_CHECKS = [
-    "security.W001",  # SecurityMiddleware: sqlapi sets nosniff itself, and redirects to HTTPS do not exist here.
-    "security.W002",  # X-Frame-Options: there is no page to frame.
-    "security.W003",  # CSRF: there are no cookies; sqlapi.views checks the origin where no key is asked for.
+    "security.W001",  # SecurityMiddleware: sqlapi sets nosniff itself, and nothing redirects to HTTPS.
+    "security.W002",  # X-Frame-Options: there are no pages to frame.
+    "security.W003",  # CSRF: there are no cookies; sqlapi.views checks the origin while authentication is off.
 ]

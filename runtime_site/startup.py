@@ -1,8 +1,8 @@
 """
-Start and stop the runtime of one process: key set, engine, datasets.
+Start and stop the runtime in one process: key set, engine, datasets.
 
-`checked_config` is what every server calls before it binds a port; `start_once` is what the WSGI application calls when
-it is loaded, in the process that answers requests.
+Every server calls `checked_config` before it binds a port. The WSGI application calls `start_once` when it is loaded,
+in the process that answers requests.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _checked: RuntimeConfig | None = None
 
 MAX_SHOWN_FINGERPRINTS = 4
 
-#: Seconds between two looks whether every dataset is loaded.
-_LOOK_S = 0.02
+#: Seconds between checks whether every dataset is loaded.
+_POLL_S = 0.02
 
-#: The exit code by which gunicorn knows that another worker would not do better.
+#: The exit code that tells gunicorn not to start another worker.
 WORKER_BOOT_ERROR = 3
 
-#: What can stop a start; each prints as one sentence or, a ConfigError, as one line a fault.
+#: Errors that prevent a start. Each prints as one sentence, or as one line per fault (ConfigError).
 StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, StateDirectoryError, OSError)
 
 
 def checked_config() -> RuntimeConfig:
     """
-    Return the configuration of this process, with everything checked that can be checked before any data is read.
+    Return the configuration of this process, checked as far as possible without reading data.
 
-    The key set is built here, and the keys themselves are forgotten: neither this process nor one that is forked from
-    it holds more than their digests, or reads the YAML again.
+    This builds the key set and discards the keys: this process and its forks hold only digests, and do not read the
+    YAML again.
 
     Raises:
-        ConfigError: The YAML, a view or a `refresh_sql` is wrong; all faults at once.
+        ConfigError: The YAML, a view or a `refresh_sql` is invalid; lists all faults.
         StateDirectoryError: The state directory cannot be used.
-        SaltError: The salt of the key digests can be neither read nor made.
+        SaltError: The salt of the key digests can neither be read nor created.
     """
     global _checked  # noqa: PLW0603 (a process has one configuration)
     config = runtimeconf.state.get_config()
@@ -71,8 +71,8 @@ def checked_config() -> RuntimeConfig:
 
 
 def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
-    """Gate the SQL that the YAML holds: views and `refresh_sql`."""
-    # Loaded here: the parts of a runtime that hold no engine need this module too.
+    """Return the faults in the SQL of the YAML: views and `refresh_sql`."""
+    # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
     from queryengine.execution.views import order_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
@@ -91,46 +91,46 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
 
 
 def describe_keys() -> str:
-    """Say in a few words who may call: the number of keys, and the fingerprints of a few."""
+    """Summarise the key set: the number of keys and the fingerprints of a few."""
     key_set = authkeys.state.get_access().key_set
     if key_set is None:
-        return "off: everybody who can connect may call"
+        return "off: anyone who can connect may call"
     shown = ", ".join(key_set.fingerprints()[:MAX_SHOWN_FINGERPRINTS])
     more = ", ..." if len(key_set) > MAX_SHOWN_FINGERPRINTS else ""
     return f"{len(key_set)} API {'key' if len(key_set) == 1 else 'keys'} loaded ({shown}{more})"
 
 
 def log_warnings(config: RuntimeConfig) -> None:
-    """Say once what works but is unsafe."""
+    """Log a warning for each setting that works but is unsafe."""
     for warning in (*config.warnings, *machine_warnings(config)):
         logger.warning(warning)
 
 
 def machine_warnings(config: RuntimeConfig) -> list[str]:
-    """Return a sentence for each thing that *config* may ask of the machine, or of its limits, and not get."""
+    """Return a sentence for each resource that *config* may need and the machine or its limits may not provide."""
     found = []
     limits = config.query
-    wanted, there = limits.workers * limits.memory_limit_bytes, memory_bytes()
-    if wanted > there:
+    needed, available = limits.workers * limits.memory_limit_bytes, memory_bytes()
+    if needed > available:
         found.append(
-            f"runtime.query: workers ({limits.workers}) times memory_limit is {wanted // MIB:,} MiB, and there are "
-            f"{there // MIB:,} MiB: statements may be killed for want of memory. Lower one of the two"
+            f"runtime.query: workers ({limits.workers}) times memory_limit is {needed // MIB:,} MiB, but the machine "
+            f"has {available // MIB:,} MiB: statements may be killed for lack of memory. Lower one of the two"
         )
-    wanted, there = descriptors_for(len(config.datasets)), hard_limit()
-    if wanted > there:
+    needed, available = descriptors_for(len(config.datasets)), hard_limit()
+    if needed > available:
         found.append(
-            f"{len(config.datasets)} datasets take up to {wanted} file descriptors in a process, and the system allows "
-            f"{there} (ulimit -Hn): new data may not be readable"
+            f"{len(config.datasets)} datasets take up to {needed} file descriptors in a process, and the system allows "
+            f"{available} (ulimit -Hn): new data may not be readable"
         )
     return found
 
 
 class Runtime:
     """
-    Engine and datasets of this process, running, and the state accessors set to them.
+    The running engine and datasets of this process, registered with the state accessors.
 
     Raises:
-        StateDirectoryError: Another runtime holds the state directory, and *exclusive* is asked for.
+        StateDirectoryError: *exclusive* is true and another runtime holds the state directory.
     """
 
     def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
@@ -138,12 +138,12 @@ class Runtime:
         from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
         from queryengine.pool.inprocess import InProcessEngine  # noqa: PLC0415
 
-        raise_soft_limit()  # Each snapshot is opened, more than once while a session takes another one's place.
+        raise_soft_limit()  # Each snapshot is opened, and more than once while one session replaces another.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False
         self._datasets = DatasetService(config, exclusive=exclusive)
-        # First the datasets: when they have started, every snapshot that the engine may open has been verified.
+        # Start the datasets first: that verifies every snapshot that the engine may open.
         self._datasets.start()
         try:
             key_set = authkeys.state.get_access().key_set
@@ -156,12 +156,12 @@ class Runtime:
         datasources.state.set_datasets(self._datasets)
 
     def wait_for_datasets(self) -> None:
-        """Return when each dataset has data to serve or has failed to load, or when the runtime stops."""
+        """Wait until each dataset is loaded or has failed, or until the runtime stops."""
         while not self._stopped and any(state.status == "Initializing" for state in self._datasets.datasets()):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """Stop everything. More than one call is harmless."""
+        """Stop everything. Repeated calls are harmless."""
         with self._stop_lock:
             if self._stopped:
                 return
@@ -174,11 +174,11 @@ class Runtime:
 
 def start_once(*, exclusive: bool = False) -> Runtime:
     """
-    Start the runtime of this process unless it runs already, and stop it when the process ends.
+    Start the runtime of this process unless it is running, and stop it when the process exits.
 
     Raises:
         RuntimeConfError, AuthKeysError: As `checked_config`.
-        StateDirectoryError: Another runtime holds the state directory and *exclusive* is asked for.
+        StateDirectoryError: *exclusive* is true and another runtime holds the state directory.
     """
     global _runtime  # noqa: PLW0603 (a process has one runtime)
     with _start_lock:
@@ -190,7 +190,7 @@ def start_once(*, exclusive: bool = False) -> Runtime:
 
 
 def start_or_exit(*, exclusive: bool = False) -> None:
-    """As `start_once`, in a worker of a server: what stops the start is logged in a line and ends the process."""
+    """Start the runtime in a worker of a server; log an error that prevents it, and exit."""
     try:
         start_once(exclusive=exclusive)
     except StartError as error:

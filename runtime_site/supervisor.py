@@ -1,10 +1,9 @@
 """
-The parent of the runtime's parts: it starts them, starts again what ends, and stops them in order.
+The parent of the runtime's parts: it starts them, restarts those that exit, and stops them in order.
 
-It has no threads, opens nothing and runs no statement: it waits for signals, a child's end among them, and takes them
-one by one, so nothing can interrupt what it does. Each part is a session of its own, so that Ctrl-C in a terminal
-reaches the supervisor only and the stop has its order; Ctrl-Z is passed on. Each part has the system kill it when the
-supervisor ends.
+It has no threads, opens no files and runs no statements. It waits for signals, SIGCHLD included, and handles them one
+at a time, so nothing can interrupt it. Each part has its own session, so that Ctrl-C in a terminal reaches only the
+supervisor, which stops the parts in order; Ctrl-Z is passed on. The system kills each part if the supervisor dies.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a part that ended is started again: the first, doubled each time up to the last.
+#: Seconds until a part is restarted: the first delay, doubled each time up to the last.
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 10.0
 
-#: A part that has lived so many seconds is started again as if for the first time.
+#: The delay starts over after a part has run for this many seconds.
 GOOD_LIFE_S = 30.0
 
-#: Seconds between two questions whether the runtime is ready, until it is: at first, and at last when it takes long.
-_FIRST_LOOK_S = 0.02
-_LAST_LOOK_S = 0.5
+#: Seconds between checks for readiness: the first pause and, if the start takes long, the longest.
+_FIRST_POLL_S = 0.02
+_LAST_POLL_S = 0.5
 
-#: Seconds before the end of the stop when the last part is told at the latest, the one before it twice as early, and
-#: so on; but at most this share of all the time.
-_LAST_TELL_S = 0.75
-_LAST_TELL_SHARE = 0.15
+#: The last part gets SIGTERM at least this many seconds before the end of the shutdown time-out, the part before it
+#: twice as early, and so on; but each lead is at most this share of the time-out.
+_LAST_TERM_S = 0.75
+_LAST_TERM_SHARE = 0.15
 
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-_NOTHING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
-#: SIGALRM says that the time to wait is over.
-_TAKEN = frozenset({*_STOP, *_NOTHING, signal.SIGHUP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGALRM})
+_IGNORED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
+#: SIGALRM ends the wait for the next signal.
+_HANDLED = frozenset({*_STOP, *_IGNORED, signal.SIGHUP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGALRM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCommand:
     """
-    How to start a part: its name, its arguments, its whole environment, and the descriptors it inherits.
+    How to start a part: its name, arguments, complete environment, and inherited descriptors.
 
-    When its very first process ends with the code `fatal`, the runtime ends too.
+    If its first process exits with the code `fatal`, the runtime stops.
     """
 
     name: str
@@ -58,24 +57,24 @@ class PartCommand:
 
 
 class _Part:
-    """A part with its process, if it has one now, and the time of its next start, if it has none."""
+    """A part with its process, or the time of its next start if it has none."""
 
     def __init__(self, command: PartCommand) -> None:
         self.command = command
         self.process: subprocess.Popen[bytes] | None = None
         self.due: float | None = 0.0
-        self.told = False
+        self.is_terminating = False
         self._starts = 0
         self._began = 0.0
         self._delay_s = FIRST_DELAY_S
 
     @property
     def is_first(self) -> bool:
-        """Whether it was started once only."""
+        """Whether it has been started only once."""
         return self._starts == 1
 
     def start(self) -> None:
-        """Start the process; when the system cannot, another try is due later."""
+        """Start the process; if that fails, schedule another attempt."""
         self.due = None
         self._starts += 1
         self._began = time.monotonic()
@@ -91,58 +90,58 @@ class _Part:
             self.start_later(error.strerror or "the system refuses it")
 
     def start_later(self, reason: str) -> None:
-        """Have the next start wait, the longer the more often the part has ended."""
+        """Schedule the next start, with a delay that doubles each time."""
         now = time.monotonic()
         if now - self._began >= GOOD_LIFE_S:
             self._delay_s = FIRST_DELAY_S
         logger.error(
-            "A part of the runtime ended; it is started again",
+            "A part of the runtime ended and will be restarted",
             extra={"fields": {"part": self.command.name, "reason": reason, "delay_s": self._delay_s}},
         )
         self.due = now + self._delay_s
         self._delay_s = min(LAST_DELAY_S, 2 * self._delay_s)
 
-    def tell(self) -> None:
-        """Ask the process to end in its own time."""
-        if self.process is not None and not self.told:
-            self.told = True
-            # Not Popen's own way, which waits for a process that has ended: only `end` may, or a pid is another's.
+    def terminate(self) -> None:
+        """Send SIGTERM, once."""
+        if self.process is not None and not self.is_terminating:
+            self.is_terminating = True
+            # Not Popen.terminate, which may reap the process: only `end` may, or the pid could be reused too early.
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
     def send_group(self, number: signal.Signals) -> None:
-        """Send a signal to the process and to those it started, if they run."""
+        """Send a signal to the process group, if it exists."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def end(self) -> int:
-        """Kill what is left of the process and of those it started, and return its code, as `Popen` gives it."""
-        # The process is a zombie at least until it is waited for, so its group cannot be another's.
+        """Kill what is left of the process group, and return the exit code as `Popen` does."""
+        # Until it is reaped the process is at least a zombie, so its group id cannot be reused.
         self.send_group(signal.SIGKILL)
         process, self.process = self.process, None
-        assert process is not None  # noqa: S101 (it is asked for running parts only)
+        assert process is not None  # noqa: S101 (called for running parts only)
         return process.wait()
 
 
-def looks_s() -> Iterator[float]:
-    """Yield the seconds between each look whether the runtime is ready and the next: ever more, up to a limit."""
-    pause_s = _FIRST_LOOK_S
+def poll_intervals_s() -> Iterator[float]:
+    """Yield the seconds between checks for readiness, increasing up to a limit."""
+    pause_s = _FIRST_POLL_S
     while True:
         yield pause_s
-        pause_s = min(_LAST_LOOK_S, 1.1 * pause_s)
+        pause_s = min(_LAST_POLL_S, 1.1 * pause_s)
 
 
 class Supervisor:
     """
-    Starts *parts* in their order and keeps them running until it is told to stop.
+    Starts *parts* in order and keeps them running until a signal stops it.
 
     Args:
-        parts: What to start.
-        stop_order: The names of all parts: each is told to stop when the one before has ended, or time grows short.
-        shutdown_timeout_s: Seconds after the first SIGTERM when whatever still runs is killed.
-        is_ready: Says whether the runtime is ready; asked until it says so once.
-        on_ready: Called then. Its failure is logged and ends nothing.
+        parts: The parts to start.
+        stop_order: The names of all parts. Each gets SIGTERM when the one before has exited, or when time runs short.
+        shutdown_timeout_s: Seconds after the first SIGTERM when the remaining parts are killed.
+        is_ready: Returns whether the runtime is ready; polled until it is.
+        on_ready: Called once then. If it fails, the failure is logged and the runtime continues.
     """
 
     def __init__(
@@ -160,28 +159,28 @@ class Supervisor:
         self._is_ready = is_ready
         self._on_ready = on_ready
         self._was_ready = False
-        self._looks_s = looks_s()
+        self._poll_intervals_s = poll_intervals_s()
         self._stop_at: float | None = None
         self._code = 0
 
     def run(self) -> int:
         """
-        Serve until a signal says to stop, and return the exit code.
+        Serve until a signal stops the runtime, and return the exit code.
 
-        It is 0 after a stop that was asked for, 1 when a part could not start or a second signal cut the stop short.
-        The signals stay blocked in this thread: the caller is to exit.
+        It is 0 after a requested stop, 1 if a part could not start or a second signal cut the stop short. The signals
+        stay blocked in this thread: the caller should exit.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
-        # Whoever ignores it never learns of a child's end, and this is inherited.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        # This may be inherited as ignored, and then no child's exit would be reported.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             while not self._has_stopped():
                 self._start_due()
-                self._say_when_ready()
-                # Not sigtimedwait: when SIGSTOP and SIGCONT interrupt it and its time is over by then, CPython returns
-                # a structure that nobody filled in, and so a signal that nobody sent.
+                self._report_ready()
+                # Not sigtimedwait: if SIGSTOP and SIGCONT interrupt it past its time-out, CPython returns an
+                # uninitialised structure, and so a signal that was never sent.
                 signal.setitimer(signal.ITIMER_REAL, self._pause_s())
-                self._take(signal.Signals(signal.sigwaitinfo(_TAKEN).si_signo))
+                self._take(signal.Signals(signal.sigwaitinfo(_HANDLED).si_signo))
                 self._reap()
                 self._stop_next()
         finally:
@@ -196,7 +195,7 @@ class Supervisor:
             if self._stop_at is None and part.due is not None and time.monotonic() >= part.due:
                 part.start()
 
-    def _say_when_ready(self) -> None:
+    def _report_ready(self) -> None:
         if self._was_ready or self._stop_at is not None:
             return
         self._was_ready = self._is_ready()
@@ -204,16 +203,16 @@ class Supervisor:
             try:
                 self._on_ready()
             except Exception:
-                logger.exception("The runtime is ready, which could not be said")
+                logger.exception("The runtime is ready, but that could not be reported")
 
     def _pause_s(self) -> float:
-        """Return how long nothing but a signal can make a difference."""
+        """Return the seconds until there is something to do even without a signal."""
         now = time.monotonic()
         times = [part.due for part in self._parts.values() if part.due is not None]
         if self._stop_at is not None:
-            times = [self._stop_at, *(self._tell_by(number) for number in range(len(self._stop_order)))]
+            times = [self._stop_at, *(self._terminate_by(number) for number in range(len(self._stop_order)))]
         elif not self._was_ready:
-            times.append(now + next(self._looks_s))
+            times.append(now + next(self._poll_intervals_s))
         return min((at for at in times if at > now), default=now + 3600.0) - now
 
     def _take(self, number: signal.Signals) -> None:
@@ -222,16 +221,16 @@ class Supervisor:
                 logger.info("The runtime stops", extra={"fields": {"signal": number.name}})
                 self._begin_stop()
             else:
-                logger.warning("The runtime ends at once", extra={"fields": {"signal": number.name}})
+                logger.warning("The runtime is stopped immediately", extra={"fields": {"signal": number.name}})
                 self._code = 1
                 self._kill_all()
         elif number == signal.SIGHUP:
-            logger.info("SIGHUP changes nothing: the YAML is read at startup only. Restart to apply a change.")
+            logger.info("SIGHUP has no effect: the YAML is read at startup only. Restart to apply changes.")
         elif number == signal.SIGTSTP:
             self._suspend()
 
     def _suspend(self) -> None:
-        """Stop all parts and this process, and go on with SIGCONT, as any job of a shell does (Ctrl-Z, `fg`)."""
+        """Suspend all parts and this process until SIGCONT, like any job of a shell (Ctrl-Z, `fg`)."""
         for part in self._parts.values():
             part.send_group(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -242,12 +241,12 @@ class Supervisor:
         self._stop_at = time.monotonic() + self._shutdown_timeout_s
 
     def _reap(self) -> None:
-        """Take note of every child that has ended, and decide what that means."""
+        """Reap every child that has exited, and react to it."""
         with suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 part = self._part_of(ended.si_pid)
                 if part is None:
-                    # Process 1 of a container inherits the children of others.
+                    # As process 1 of a container it also gets orphaned processes.
                     os.waitpid(ended.si_pid, 0)
                 else:
                     self._has_ended(part, part.end())
@@ -259,7 +258,7 @@ class Supervisor:
     def _has_ended(self, part: _Part, code: int) -> None:
         reason = _reason(code)
         if self._stop_at is not None:
-            if not part.told:
+            if not part.is_terminating:
                 logger.warning("A part of the runtime ended by itself", extra={"fields": _fields(part, reason)})
         elif part.is_first and code == part.command.fatal:
             logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
@@ -269,23 +268,23 @@ class Supervisor:
             part.start_later(reason)
 
     def _stop_next(self) -> None:
-        """Tell each part whose turn it is to stop, and kill what is left when time is up."""
+        """Terminate the parts that are due, and kill all that remain after the time-out."""
         if self._stop_at is None:
             return
         now = time.monotonic()
-        its_turn = True
+        is_next = True
         for number, part in enumerate(map(self._parts.__getitem__, self._stop_order)):
-            if its_turn or now >= self._tell_by(number):
-                part.tell()
-            its_turn = its_turn and part.process is None
+            if is_next or now >= self._terminate_by(number):
+                part.terminate()
+            is_next = is_next and part.process is None
             if part.process is not None and now >= self._stop_at:
                 logger.warning("A part of the runtime did not end in time", extra={"fields": _fields(part, "killed")})
                 part.end()
 
-    def _tell_by(self, number: int) -> float:
-        """Return when the part that is stopped as *number* is told, whatever the ones before do."""
+    def _terminate_by(self, number: int) -> float:
+        """Return the latest time of SIGTERM for the part at index *number* of the stop order."""
         assert self._stop_at is not None  # noqa: S101 (the stop has begun)
-        lead_s = min(_LAST_TELL_S, _LAST_TELL_SHARE * self._shutdown_timeout_s)
+        lead_s = min(_LAST_TERM_S, _LAST_TERM_SHARE * self._shutdown_timeout_s)
         return self._stop_at - (len(self._stop_order) - number) * lead_s
 
     def _kill_all(self) -> None:

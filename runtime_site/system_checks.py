@@ -1,4 +1,4 @@
-"""What `manage.py check` finds beyond the faults of the YAML: what would end a start, and what would not work then."""
+"""The checks of `manage.py check` beyond the YAML: problems that would prevent a start, or show up after it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MACHINE_WARNING_ID = "runtime_site.W002"
 
 
 def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
-    """Return what is wrong with state directory, addresses, machine, sources and views; nothing is changed."""
+    """Return the problems of state directory, addresses, machine, sources and views, without changing anything."""
     try:
         config = runtimeconf.state.get_config()
     except ConfigError:
         return []  # runtimeconf's own check says why.
     messages: list[checks.CheckMessage] = [checks.Error(text, id=START_ERROR_ID) for text in _start_problems(config)]
     messages += [checks.Warning(text, id=MACHINE_WARNING_ID) for text in startup.machine_warnings(config)]
-    if not startup.statement_faults(config):  # Otherwise another check has said so.
+    if not startup.statement_faults(config):  # Otherwise another check reports them.
         found = rehearse(config)
         messages += [checks.Error(str(fault), id=DATA_ERROR_ID) for fault in found.errors]
         messages += [checks.Warning(str(fault), id=SOURCE_WARNING_ID) for fault in found.warnings]
@@ -40,7 +40,7 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
 
 
 def _start_problems(config: RuntimeConfig) -> Iterator[str]:
-    """Yield a sentence for each thing that would end a start, but for a port in use: a runtime may have it."""
+    """Yield a sentence for each problem that would prevent a start, except a port in use by a running runtime."""
     try:
         judge_state_dir(config.state_dir)
         if config.auth.enabled:

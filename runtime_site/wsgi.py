@@ -1,4 +1,4 @@
-"""The WSGI application. Loading it starts the runtime of this process, or ends it when it cannot start."""
+"""The WSGI application. Importing this module starts the runtime in this process, or exits if it cannot start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if fault is not None:
 
 django.setup(set_prefix=False)
 
-from runtime_site import startup  # noqa: E402 (imports the rooms: the applications must be ready)
-from sqlapi.handler import ApiHandler  # noqa: E402
+from runtime_site import startup  # noqa: E402 (needs the apps to be loaded)
+from sqlapi.wsgi_handler import ApiHandler  # noqa: E402
 
 application = ApiHandler()
 startup.start_or_exit()

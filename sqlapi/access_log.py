@@ -1,4 +1,4 @@
-"""One log line for each request that was answered. It names the route, never the path or query string as sent."""
+"""The access log: one line per request. It names the route, never the path or query string as sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ logger = logging.getLogger("sqlapi.access")
 
 
 def log_request(fields: dict[str, Any]) -> None:
-    """Write the line of a request that the application answered."""
+    """Log a request that the application answered."""
     logger.info("request", extra={"fields": fields})
 
 
 def log_refused_request(*, peer: str, status: int, code: str, request_id: str) -> None:
-    """Write the line of a request that the HTTP server refused before the application saw it."""
+    """Log a request that the HTTP server refused before the application saw it."""
     fields = {"peer": peer, "method": None, "route": None, "status": status, "code": code, "request_id": request_id}
     logger.info("request refused by the server", extra={"fields": fields})

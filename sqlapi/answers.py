@@ -1,8 +1,8 @@
 """
 The answer to a statement: from the engine's chunks to the bytes of a response.
 
-A short answer is complete before its first byte leaves, so that whatever goes wrong with it has a status. A long one is
-streamed; what goes wrong then breaks it off, visibly.
+A small answer is complete before its first byte is sent, so any failure still gets a status. A large one is streamed,
+and a failure truncates it visibly.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from sqlapi.errors import AnswerCutError, ClientGoneError
 
 logger = logging.getLogger("sqlapi.queries")
 
-#: An answer up to this size is computed whole before it is sent.
+#: Answers up to this size are computed completely before they are sent.
 READ_AHEAD_BYTES = 64 * 1024
 
-#: The outcome of a statement that the server broke off because it ended itself.
+#: The outcome of a statement that was stopped because the server stops.
 SERVER_STOPPED = "server_stopped"
 
 
 class Answer:
     """
-    A statement that runs, as an iterator of bytes. Whoever holds it closes it, always.
+    A running statement, as an iterator of bytes. The holder must always close it.
 
     Args:
-        engine: What runs the statement.
+        engine: The engine that runs it.
         query: The statement.
-        request_id: The request it came with, for the log.
-        connection: The client's socket: when the client leaves, the statement is stopped.
+        request_id: The id of its request, for the log.
+        connection: The client's socket: if the client disconnects, the statement is stopped.
 
     Raises:
         QueryError: The statement was refused or failed before its first bytes.
-        ClientGoneError: The client left before.
+        ClientGoneError: The client disconnected before then.
     """
 
     def __init__(self, engine: QueryEngine, query: Query, request_id: str, connection: HasFileno | None) -> None:
         self._record = QueryRecord(logger, "http", query, request_id)
-        self._ahead: deque[bytes] = deque()
+        self._first_chunks: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""
         cancel = CancelSource()
@@ -55,7 +55,7 @@ class Answer:
         try:
             self._result = engine.run(query, cancel)
             self._chunks = iter(self._result)
-            self._read_ahead()
+            self._read_first_chunks()
         except Exception as error:
             if self._watch.gone and isinstance(error, QueryCancelledError):
                 self._end(ClientGoneError.code)
@@ -68,15 +68,15 @@ class Answer:
 
     @property
     def cache(self) -> CacheState:
-        """Where the answer comes from; empty when none is remembered."""
+        """Where the answer comes from; empty if no results are cached."""
         return "" if self._result is None else self._result.timings.cache
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        if self._ahead:
-            return self._ahead.popleft()
+        if self._first_chunks:
+            return self._first_chunks.popleft()
         try:
             return next(self._chunks)
         except StopIteration:
@@ -91,17 +91,17 @@ class Answer:
             raise
 
     def whole(self) -> bytes | None:
-        """Return the answer if it is complete already, else None; it is then still to be iterated."""
-        return b"".join(self._ahead) if self._outcome else None
+        """Return the answer if it is already complete; None if the caller must iterate over it."""
+        return b"".join(self._first_chunks) if self._outcome else None
 
     def close(self) -> None:
-        """Stop the statement if it still runs, give its place back, and write its log line."""
-        # While a server that ends unwinds what it does (`GreenletExit`, `SystemExit`), it is not the client who left.
+        """Stop the statement if it is running, release its execution slot, and write its log line."""
+        # `GreenletExit` or `SystemExit` unwinding the stack means that the server stops, not that the client left.
         error = sys.exception()
         stops = error is not None and not isinstance(error, Exception)
         self._end(SERVER_STOPPED if stops else ClientGoneError.code)
 
-    def _read_ahead(self) -> None:
+    def _read_first_chunks(self) -> None:
         size = 0
         while size < READ_AHEAD_BYTES:
             try:
@@ -109,7 +109,7 @@ class Answer:
             except StopIteration:
                 self._end("ok")
                 return
-            self._ahead.append(chunk)
+            self._first_chunks.append(chunk)
             size += len(chunk)
 
     def _end(self, outcome: str) -> None:

@@ -1,8 +1,8 @@
 """
-Reading the body of a request, as bytes, straight from the server's input.
+Read the body of a request, as bytes, straight from the server's input.
 
-Django and DRF read a body by its Content-Length, so a chunked one would be empty, and their parsers fail on hostile
-JSON with a 500. Nothing here is read before the caller is authenticated.
+Django and DRF read only Content-Length bytes, so a chunked body would be empty, and their parsers answer hostile JSON
+with a 500. No body is read before the caller is authenticated.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sqlapi.errors import (
     RequestTimeoutError,
 )
 
-#: Key of the WSGI environ that asks the server to close the connection after the answer, because what is left of the
-#: body must not be taken for the next request. (WSGI forbids applications the header `Connection`.)
+#: Key of the WSGI environ that asks the server to close the connection after the answer, so that the rest of the body
+#: is not parsed as the next request. (WSGI does not let applications send a `Connection` header.)
 CLOSE_CONNECTION = "runtime.close_connection"
 
-#: A body that nobody read and that is no longer than this is left to the server to skip; the connection lives on.
+#: The server skips an unread body up to this size and reuses the connection.
 MAX_SKIPPED_BYTES = 64 * 1024
 
 _STATE = "runtime.body_state"
@@ -39,10 +39,10 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
 
     Raises:
         ContentEncodingError: It is compressed, or in a transfer coding other than chunked.
-        BodyTooLargeError: It is longer than *max_bytes*. With a Content-Length, or a chunk that is, no more is read.
-        LengthRequiredError: It is chunked, and this server does not decode that.
+        BodyTooLargeError: It is longer than *max_bytes*. Nothing is read after a Content-Length or chunk size says so.
+        LengthRequiredError: It is chunked, which this server does not decode.
         BodyError: The length is malformed, or the body ends early or is badly framed.
-        RequestTimeoutError: It did not come in the time that the server gives.
+        RequestTimeoutError: It was not complete within the server's time limit.
     """
     coding = environ.get("HTTP_TRANSFER_ENCODING")
     if environ.get("HTTP_CONTENT_ENCODING", "").strip().lower() not in {"", "identity"}:
@@ -69,7 +69,7 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
 
 
 def close_if_unread(environ: Environ) -> None:
-    """Ask the server to close the connection unless the body was read, or is short enough to be skipped."""
+    """Ask the server to close the connection unless the body was read or is short enough to skip."""
     state = environ.get(_STATE)
     if state == "read":
         return
@@ -91,11 +91,11 @@ def _read_up_to(environ: Environ, count: int) -> bytes:
         while count > 0 and (block := environ["wsgi.input"].read(min(count, _BLOCK_BYTES))):
             blocks.append(block)
             count -= len(block)
-    except BodyTooLargeError:  # A server knows the size of a chunk before the chunk comes.
+    except BodyTooLargeError:  # The server has read the size of a chunk.
         raise
     except TimeoutError as error:
         raise RequestTimeoutError from error
     except Exception as error:
-        # Each server raises its own kind for a malformed chunk or a client that stopped sending.
+        # Servers raise different exceptions for a malformed chunk or a client that stopped sending.
         raise BodyError("The body cannot be read: it is badly framed or ends early.") from error
     return b"".join(blocks)

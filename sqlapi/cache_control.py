@@ -1,4 +1,4 @@
-"""What a request's `Cache-Control` wants of remembered answers (RFC 9111, 5.2.1)."""
+"""How a request's `Cache-Control` header (RFC 9111, 5.2.1) affects the results cache."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _NO_AGE: Final = re.compile(r'max-age=("?)0+\1')
 
 def cache_use(header: str | None) -> CacheUse:
     """
-    Return what to do about remembered answers: without the header, or with none of what follows, use them.
+    Return how the request uses the results cache. By default it reads and writes it.
 
-    `no-store` keeps the answer from being remembered, and none is given. `no-cache` has the statement run, as has
-    `max-age=0`, and the new answer is remembered. Other directives speak of copies that may be out of date, which there
-    are none of here.
+    `no-store` does neither. `no-cache` and `max-age=0` run the statement and store its result. Other directives are
+    about stale copies, which this cache does not have.
     """
     if not header:
         return "use"

@@ -1,9 +1,9 @@
 """
-Noticing that a client has left while its statement still runs.
+Detect clients that disconnect while their statement runs.
 
-A server that waits for the first bytes of an answer reads nothing from the connection and so sees nothing. One thread
-of the process looks at the sockets of all running statements instead; under gevent it is a greenlet. Nothing of it is
-made when this module is imported, because gevent replaces threads and locks after that.
+A server that waits for the first bytes of an answer does not read from the connection, and so does not notice. Instead
+one thread per process polls the sockets of all running statements; under gevent it is a greenlet. It is not created
+when this module is imported, because gevent replaces threads and locks later.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-#: Seconds between two looks; the contract allows 2 from a client's leaving to the end of its statement.
+#: Seconds between polls. A statement must stop within 2 s of its client's disconnect.
 _INTERVAL_S = 0.25
-# The other side has closed, or (a difference that nothing shows before we write) will send no more.
+# The peer has closed or shut down its side; the two cannot be told apart until we write.
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
 
 
@@ -30,7 +30,7 @@ class HasFileno(Protocol):
 
 
 class Watch:
-    """A watched connection. `gone` becomes true, once, when the client has left."""
+    """A watched connection. `gone` becomes true when the client has disconnected."""
 
     __slots__ = ("_on_gone", "_watcher", "gone")
 
@@ -40,18 +40,18 @@ class Watch:
         self.gone = False
 
     def report(self) -> None:
-        """Take note that the client has left."""
+        """Record that the client has disconnected."""
         self.gone = True
         self._on_gone()
 
     def stop(self) -> None:
-        """Watch no longer. More than one call is harmless; a report that is under way goes on."""
+        """Stop watching. Repeated calls are harmless; a report under way is not interrupted."""
         if self._watcher is not None:
             self._watcher.discard(self)
 
 
 class DisconnectWatcher:
-    """Watches any number of connections with one thread, which starts with the first and sleeps when none is left."""
+    """Watches any number of connections with one thread, which starts with the first and sleeps if there are none."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -61,7 +61,7 @@ class DisconnectWatcher:
 
     def watch(self, connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
         """
-        Call *on_gone*, from another thread, when the client of *connection* leaves; the caller stops the watch.
+        Call *on_gone*, from another thread, when the client of *connection* disconnects. The caller stops the watch.
 
         Without a connection (a test client) the watch never reports.
         """
@@ -70,8 +70,8 @@ class DisconnectWatcher:
             return Watch(None, on_gone)
         watch = Watch(self, on_gone)
         self._watches[watch] = descriptor
-        # The thread waits for the first connection only; later ones are seen at its next look, which spares every
-        # short statement a lock and a switch of threads. It says that it sleeps before it looks whether it may.
+        # Only the first connection wakes the thread; it sees later ones at its next poll, which saves each short
+        # statement a lock and a thread switch. The thread sets `_sleeps` before it checks whether it may sleep.
         if self._sleeps:
             with self._changed:
                 if self._thread is None:
@@ -91,11 +91,11 @@ class DisconnectWatcher:
                 self._changed.wait_for(lambda: self._watches)
                 self._sleeps = False
             time.sleep(_INTERVAL_S)
-            for watch in self._gone():
+            for watch in self._disconnected():
                 self._report(watch)
 
-    def _gone(self) -> list[Watch]:
-        """Look, without waiting, which clients have left."""
+    def _disconnected(self) -> list[Watch]:
+        """Return the watches whose clients have disconnected, without waiting."""
         watched = {descriptor: watch for watch, descriptor in self._watches.copy().items()}
         poll = _native_poll()
         for descriptor in watched:
@@ -103,20 +103,20 @@ class DisconnectWatcher:
         return [watched[descriptor] for descriptor, _ in poll.poll(0)]
 
     def _report(self, watch: Watch) -> None:
-        # The statement may have ended meanwhile, and its descriptor may be another connection by now: whoever takes the
-        # watch out, which is one step, decides.
+        # The statement may have ended since the poll, and its descriptor may belong to another connection now. Removing
+        # the watch is atomic: only the thread that removes it may report.
         if self._watches.pop(watch, None) is not None:
             watch.report()
 
 
 def _native_poll() -> Any:
-    """Return a `select.poll` of the system: gevent's own would wait, and knows nothing of a half-closed connection."""
+    """Return the system's `select.poll`: gevent's own would wait, and does not support POLLRDHUP."""
     monkey = sys.modules.get("gevent.monkey")
     return select.poll() if monkey is None else monkey.get_original("select", "poll")()
 
 
 def connection_of(environ: dict[str, Any]) -> HasFileno | None:
-    """Return the socket of a request, under the names that servers give it; None when there is none."""
+    """Return the socket of a request, which servers store under different names; None if there is none."""
     found: HasFileno | None = environ.get("runtime.socket") or environ.get("gunicorn.socket")
     return found
 
@@ -125,9 +125,9 @@ _watchers: dict[int, DisconnectWatcher] = {}
 
 
 def watch(connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
-    """As `DisconnectWatcher.watch`, with the one watcher of this process: a fork has no threads of its parent."""
+    """Watch with the watcher of this process: a fork does not inherit the thread of its parent."""
     process = os.getpid()
     watcher = _watchers.get(process)
     if watcher is None:
-        watcher = _watchers.setdefault(process, DisconnectWatcher())  # one step: all get the same
+        watcher = _watchers.setdefault(process, DisconnectWatcher())  # Atomic: all threads get the same one.
     return watcher.watch(connection, on_gone)

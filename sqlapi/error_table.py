@@ -1,7 +1,7 @@
 """
-The one table from what can go wrong, in any room, to the HTTP status of the answer.
+The one table that maps the errors of all rooms to HTTP statuses.
 
-A room raises its own errors and knows no HTTP. A test proves that every error class of every room has its own row.
+A room raises its own errors and does not know HTTP. A test proves that every error class of every room has a row.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sqlapi import errors as api
 from sqlapi.problems import CLIENT_CLOSED_REQUEST
 from system import errors as system
 
-#: What an error that is the runtime's own fault says; its sentence is for the log.
+#: The detail of an internal error, whose own message is only logged.
 HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
 INTERNAL_CODE = "internal_error"
 
-#: Seconds after which something unavailable is worth another try.
+#: Seconds until a client should retry when something is unavailable.
 RETRY_AFTER_S = 1
 
-#: The status of each class. A subclass without a row has that of its base.
+#: The status of each class. A subclass without a row has the status of its base.
 STATUSES: Mapping[type[Exception], int] = {
     query.QueryError: 500,
     query.StatementError: 400,
@@ -73,7 +73,7 @@ STATUSES: Mapping[type[Exception], int] = {
     api.AnswerCutError: 500,
 }
 
-#: Errors of the runtime's own making, whose sentences may name what no caller wrote.
+#: Internal errors, whose messages may hold text that no caller wrote.
 _HIDDEN = (
     data.SourceError,
     data.SnapshotError,
@@ -85,7 +85,7 @@ _HIDDEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What an error is for a caller: the parts of a problem document."""
+    """An error as the caller sees it: the parts of a problem document."""
 
     status: int
     code: str
@@ -95,7 +95,7 @@ class Refusal:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return what *error* is for a caller; anything not in the table is an internal error and says nothing."""
+    """Return what the caller sees of *error*; an error without a row is internal and reveals nothing."""
     for kind in type(error).__mro__:
         status = STATUSES.get(kind)
         if status is not None:
@@ -124,5 +124,5 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
         case query.EngineBusyError(retry_after_s=seconds):
             return {"Retry-After": str(seconds)}
         case query.QueryCancelledError():
-            return {}  # Somebody wanted its end: no client is to send it again by itself.
+            return {}  # Cancelled on purpose: clients must not retry by themselves.
     return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}

@@ -1,27 +1,27 @@
 """
-What can be wrong with an HTTP request, before or after its statement runs.
+The errors of an HTTP request, before or after its statement runs.
 
 ::
 
     SqlApiError
-    ├── RouteNotFoundError              no route has that path
-    ├── QueryNotFoundError              the caller has no such statement
-    ├── MethodNotAllowedError           the route is there, for other methods
+    ├── RouteNotFoundError              no route has this path
+    ├── QueryNotFoundError              the caller has no statement with this id
+    ├── MethodNotAllowedError           the route exists for other methods
     ├── InvalidHostError                the Host header is malformed or not allowed
     ├── CrossSiteRequestError           a web page of another site sent the request
-    ├── NotAcceptableError              Accept names nothing that can be given
+    ├── NotAcceptableError              Accept names no available type
     ├── InvalidParameterError           a parameter of the query string is wrong
-    ├── BodyError                       the body cannot be read, or is not what it should be
-    │   ├── LengthRequiredError         the server cannot tell where the body ends
+    ├── BodyError                       the body cannot be read or is invalid
+    │   ├── LengthRequiredError         the server needs a Content-Length
     │   ├── BodyTooLargeError           more than `runtime.http.max_body_bytes`
     │   ├── ContentEncodingError        the body is compressed
-    │   ├── CharsetError                the body is declared as something other than UTF-8
-    │   └── InvalidJsonError            the body is not the JSON that the route takes
+    │   ├── CharsetError                the declared charset is not UTF-8
+    │   └── InvalidJsonError            the body is not valid JSON for the route
     ├── RequestTimeoutError             the request was not complete in time
-    ├── ClientGoneError                 the client left before its answer began
-    └── AnswerCutError                  the answer broke off after it began
+    ├── ClientGoneError                 the client disconnected before its answer began
+    └── AnswerCutError                  the answer was truncated after it began
 
-`sqlapi.error_table` says which status each of them has. This module needs no framework: the HTTP server uses it too.
+`sqlapi.error_table` maps them to statuses. This module needs no framework, because the HTTP server uses it too.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from collections.abc import Sequence
 
 
 class SqlApiError(Exception):
-    """Base of this room's errors. `str()` is a sentence for the caller; `code` is stable and public."""
+    """Base of this room's errors. `str()` is a sentence for the caller, by default `detail`; `code` is public."""
 
     code = "request_error"
+    detail = ""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail or self.detail)
 
 
 class RouteNotFoundError(SqlApiError):
-    """No route has that path."""
+    """No route has this path."""
 
     code = "not_found"
-
-    def __init__(self) -> None:
-        super().__init__("There is no such route.")
+    detail = "There is no such route."
 
 
 class QueryNotFoundError(SqlApiError):
     """No running or queued statement of the caller has this id."""
 
     code = "query_not_found"
-
-    def __init__(self) -> None:
-        super().__init__("No running or queued statement has this id.")
+    detail = "No running or queued statement has this id."
 
 
 class MethodNotAllowedError(SqlApiError):
-    """The route is there, for the methods `allowed`."""
+    """The route exists only for the methods `allowed`."""
 
     code = "method_not_allowed"
 
@@ -67,22 +67,18 @@ class InvalidHostError(SqlApiError):
     """The Host header is malformed or not allowed."""
 
     code = "invalid_host"
-
-    def __init__(self) -> None:
-        super().__init__("The Host header is missing, malformed, or not in runtime.http.allowed_hosts.")
+    detail = "The Host header is missing, malformed, or not in runtime.http.allowed_hosts."
 
 
 class CrossSiteRequestError(SqlApiError):
     """A web page of another site sent the request while authentication is off."""
 
     code = "cross_site_request"
-
-    def __init__(self) -> None:
-        super().__init__("A web page of another site may not call this runtime while authentication is off.")
+    detail = "A web page of another site may not call this runtime while authentication is off."
 
 
 class NotAcceptableError(SqlApiError):
-    """Accept names nothing that can be given."""
+    """Accept names no available type."""
 
     code = "not_acceptable"
 
@@ -97,18 +93,16 @@ class InvalidParameterError(SqlApiError):
 
 
 class BodyError(SqlApiError):
-    """The body cannot be read, or is not what it should be."""
+    """The body cannot be read, or is invalid."""
 
     code = "invalid_body"
 
 
 class LengthRequiredError(BodyError):
-    """The server cannot tell where the body ends."""
+    """The body is chunked, and the server does not decode that."""
 
     code = "length_required"
-
-    def __init__(self) -> None:
-        super().__init__("This server reads no chunked body: send Content-Length.")
+    detail = "This server reads no chunked body: send Content-Length."
 
 
 class BodyTooLargeError(BodyError):
@@ -125,53 +119,43 @@ class ContentEncodingError(BodyError):
     """The body is compressed."""
 
     code = "unsupported_content_encoding"
-
-    def __init__(self) -> None:
-        super().__init__("A compressed body is not taken: send it as it is, without Content-Encoding.")
+    detail = "A compressed body is not taken: send it as it is, without Content-Encoding."
 
 
 class CharsetError(BodyError):
-    """The body is declared as something other than UTF-8."""
+    """The declared charset is not UTF-8."""
 
     code = "unsupported_charset"
-
-    def __init__(self) -> None:
-        super().__init__("The body must be UTF-8: send it so, and leave charset out or say utf-8.")
+    detail = "The body must be UTF-8: send it so, and leave charset out or say utf-8."
 
 
 class InvalidJsonError(BodyError):
-    """The body is not the JSON that the route takes."""
+    """The body is not valid JSON for the route."""
 
     code = "invalid_json"
 
 
 class RequestTimeoutError(SqlApiError):
-    """The head or the body of the request was not complete in time; the server sets the time."""
+    """The head or body of the request was not complete within the server's time limit."""
 
     code = "request_timeout"
-
-    def __init__(self) -> None:
-        super().__init__("The request was not complete in time: send its headers and its body without long pauses.")
+    detail = "The request was not complete in time: send its headers and its body without long pauses."
 
 
 class ClientGoneError(SqlApiError):
-    """The client left before its answer began; the statement was stopped."""
+    """The client disconnected before its answer began; the statement was stopped."""
 
     code = "client_closed_request"
-
-    def __init__(self) -> None:
-        super().__init__("The client closed the connection, and the statement was stopped.")
+    detail = "The client closed the connection, and the statement was stopped."
 
 
 class AnswerCutError(SqlApiError):
     """
-    The answer broke off after it began.
+    The answer was truncated after it began.
 
-    It comes out of the body's iterator. A server must end the connection so that the answer cannot look complete:
-    no last chunk, and a reset where the end of the connection is the end of the answer.
+    The iterator of the body raises it. The server must then end the connection so that the answer cannot look complete:
+    without the last chunk, or with a reset if the end of the connection marks the end of the answer.
     """
 
     code = "answer_cut"
-
-    def __init__(self) -> None:
-        super().__init__("The answer was cut: its statement failed after the first bytes were sent.")
+    detail = "The answer was cut: its statement failed after the first bytes were sent."

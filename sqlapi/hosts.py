@@ -1,8 +1,8 @@
 """
-Which `Host` headers are answered, and which requests of web pages.
+Checks of `Host`, `Origin` and `Sec-Fetch-Site`.
 
-A page of another site can make a browser send requests here: by a name that it lets point to 127.0.0.1 (DNS rebinding;
-the Host header shows the name), or openly (Origin and Sec-Fetch-Site show the site). With authentication on, such a
+A page of another site can make a browser send requests here: through a name that resolves to 127.0.0.1 (DNS rebinding;
+the Host header shows the name), or directly (Origin and Sec-Fetch-Site show the site). With authentication on, such a
 request lacks the key.
 """
 
@@ -18,7 +18,7 @@ from django.http.request import validate_host
 
 from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 
-#: In the YAML's list: every well-formed host.
+#: In `runtime.http.allowed_hosts`: every well-formed host.
 ANY_HOST = "*"
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::([0-9]{1,5}))?")
@@ -28,7 +28,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A host in lower case, an IPv6 address in brackets and its shortest form; `port` is None when it is left out."""
+    """A host in lower case, or an IPv6 address in brackets and its shortest form; `port` is None if absent."""
 
     host: str
     port: int | None
@@ -36,7 +36,7 @@ class Authority:
 
 @lru_cache(maxsize=64)
 def parse_authority(text: str) -> Authority | None:
-    """Return the host and port that *text* names, or None when it is malformed."""
+    """Return the host and port in *text*; None if it is malformed."""
     found = _AUTHORITY.fullmatch(text.lower()) if len(text) <= _MAX_LENGTH else None
     if found is None:
         return None
@@ -53,10 +53,10 @@ def parse_authority(text: str) -> Authority | None:
 
 def check_host(host: str, allowed_hosts: tuple[str, ...] | None, *, auth_on: bool) -> Authority:
     """
-    Return the well-formed and allowed host of a request.
+    Return the host of a request if it is well-formed and allowed.
 
-    *allowed_hosts* is the YAML's list, which always counts; an item without a port allows every port, and `*` every
-    host. None means: any host while authentication is on, those of Django's ALLOWED_HOSTS while it is off.
+    *allowed_hosts* is the list of the YAML. An item without a port allows every port, and `*` every host. None allows
+    any host while authentication is on, and Django's ALLOWED_HOSTS while it is off.
 
     Raises:
         InvalidHostError: It is missing, malformed or not allowed.
@@ -75,7 +75,7 @@ def _is_allowed(authority: Authority, allowed_hosts: tuple[str, ...] | None, *, 
 
 def check_same_site(host: Authority, origin: str | None, fetch_site: str | None) -> None:
     """
-    Refuse what a page of another origin sent; a request that no browser sent has neither header.
+    Refuse the requests of pages of another origin. Only browsers send these headers.
 
     Raises:
         CrossSiteRequestError: `Sec-Fetch-Site` is other than `same-origin` or `none`, or `Origin` is not this host.
@@ -86,7 +86,7 @@ def check_same_site(host: Authority, origin: str | None, fetch_site: str | None)
         return
     scheme, _, rest = origin.lower().partition("://")
     sender = parse_authority(rest)
-    # A proxy may speak TLS for us, so that the scheme of the request is not known here: only the port it implies is.
+    # A proxy may terminate TLS, so the scheme of the request is unknown; only the port that Origin implies is checked.
     implied = _DEFAULT_PORTS.get(scheme)
     if (
         sender is None

@@ -1,4 +1,4 @@
-"""JSON as the API takes it: RFC 8259 and nothing beyond, with one meaning only (I-JSON, RFC 7493)."""
+"""Strict and unambiguous JSON: RFC 8259 without extensions, limited to I-JSON (RFC 7493)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlapi.errors import BodyError, InvalidJsonError
 
 def decode_utf8(body: bytes) -> str:
     """
-    Return *body* as text; a byte order mark at its start is dropped.
+    Return *body* as text without a leading byte order mark.
 
     Raises:
         BodyError: It is not UTF-8.
@@ -24,21 +24,21 @@ def decode_utf8(body: bytes) -> str:
 
 def parse_object(text: str, fields: frozenset[str]) -> dict[str, Any]:
     """
-    Return the JSON object that *text* holds.
+    Return the JSON object in *text*.
 
     Raises:
-        InvalidJsonError: It is no JSON object, has a name twice or one that is not in *fields*, holds NaN, an infinity
-            or a lone surrogate, a number beyond the limits, or is nested too deep.
+        InvalidJsonError: It is not a JSON object, has a duplicate name or one not in *fields*, contains NaN, an
+            infinity, a lone surrogate or a number beyond the limits, or is nested too deeply.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
-        # An escape may make a lone surrogate, which no UTF-8 text has: writing the value out finds it.
+        # An escape may produce a lone surrogate, which UTF-8 cannot encode: encoding the value finds it.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except InvalidJsonError:
         raise
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
-        raise InvalidJsonError(f"The body is not valid JSON: {error.msg} at {place}.") from error
+        position = f"line {error.lineno} column {error.colno}"
+        raise InvalidJsonError(f"The body is not valid JSON: {error.msg} at {position}.") from error
     except UnicodeEncodeError as error:
         raise InvalidJsonError("The body is not valid JSON: a string holds a lone surrogate.") from error
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""Reading media types out of headers (RFC 9110, 8.3.1 and 5.6). Nothing here fails: what is malformed is left out."""
+"""Parse media types and lists in headers (RFC 9110, 8.3.1 and 5.6). Malformed input is ignored, not an error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MEDIA_TYPE = re.compile(rf"[ \t]*({_TCHARS}/{_TCHARS})")
 
 def parse_media_type(text: str) -> tuple[str, dict[str, str]] | None:
     """
-    Return the type in lower case, and its parameters with names in lower case; None when *text* is no media type.
+    Return the type and its parameters, with type and names in lower case; None if *text* is not a media type.
 
-    Of a parameter that comes twice the first counts.
+    The first of several parameters with one name counts.
     """
     found = _MEDIA_TYPE.match(text)
     if found is None:
@@ -35,5 +35,5 @@ def parse_media_type(text: str) -> tuple[str, dict[str, str]] | None:
 
 
 def split_list(text: str) -> list[str]:
-    """Return the items of a comma-separated header; a comma within quotes separates nothing."""
+    """Return the items of a comma-separated header; commas within quotes do not separate."""
     return [item[0] for item in _ITEM.finditer(text)]

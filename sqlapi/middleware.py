@@ -1,4 +1,4 @@
-"""What happens around every view, outermost first: the id and the common headers, then the access log."""
+"""The middleware, outermost first: request ids and common headers, then the access log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
 
 class RequestIdMiddleware:
-    """Gives each request its id, and each response the headers that all of them carry."""
+    """Adds an id to each request, and the common headers to each response."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self._get_response = get_response
@@ -30,7 +30,7 @@ class RequestIdMiddleware:
         environ = request.META
         environ.setdefault(REQUEST_ID, accepted_id(environ.get("HTTP_X_REQUEST_ID")) or new_id())
         if not request.path_info.startswith("/"):
-            # What names no path (`OPTIONS *`) would be a 404 of Django's own; so it is one of the unknown paths.
+            # Django would answer a target without a path (`OPTIONS *`) with its own 404; make it an unknown path.
             request.path_info = f"//{request.path_info}"
         response = self._get_response(request)
         response["X-Request-Id"] = environ[REQUEST_ID]
@@ -47,7 +47,7 @@ class RequestIdMiddleware:
 
 
 class AccessLogMiddleware:
-    """Writes one line for each request: at once, or when its streamed answer has ended."""
+    """Logs each request: at once, or when its streamed answer ends."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self._get_response = get_response
@@ -86,7 +86,7 @@ class _LogLine(Protocol):
 
 
 class _Metered:
-    """Passes chunks on and counts them; the server closes it at the end, whatever the end is."""
+    """Passes chunks on and counts their bytes. The server always closes it."""
 
     def __init__(self, chunks: Iterable[bytes], log: _LogLine) -> None:
         self._chunks = iter(chunks)

@@ -1,4 +1,9 @@
-"""Which form an answer takes, by `Accept` (RFC 9110, 12.5.1)."""
+"""
+Chooses the format of an answer by `Accept` (RFC 9110, 12.5.1).
+
+Django's `HttpRequest.get_preferred_type` drops ranges with `q=0`, so `text/csv;q=0, */*` would still give CSV, and it
+compares parameters, so `application/json; charset=utf-8` would be refused. DRF ignores q-values.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,14 @@ from sqlapi.media_types import parse_media_type, split_list
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A form that an answer can take: `media_type` is what Accept names, `content_type` what the answer says."""
+    """A format of an answer: `media_type` is matched with Accept, `content_type` is sent."""
 
     media_type: str
     encoding: Encoding
     content_type: str
 
 
-#: In order of preference. The first is what a client gets that does not say.
+#: In order of preference. The first is the default.
 OFFERS = (
     Offer("text/plain", "json", "text/plain; charset=utf-8"),
     Offer("application/json", "json", "application/json"),
@@ -29,7 +34,7 @@ OFFERS = (
     Offer("application/vnd.spiceai.sql.v1+json", "vnd", "application/vnd.spiceai.sql.v1+json"),
 )
 
-#: What `?format=` names.
+#: The values of `?format=`.
 _NAMED: dict[str, Offer] = {
     offer.encoding: offer for offer in OFFERS if offer.media_type in {"application/json", "text/csv"}
 }
@@ -55,14 +60,14 @@ class _Range:
 @lru_cache(maxsize=64)
 def choose(accept: str | None, format_: str | None = None) -> Offer:
     """
-    Return the best offer for an Accept header; the first one when there is no header, or nothing legible in it.
+    Return the best offer for an Accept header; the first one without a header or without a well-formed range in it.
 
-    *format_*, json or csv where the query string says so, decides alone.
-    The quality of an offer is that of the most specific range that covers it; parameters other than `q` are not
-    looked at. Among offers of one quality that named more exactly wins, then that named first, then our order.
+    *format_*, the value of `?format=`, overrides the header.
+    The quality of an offer is that of the most specific range that covers it; parameters other than `q` are ignored.
+    Among offers of equal quality the one with the more specific range wins, then the one named first, then our order.
 
     Raises:
-        NotAcceptableError: Every offer is left out or has quality 0.
+        NotAcceptableError: No range covers an offer with a quality above 0.
     """
     if format_ is not None:
         return _NAMED[format_]

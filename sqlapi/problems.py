@@ -1,7 +1,7 @@
 """
-The one shape of every refusal: a problem document (RFC 9457), as bytes, without any framework.
+Problem documents (RFC 9457), the body of every error response, as bytes and without a framework.
 
-Views, Django-level failures and the HTTP server itself all answer with it.
+Views, Django's own handlers and the HTTP server itself all use them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from queryengine.ids import new_id
 
 CONTENT_TYPE = "application/problem+json"
 
-#: What every answer of the API carries, refusal or not: it is nobody's to cache, and is what its type says.
+#: The headers of every response.
 COMMON_HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
-#: The client has left: nobody reads this status but the access log.
+#: The client has disconnected: only the access log shows this status.
 CLIENT_CLOSED_REQUEST = 499
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A refusal, ready to send. `headers` are all but `Content-Length` and those about the connection."""
+    """An error response. `headers` lack only `Content-Length` and those about the connection."""
 
     status: int
     code: str
@@ -34,7 +34,7 @@ class Problem:
     request_id: str
 
     def as_http11(self) -> bytes:
-        """Return the whole answer of a server that closes the connection after it."""
+        """Return the response as bytes, for a server that then closes the connection."""
         headers = {
             "Date": formatdate(usegmt=True),
             "Connection": "close",
@@ -46,7 +46,7 @@ class Problem:
 
 
 def title(status: int) -> str:
-    """Return the phrase of *status*."""
+    """Return the reason phrase of *status*."""
     return "Client Closed Request" if status == CLIENT_CLOSED_REQUEST else HTTPStatus(status).phrase
 
 
@@ -54,14 +54,14 @@ def problem(
     status: int, code: str, detail: str, request_id: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Problem:
     """
-    Make the answer of a refusal.
+    Build an error response.
 
     Args:
         status: The HTTP status.
-        code: The stable name of what happened, as documented.
+        code: The stable, documented code of the error.
         detail: A sentence for the caller.
-        request_id: The id of the request; a new one when the server has not come to know it.
-        headers: More headers, such as a challenge.
+        request_id: The id of the request; None makes a new one.
+        headers: Additional headers, such as a challenge.
     """
     request_id = request_id or new_id()
     document = {

@@ -1,4 +1,4 @@
-"""Whether this process answers statements, as `/v1/ready` tells everybody."""
+"""The readiness of the runtime, as `/v1/ready` reports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from system.lock import FLIGHT_LOCK_NAME, StateLock
 
 
 def is_ready() -> bool:
-    """Say whether the engine takes statements, there is data of every dataset, and Flight SQL takes calls."""
+    """Return whether the engine is alive, every dataset is loaded, and Flight SQL, if enabled, takes calls."""
     try:
         return get_engine().is_alive() and get_datasets().is_loaded() and flight_status() in {"Ready", "Disabled"}
     except (EngineUnavailableError, DatasetsUnavailableError):
@@ -22,9 +22,9 @@ def is_ready() -> bool:
 
 def flight_status() -> Literal["Ready", "Disabled", "Error"]:
     """
-    Say how the endpoint of Flight SQL is, which is a process of its own: it holds a lock for as long as it takes calls.
+    Return the status of the Flight SQL process, which holds a lock while it takes calls.
 
-    A runtime in one process has none: it is one that starts, or has its engine in itself.
+    A runtime in one process has no Flight SQL; one whose engine is not connected yet counts as such.
     """
     config = get_config()
     try:

@@ -1,4 +1,4 @@
-"""What the body of `POST /v1/datasets/{name}/acceleration/refresh` asks for."""
+"""The body of `POST /v1/datasets/{name}/acceleration/refresh`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JITTER = DurationField("0s", "365d")
 
 @dataclass(frozen=True, slots=True)
 class RefreshRequest:
-    """What one refresh does otherwise than the YAML says; None: as it says. The jitter is in seconds."""
+    """The settings of one refresh that override those of the YAML; None keeps them."""
 
     refresh_sql: str | None = None
     refresh_mode: RefreshMode | None = None
@@ -26,10 +26,10 @@ class RefreshRequest:
 
 def read_refresh_request(environ: Environ, max_bytes: int) -> RefreshRequest:
     """
-    Read the request, whatever its Content-Type; without a body it asks for nothing special, nor does a null.
+    Read the request, whatever its Content-Type. A missing body or a null field overrides nothing.
 
     Raises:
-        BodyError: The body cannot be read, is too large, not UTF-8, or not the JSON that is taken.
+        BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
     """
     text = decode_utf8(read_body(environ, max_bytes))
     if not text.strip():

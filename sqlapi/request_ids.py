@@ -1,7 +1,7 @@
-"""Where the ids of requests and queries travel."""
+"""The keys of the WSGI environ that hold the ids of request and query."""
 
 from __future__ import annotations
 
-#: Keys of the WSGI environ under which the ids travel; a server may set the first before the application runs.
+#: A server may set this one before the application runs.
 REQUEST_ID = "runtime.request_id"
 QUERY_ID = "runtime.query_id"

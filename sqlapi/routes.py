@@ -1,4 +1,4 @@
-"""The routes: one table, from which the URL patterns, the access log and a test of the documents are made."""
+"""The table of routes, used by the URL patterns, the access log and a test of the documentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ READ_METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A path and its methods. `pattern` is Django's; `template` is what people read, in the documents and the log."""
+    """A path and its methods: `pattern` for Django, `template` for the documentation and the access log."""
 
     name: str
     pattern: str
@@ -38,13 +38,13 @@ ROUTES = (
     Route(name="catalogs", pattern="v1/catalogs", template="/v1/catalogs", methods=READ_METHODS),
 )
 
-#: Name of the pattern that takes every other path.
+#: The name of the pattern for every other path.
 UNKNOWN = "unknown"
 
 _BY_NAME = {route.name: route for route in ROUTES}
 
 
 def route_name(match: ResolverMatch | None) -> str:
-    """Return what the access log calls a request's route."""
+    """Return the name of a request's route in the access log."""
     route = _BY_NAME.get(match.url_name or "") if match else None
     return route.template if route else UNKNOWN

@@ -1,4 +1,4 @@
-"""What the body of `POST /v1/sql` asks for."""
+"""The body of `POST /v1/sql`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlapi.errors import BodyError, CharsetError, InvalidJsonError
 from sqlapi.json_text import decode_utf8, parse_object
 from sqlapi.media_types import parse_media_type
 
-#: Key of the WSGI environ under which `sqlapi.handler` keeps the Content-Type away from Django.
+#: Key of the WSGI environ where `sqlapi.wsgi_handler` hides the Content-Type from Django.
 CONTENT_TYPE = "runtime.content_type"
 
 _FIELDS = frozenset({"sql", "parameters"})
@@ -19,7 +19,7 @@ _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 
 @dataclass(frozen=True, slots=True)
 class SqlRequest:
-    """One statement and the values of its parameters."""
+    """A statement and the values of its parameters."""
 
     sql: str
     parameters: Parameters | None = None
@@ -27,10 +27,10 @@ class SqlRequest:
 
 def read_sql_request(environ: Environ, max_bytes: int) -> SqlRequest:
     """
-    Read the statement: JSON under `application/json`, the SQL itself under any other Content-Type or none.
+    Read the statement: JSON if the Content-Type is `application/json`, otherwise SQL text.
 
     Raises:
-        BodyError: The body cannot be read, is too large, not UTF-8, or not the JSON that is taken.
+        BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
     """
     content_type = environ.get(CONTENT_TYPE) or environ.get("CONTENT_TYPE", "")
     media_type, parameters = (content_type and parse_media_type(content_type)) or ("", {})
@@ -39,7 +39,7 @@ def read_sql_request(environ: Environ, max_bytes: int) -> SqlRequest:
     text = decode_utf8(read_body(environ, max_bytes))
     if media_type == "application/json":
         return _from_json(text)
-    if text.lstrip().startswith("{"):  # which no statement does
+    if text.lstrip().startswith("{"):  # No statement does.
         raise BodyError("The body looks like JSON: send it with Content-Type: application/json, or send the SQL alone.")
     return SqlRequest(text)
 

@@ -1,4 +1,4 @@
-"""The URL patterns, made of `sqlapi.routes`, and one that takes every other path."""
+"""The URL patterns: one for each of `sqlapi.routes`, and one for every other path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The views: read the request, one call, answer. Errors reach the one exception handler."""
+"""The views. Errors reach the one exception handler."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sqlapi.errors import (
     QueryNotFoundError,
     RouteNotFoundError,
 )
-from sqlapi.handlers import handle_view_exception
+from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.refresh_request import read_refresh_request
@@ -48,12 +48,12 @@ from sqlapi.sql_request import read_sql_request
 
 logger = logging.getLogger(__name__)
 
-#: Never asked: DRF negotiates nothing here.
+#: DRF requires one, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
 
 CATALOG = {"from": "runtime", "name": "runtime"}
 
-#: What a dataset shows, in the order of the CSV.
+#: The fields of a dataset, in the order of the CSV.
 DATASET_COLUMNS = (
     "from",
     "name",
@@ -69,7 +69,7 @@ DATASET_COLUMNS = (
     "bytes",
 )
 
-#: And what a refresh shows.
+#: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
 
 _MAX_PARAMETERS = 100
@@ -77,10 +77,10 @@ _MAX_PARAMETERS = 100
 
 class ApiView(APIView):
     """
-    The base of every view. Who calls is settled before anything else of the request is looked at.
+    The base of every view. It authenticates the caller before it looks at anything else in the request.
 
-    It needs a key whatever the settings of a project say; a view that does not need one says so itself. DRF negotiates
-    and parses nothing here: bodies and Accept are read by this room's own rules, after authentication.
+    Views require a key, whatever the settings of a project say, unless they declare otherwise. DRF neither negotiates
+    nor parses: this room reads bodies and Accept itself, after authentication.
     """
 
     authentication_classes = [ApiKeyAuthentication]
@@ -90,21 +90,21 @@ class ApiView(APIView):
     parser_classes = []
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Return DRF's request, with what is asked of Django's within reach."""
+        """Return DRF's request, with the attributes used most copied from Django's."""
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
-        # Nothing is parsed; with itself in there only the garbage collector could free it.
+        # No parser needs it, and DRF's default refers to the request: only the garbage collector could free it.
         wrapped.parser_context = {}
         # Attribute lookup falls through to Django's request; cache the two attributes used most.
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], HttpResponse]:
-        """Answer what goes wrong as this room does, whatever the settings of a project say."""
+        """Return this room's exception handler, whatever the settings of a project say."""
         return handle_view_exception
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Authenticate first: DRF negotiates before, and would answer 406 where 401 is due."""
-        if self.authentication_classes:  # Who takes everybody takes every Host and every page too.
+        """Authenticate first: DRF would negotiate first and answer 406 instead of 401."""
+        if self.authentication_classes:  # An open view also accepts every Host and every page.
             _check_sender(request)
         self.perform_authentication(request)
         self.check_permissions(request)
@@ -114,7 +114,7 @@ class ApiView(APIView):
 
     @property
     def default_response_headers(self) -> dict[str, str]:
-        """Nothing: `Allow` comes with a 405 only."""
+        """No headers: `Allow` is sent only with a 405."""
         return {}
 
     def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
@@ -128,7 +128,7 @@ class ApiView(APIView):
 
 
 class UnknownView(ApiView):
-    """Every path that is no route, with any method."""
+    """Every path that is not a route, with any method."""
 
     def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
         """
@@ -141,24 +141,24 @@ class UnknownView(ApiView):
 
 
 class HealthView(ApiView):
-    """`/health`: the process answers. Nothing else is touched."""
+    """`/health`: the process answers. It checks nothing else."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
 
     def get(self, request: Request) -> HttpResponse:
-        """Say so."""
+        """Answer `ok`."""
         return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
 
 
 class ReadyView(ApiView):
-    """`/v1/ready`: a statement would be taken, and every dataset was loaded at least once."""
+    """`/v1/ready`: the runtime takes statements, and every dataset was loaded at least once."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
 
     def get(self, request: Request) -> HttpResponse:
-        """Say yes or no, and nothing more: anybody may ask."""
+        """Answer yes or no, without details: anyone may ask."""
         ready = is_ready()
         return HttpResponse(
             "ready" if ready else "not ready", status=200 if ready else 503, content_type="text/plain; charset=utf-8"
@@ -169,7 +169,7 @@ class SqlView(ApiView):
     """`/v1/sql`: run one statement."""
 
     def post(self, request: Request) -> HttpResponseBase:
-        """Run the statement of the body and answer in the form that Accept asks for."""
+        """Run the statement in the body and answer in the requested format."""
         environ = request.META
         offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
         asked = read_sql_request(environ, get_config().http.max_body_bytes)
@@ -191,7 +191,7 @@ class SqlView(ApiView):
 
 
 class ActiveView(ApiView):
-    """`/v1/sql/active`: the caller's statements that wait or run now."""
+    """`/v1/sql/active`: the caller's queued and running statements."""
 
     def get(self, request: Request) -> HttpResponse:
         """List them, oldest first."""
@@ -204,10 +204,10 @@ class ActiveView(ApiView):
 
 
 class CancelView(ApiView):
-    """`/v1/sql/{query_id}/cancel`: stop one of the caller's statements."""
+    """`/v1/sql/{query_id}/cancel`: cancel one of the caller's statements."""
 
     def post(self, request: Request, query_id: str) -> HttpResponse:
-        """Stop it; another key's statement is not there. A body says nothing more, and is not read."""
+        """Cancel it. Statements of other keys are not found. A body is not read."""
         _refuse_csv(request)
         if not get_engine().cancel(query_id, _fingerprint(request)):
             raise QueryNotFoundError
@@ -216,15 +216,15 @@ class CancelView(ApiView):
 
 
 class StatusView(ApiView):
-    """`/v1/status`: the parts of the runtime."""
+    """`/v1/status`: the components of the runtime."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List them; workers are in the JSON only, so that the CSV keeps its columns."""
+        """List them. Only the JSON has the number of workers: the columns of the CSV are fixed."""
         status, workers = _engine_status()
         parts = [
             ("http", str(get_config().http.bind), "Ready"),
             _flight(),
-            # The engine has processes of its own exactly where the refresher has one too.
+            # The engine has its own processes if and only if the refresher does.
             ("engine", "unix:engine.sock" if workers else "in-process", status),
             ("refresh", "unix:control.sock" if workers else "in-process", _refresh_status()),
         ]
@@ -235,7 +235,7 @@ class StatusView(ApiView):
 
 
 class DatasetsView(ApiView):
-    """`/v1/datasets`: where the data comes from and how fresh it is."""
+    """`/v1/datasets`: the datasets, their sources and their freshness."""
 
     def get(self, request: Request) -> HttpResponse:
         """List the datasets in the order of the YAML."""
@@ -248,14 +248,14 @@ class DatasetsView(ApiView):
 
 
 class RefreshView(ApiView):
-    """`/v1/datasets/{name}/acceleration/refresh`: ask for a refresh, and see what came of the last ones."""
+    """`/v1/datasets/{name}/acceleration/refresh`: start a refresh, or list the last ones."""
 
     def get(self, request: Request, name: str) -> HttpResponse:
         """List the last runs, newest first."""
         return _table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
-        """Ask for a refresh; a statement for this one is judged before it is promised."""
+        """Start a refresh. Its `refresh_sql`, if any, is checked before the 201."""
         _refuse_csv(request)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
@@ -268,7 +268,7 @@ class RefreshView(ApiView):
 
 
 class CatalogsView(ApiView):
-    """`/v1/catalogs`: the one catalog that statements see."""
+    """`/v1/catalogs`: the one catalog that statements can see."""
 
     def get(self, request: Request) -> HttpResponse:
         """List it."""
@@ -277,7 +277,7 @@ class CatalogsView(ApiView):
 
 def _check_sender(request: Request) -> None:
     """
-    Refuse a wrong Host and, while authentication is off, the pages of other sites.
+    Refuse a wrong Host and, while authentication is off, pages of other sites.
 
     Raises:
         InvalidHostError, CrossSiteRequestError: As `sqlapi.hosts` says.
@@ -285,7 +285,7 @@ def _check_sender(request: Request) -> None:
     """
     auth_on = get_access().key_set is not None
     environ = request.META
-    # Django's test client sends no Host: as in `HttpRequest.get_host`, the name of the server stands for it.
+    # Django's test client sends no Host: fall back to the server's name, as `HttpRequest.get_host` does.
     sent = environ.get("HTTP_HOST", environ["SERVER_NAME"])
     host = check_host(sent, get_config().http.allowed_hosts, auth_on=auth_on)
     if not auth_on:
@@ -330,7 +330,7 @@ def _declared_name(control: DatasetControl, name: str) -> str:
 
 
 def _format(request: Request) -> str | None:
-    """Return what `?format=` asks for, json or csv; None when it is left out. Other parameters mean nothing."""
+    """Return the value of `?format=`, json or csv; None without it. Other parameters are ignored."""
     query = request.META.get("QUERY_STRING")
     if not query:
         return None

@@ -1,4 +1,4 @@
-"""Django's command line, with a list of the commands that have a use here."""
+"""Django's command line, which lists only the commands that work here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from django.core.management import ManagementUtility, get_commands
 
 from runtime_site.chosen_settings import unloadable
 
-#: What the list calls an app, in its order; the apps of somebody's own project follow by their names.
+#: The headings of the list, in order. The apps of a user's own project follow under their names.
 _HEADINGS = {"runtime_site": "server", "runtimeclient": "client", "django.core": "django"}
 
-#: Of the commands that others bring, those that work without a database.
+#: The commands of other apps that work without a database.
 _WITHOUT_DATABASE = {
     "django.core": frozenset({"check", "diffsettings", "shell", "test"}),
     "rest_framework": frozenset(),
@@ -22,9 +22,9 @@ _DUMMY = "django.db.backends.dummy"
 
 
 def listed_commands() -> dict[str, list[str]]:
-    """Return the commands that can be run here, sorted, below their headings."""
+    """Return the available commands by heading, sorted."""
     listed: dict[str, list[str]] = {heading: [] for heading in _HEADINGS.values()}
-    # Where there is none, Django itself puts its dummy there as soon as it looks.
+    # Without a database, Django adds its dummy engine on first access.
     has_database = any(database.get("ENGINE", _DUMMY) != _DUMMY for database in settings.DATABASES.values())
     for name, app in sorted(get_commands().items()):
         if has_database or name in _WITHOUT_DATABASE.get(app, {name}):
@@ -33,12 +33,12 @@ def listed_commands() -> dict[str, list[str]]:
 
 
 class CommandLine(ManagementUtility):
-    """Runs a management command as Django does, and lists those that can be run here, ours first."""
+    """Runs management commands as Django does, and lists the available ones, ours first."""
 
     prog_name: str
 
     def execute(self) -> None:
-        """Run the command; settings of `--settings` that cannot be loaded end the process in a sentence."""
+        """Run the command; exit with one sentence if the settings named by `--settings` cannot be loaded."""
         try:
             super().execute()
         except Exception as error:
@@ -47,7 +47,7 @@ class CommandLine(ManagementUtility):
             sys.exit(unloadable("--settings", error))
 
     def main_help_text(self, commands_only: bool = False) -> str:
-        """Return the names of the commands, below headings unless *commands_only*."""
+        """Return the names of the commands, with headings unless *commands_only*."""
         listed = listed_commands()
         if commands_only:
             return "\n".join(name for names in listed.values() for name in names)

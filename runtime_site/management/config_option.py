@@ -1,4 +1,4 @@
-"""The option that names the runtime YAML, for the commands that begin with one."""
+"""The option `--config`, for the commands that read the runtime YAML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_config_option(parser: CommandParser) -> None:
 
 
 def use_config(file: Path | None) -> None:
-    """Have the configuration of this process come from *file*, if the caller gave one."""
+    """Read the configuration of this process from *file*, if given."""
     if file is not None:
         os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
         runtimeconf.state.set_config(None)

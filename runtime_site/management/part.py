@@ -1,4 +1,4 @@
-"""What the commands of the parts share (`runrefresh`, `runengine`, ...): each is started by `serve`, or by hand."""
+"""The base of the commands that run one part (`runrefresh`, `runengine`, ...), started by `serve` or by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from system.state_directory import prepare_state_dir
 
 
 class PartBase(BaseCommand):
-    """One part of the runtime, until SIGTERM."""
+    """Runs one part of the runtime until SIGTERM."""
 
     part: ClassVar[parts.PartName]
     requires_system_checks: list[str] = []
@@ -27,19 +27,19 @@ class PartBase(BaseCommand):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Serve what was handed over; without that, check the YAML and begin anew with nothing but what is needed."""
+        """Serve with the handover; without one, check the YAML and execute this part again with only what it needs."""
         handed = handover.received()
         try:
             if handed is None:
                 self._execute(options["config"], self.handed(options))
-            prepare_state_dir(handed[0].state_dir)  # It may be gone, or changed, since the runtime started.
+            prepare_state_dir(handed[0].state_dir)  # It may have been removed or changed since the runtime started.
             self.serve(*handed)
         except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(parts.CANNOT_START)
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what of the *options* is for `serve`, fit for JSON."""
+        """Return the JSON values that `serve` needs from the *options*."""
         return {}
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ class PartBase(BaseCommand):
         Serve until SIGTERM.
 
         Raises:
-            StartError: It cannot begin, and another try would not help.
+            StartError: It cannot start, and a restart would not help.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Connections that come at once are spread over the workers, and none waits for a worker that takes nothing."""
+"""Connections are spread over the workers, and none waits for a worker that accepts nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.httpserver.web_tier import WebTier
 
 @contextmanager
 def another(counts: ConnectionCounts, connections: int) -> Iterator[int]:
-    """A worker with so many connections, in a process of its own that ends with the block."""
+    """Fork a worker with this number of connections, which ends with the block."""
     told, tells = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -28,7 +28,7 @@ def another(counts: ConnectionCounts, connections: int) -> Iterator[int]:
         finally:
             os._exit(1)
     os.close(tells)
-    with open(told, "rb") as reader:  # noqa: PTH123 (it is a descriptor)
+    with open(told, "rb") as reader:  # noqa: PTH123 (a descriptor)
         reader.read(1)
     try:
         yield pid
@@ -48,7 +48,7 @@ def test_a_worker_knows_whether_another_has_fewer(ours: int, expected: bool) -> 
         assert counts.others_have_fewer() is expected
 
 
-def test_a_worker_that_has_ended_or_was_never_there_is_not_counted() -> None:
+def test_dead_and_missing_workers_are_not_counted() -> None:
     counts = ConnectionCounts()
     counts.join(1)
     counts.add(5)
@@ -59,7 +59,7 @@ def test_a_worker_that_has_ended_or_was_never_there_is_not_counted() -> None:
     assert (alone, counts.others_have_fewer()) == (False, False)
 
 
-def test_a_worker_that_takes_no_connections_is_not_waited_for() -> None:
+def test_a_worker_that_left_is_not_counted() -> None:
     counts = ConnectionCounts()
     counts.join(2)
     counts.leave()
@@ -76,7 +76,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
         yield server
 
 
-def test_a_worker_that_stands_still_holds_up_no_connection_and_gets_the_next_ones(web: WebTier) -> None:
+def test_a_suspended_worker_delays_no_connection_and_gets_the_next_ones(web: WebTier) -> None:
     still, other = web.workers()
     with ExitStack() as open_ones:
 
@@ -89,7 +89,7 @@ def test_a_worker_that_stands_still_holds_up_no_connection_and_gets_the_next_one
             while_stopped = [connected() for _ in range(8)]
         finally:
             os.kill(still, signal.SIGCONT)
-        # On a busy machine it misses turns: none waits for it longer than 5 ms.
+        # On a busy machine it may miss some: other workers leave a connection to it for only 5 ms.
         later: list[int] = []
         while later.count(still) < 8 and len(later) < 400:
             later.append(connected())

@@ -1,4 +1,4 @@
-"""The worker of the web tier, alone: connections, answers, their ends, and its own."""
+"""The worker of the web tier without an engine: connections, answers, stops and failures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_connection_takes_many_requests(server: WebTier) -> None:
     assert len(pids) == 1
 
 
-def test_http_10_closes_and_may_ask_not_to(plain: WebTier) -> None:
+def test_http_10_closes_unless_the_client_asks_for_keep_alive(plain: WebTier) -> None:
     with plain.connection() as client:
         client.send(b"GET /pid HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert client.reply().headers["connection"] == "keep-alive"
@@ -107,7 +107,7 @@ def test_h14_pipelined_requests_are_answered_in_order(runtime: WebTier) -> None:
         assert [client.reply().status for _ in range(100)] == [200, 401] * 50
 
 
-def test_requests_of_one_client_leave_the_others_their_turn(tmp_path: Path) -> None:
+def test_pipelined_requests_do_not_starve_other_clients(tmp_path: Path) -> None:
     with (
         WebTier(tmp_path, "runtime", {"workers": 1}) as server,
         server.connection() as greedy,
@@ -126,7 +126,7 @@ def test_requests_of_one_client_leave_the_others_their_turn(tmp_path: Path) -> N
     assert answered < 4500
 
 
-def test_a_long_answer_leaves_the_others_their_turn(tmp_path: Path) -> None:
+def test_a_long_answer_does_not_starve_other_clients(tmp_path: Path) -> None:
     with (
         WebTier(tmp_path, settings={"workers": 1}) as server,
         server.connection() as greedy,
@@ -149,7 +149,7 @@ def test_a_long_answer_leaves_the_others_their_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/cut", "/break"])
-def test_an_answer_that_is_cut_never_looks_complete(server: WebTier, path: str) -> None:
+def test_a_truncated_answer_never_looks_complete(server: WebTier, path: str) -> None:
     with server.connection() as client:
         try:
             is_complete = client.get(f"{path}?chunks=3").is_complete
@@ -163,14 +163,14 @@ def test_an_answer_that_is_cut_never_looks_complete(server: WebTier, path: str) 
             client.rest()
 
 
-def test_a_complete_answer_that_ends_with_the_connection(server: WebTier) -> None:
+def test_a_complete_answer_may_end_by_closing_the_connection(server: WebTier) -> None:
     with server.connection() as client:
         client.send(b"GET /stream?chunks=3 HTTP/1.0\r\n\r\n")
-        # Under TLS too, where a mere end of the connection would be an error.
+        # Under TLS too, where closing without a close_notify would be an error.
         assert len(client.reply().body) == 3 * 65536
 
 
-def test_an_answer_that_ends_with_the_connection_is_reset_when_its_worker_dies(server: WebTier, tmp_path: Path) -> None:
+def test_an_answer_that_ends_by_closing_is_reset_if_its_worker_dies(server: WebTier, tmp_path: Path) -> None:
     with WebTier(tmp_path, tls_files=server.tls_files) as dying, dying.connection() as client:
         client.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
         assert client.connection.recv(1)
@@ -181,7 +181,7 @@ def test_an_answer_that_ends_with_the_connection_is_reset_when_its_worker_dies(s
             client.rest()
 
 
-def test_an_answer_that_is_complete_outlives_its_worker(tmp_path: Path) -> None:
+def test_a_complete_answer_survives_its_worker(tmp_path: Path) -> None:
     with WebTier(tmp_path) as dying, dying.connection() as client:
         client.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
         ended = select.poll()
@@ -212,9 +212,7 @@ def test_an_application_that_fails_is_500(server: WebTier) -> None:
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: smoke\r\n\r\n", 501, "unsupported_transfer_coding"),
     ],
 )
-def test_what_the_server_refuses_has_a_problem_body(
-    server: WebTier, request_bytes: bytes, status: int, code: str
-) -> None:
+def test_server_refusals_have_problem_bodies(server: WebTier, request_bytes: bytes, status: int, code: str) -> None:
     with server.connection() as client:
         client.send(request_bytes)
         answer = client.reply()
@@ -225,7 +223,7 @@ def test_what_the_server_refuses_has_a_problem_body(
     assert f"code={code}" in server.output()
 
 
-def test_an_answer_reaches_a_client_that_still_sends(server: WebTier) -> None:
+def test_an_answer_reaches_a_client_that_is_still_sending(server: WebTier) -> None:
     with server.connection() as client:
         client.send(b"POST /close HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000))
         answer = client.reply()
@@ -235,14 +233,14 @@ def test_an_answer_reaches_a_client_that_still_sends(server: WebTier) -> None:
     assert answer.body == b"closing"
 
 
-def test_a_body_that_nobody_reads_is_skipped(server: WebTier) -> None:
+def test_an_unread_body_is_skipped(server: WebTier) -> None:
     with server.connection() as client:
         client.send(b"POST /pid HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000\r\n\r\n" + bytes(30_000))
         assert client.reply().status == 200
         assert client.get("/pid").status == 200
 
 
-def test_a_malformed_body_that_nobody_reads_ends_the_connection(plain: WebTier) -> None:
+def test_a_malformed_unread_body_closes_the_connection(plain: WebTier) -> None:
     with plain.connection() as client:
         client.send(b"POST /pid HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
         assert client.reply().status == 200
@@ -266,7 +264,7 @@ def test_l10_a_slow_reader_costs_no_memory(server: WebTier) -> None:
     assert after - before < 30
 
 
-def test_a_client_that_leaves_in_the_middle_ends_the_answer(plain: WebTier) -> None:
+def test_a_disconnect_during_an_answer_ends_it(plain: WebTier) -> None:
     before = plain.output().count("closed")
     with plain.connection() as client:
         client.send(b"GET /stream?chunks=1000000&pause=0.01 HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -276,11 +274,11 @@ def test_a_client_that_leaves_in_the_middle_ends_the_answer(plain: WebTier) -> N
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["closed", "half-closed"])
-def test_a_client_that_leaves_before_the_answer_is_noticed(server: WebTier, *, half: bool) -> None:
+def test_a_disconnect_before_the_answer_is_detected(server: WebTier, *, half: bool) -> None:
     before = server.output().count("gone")
     with server.connection() as client:
         client.send(f"GET /watch?s={PATIENCE_S} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        time.sleep(0.3)  # The client is busy elsewhere for a moment; nothing is waited for.
+        time.sleep(0.3)  # The client is idle for a moment; nothing depends on the duration.
         if half:
             with socket.socket(fileno=os.dup(client.connection.fileno())) as twin:
                 twin.shutdown(socket.SHUT_WR)
@@ -289,7 +287,7 @@ def test_a_client_that_leaves_before_the_answer_is_noticed(server: WebTier, *, h
     wait_for(lambda: server.output().count("gone") > before, "the server to notice")
 
 
-def test_a_client_that_waits_is_still_there(plain: WebTier) -> None:
+def test_a_waiting_client_is_not_reported_as_gone(plain: WebTier) -> None:
     before = plain.output().count("stayed")
     with plain.connection() as client, plain.connection() as other:
         client.send(b"GET /watch?s=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -299,7 +297,7 @@ def test_a_client_that_waits_is_still_there(plain: WebTier) -> None:
     assert plain.output().count("stayed") == before + 1
 
 
-def test_both_workers_take_connections(plain: WebTier) -> None:
+def test_both_workers_accept_connections(plain: WebTier) -> None:
     seen: set[bytes] = set()
 
     def both() -> bool:
@@ -311,7 +309,7 @@ def test_both_workers_take_connections(plain: WebTier) -> None:
     wait_for(both, "an answer of each worker")
 
 
-def test_plain_http_at_the_tls_port_is_one_line(secured: WebTier) -> None:
+def test_plain_http_on_the_tls_port_logs_one_line(secured: WebTier) -> None:
     before = secured.output()
     with socket.create_connection(("127.0.0.1", secured.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -324,7 +322,7 @@ def test_plain_http_at_the_tls_port_is_one_line(secured: WebTier) -> None:
         assert client.get("/pid").status == 200
 
 
-def test_a_full_worker_ends_what_is_idle_longest(tmp_path: Path) -> None:
+def test_a_full_worker_closes_the_longest_idle_connection(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"workers": 1, "worker_connections": 4}) as server, ExitStack() as stack:
         clients = [stack.enter_context(server.connection()) for _ in range(4)]
         for client in clients:
@@ -335,7 +333,7 @@ def test_a_full_worker_ends_what_is_idle_longest(tmp_path: Path) -> None:
         assert [client.get("/pid").status for client in clients[1:]] == [200] * 3
 
 
-def test_few_descriptors_are_shared_out(tmp_path: Path) -> None:
+def test_a_low_descriptor_limit_still_serves_many_clients(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"workers": 1}, max_descriptors=64) as server, ExitStack() as stack:
         idle = [stack.enter_context(server.connection()) for _ in range(100)]
         began, used = time.monotonic(), server.cpu_s()
@@ -348,32 +346,32 @@ def test_few_descriptors_are_shared_out(tmp_path: Path) -> None:
     assert "Traceback" not in server.output()
 
 
-def test_without_descriptors_nothing_spins(tmp_path: Path) -> None:
-    """More places than descriptors: accepting fails, quietly, until clients leave."""
+def test_running_out_of_descriptors_uses_no_cpu(tmp_path: Path) -> None:
+    """With fewer descriptors than connection slots, accepting fails until clients disconnect."""
     settings = {"workers": 1, "worker_connections": 100}
     with WebTier(tmp_path, settings=settings, max_descriptors=64) as server, ExitStack() as stack:
-        # Requests under way are never ended to make room.
+        # Requests under way are never aborted to make room.
         busy = [stack.enter_context(server.connection()) for _ in range(60)]
         for client in busy:
             client.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        wait_for(lambda: "no connection can be accepted" in server.output(), "the warning")
+        wait_for(lambda: "connections cannot be accepted" in server.output(), "the warning")
         used = server.cpu_s()
-        time.sleep(1)  # It has nothing to do meanwhile but to try again.
+        time.sleep(1)  # Meanwhile the worker can only retry.
         assert server.cpu_s() - used < 0.2
         server.release()
         assert [client.reply().status for client in busy] == [200] * 60
-    assert server.output().count("no connection can be accepted") <= 3
+    assert server.output().count("connections cannot be accepted") <= 3
     assert "Traceback" not in server.output()
 
 
-def test_a_worker_that_stumbles_over_a_connection_takes_the_next(tmp_path: Path) -> None:
+def test_a_worker_survives_a_failed_accept(tmp_path: Path) -> None:
     settings = {"workers": 1, "worker_class": "tests.httpserver.web_server.StumblingWorker"}
     with WebTier(tmp_path, settings=settings) as server, server.connection() as client:
         assert client.get("/pid").status == 200
-        assert "a connection could not be taken: LookupError('nobody foresaw this')" in server.output()
+        assert "a connection could not be accepted: LookupError('an unexpected error')" in server.output()
 
 
-def test_a_stop_lets_requests_finish_and_nothing_idle_delay_it(server: WebTier, tmp_path: Path) -> None:
+def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier, tmp_path: Path) -> None:
     with WebTier(tmp_path, tls_files=server.tls_files) as stopped, ExitStack() as stack:
         kept, silent, halfway, slow, pipelined = (stack.enter_context(stopped.connection()) for _ in range(5))
         assert kept.get("/pid").status == 200
@@ -383,7 +381,7 @@ def test_a_stop_lets_requests_finish_and_nothing_idle_delay_it(server: WebTier, 
         pipelined.send(b"GET /pid HTTP/1.1\r\nHost: localhost\r\n\r\n")
         handshake = stack.enter_context(socket.create_connection(("127.0.0.1", stopped.port), timeout=PATIENCE_S))
         wait_for(lambda: stopped.output().count("holding") == 2, "the slow requests to be under way")
-        with stopped.connection() as last:  # Connections are taken in their order.
+        with stopped.connection() as last:  # Connections are accepted in order.
             assert last.get("/pid").status == 200
 
         stopped.process.send_signal(signal.SIGTERM)
@@ -404,7 +402,7 @@ def test_a_stop_lets_requests_finish_and_nothing_idle_delay_it(server: WebTier, 
     assert "Traceback" not in stopped.output()
 
 
-def test_a_stop_cuts_what_does_not_end(tmp_path: Path) -> None:
+def test_a_stop_aborts_requests_that_do_not_finish(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"graceful_timeout": 2}) as server, ExitStack() as stack:
         sleeping, streaming = (stack.enter_context(server.connection()) for _ in range(2))
         sleeping.send(b"GET /sleep?s=600 HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -444,7 +442,7 @@ def times_waited(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
-def test_time_in_which_all_were_stopped_is_not_held_against_the_workers(tmp_path: Path) -> None:
+def test_suspended_workers_are_not_killed_for_missing_heartbeats(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"timeout": 4}) as server:
         workers = server.workers()
         everybody = [*workers, server.process.pid]
@@ -463,7 +461,7 @@ def test_time_in_which_all_were_stopped_is_not_held_against_the_workers(tmp_path
         assert server.workers() == workers
 
 
-def test_the_engine_in_the_process_refuses_gevent(tmp_path: Path) -> None:
+def test_an_in_process_engine_refuses_gevent(tmp_path: Path) -> None:
 
     config = example_config(free_port(), datasets=[], views=[])
     (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(config))

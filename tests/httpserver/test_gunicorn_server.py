@@ -1,4 +1,4 @@
-"""The settings of gunicorn that follow from the configuration, and the descriptors that the web tier may use."""
+"""gunicorn's settings, the descriptors of the web tier, and processes that die with their parent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gunicorn.config import Config
+from gunicorn.http.wsgi import Response
 
+from httpserver import gevent_worker
 from httpserver.gunicorn_server import options, web_options
 from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
 from system.descriptors import MAX_CONNECTIONS, connection_limit
@@ -28,28 +31,49 @@ CONFIG = RuntimeConfig(
 )
 
 
+def gunicorn_config(settings: dict[str, Any]) -> Any:
+    config = Config()
+    for name, value in settings.items():
+        config.set(name, value)
+    return config
+
+
 def test_gunicorn_takes_all_settings() -> None:
     for settings in (options(CONFIG), web_options(CONFIG)):
-        config = Config()
-        for name, value in settings.items():
-            config.set(name, value)
+        config = gunicorn_config(settings)
 
         assert config.graceful_timeout == 12
         assert config.forwarder_headers == []
+        assert config.secure_scheme_headers == {}
         assert config.forwarded_allow_ips == []
         assert config.http_protocols == ["h1"]
         assert config.http_parser == "python"
         assert not config.is_ssl
 
 
-def test_one_process_with_threads_around_the_engine() -> None:
+def test_request_settings_are_those_of_gunicorn() -> None:
+    config = gunicorn_config(web_options(CONFIG))
+
+    settings = gevent_worker._Settings(config)
+
+    for name in config.settings:
+        assert repr(getattr(settings, name)) == repr(getattr(config, name))
+    assert settings.is_ssl is config.is_ssl
+    assert settings.forwarded_allow_networks() == []
+
+
+def test_gunicorn_still_has_the_private_hook_for_bodies() -> None:
+    assert callable(Response._emit_body)
+
+
+def test_an_in_process_engine_has_one_process_with_threads() -> None:
     settings = options(CONFIG)
 
     assert settings["workers"] == 1
     assert settings["threads"] > 3 + 5
 
 
-def test_one_process_a_core_for_the_web_tier() -> None:
+def test_the_web_tier_has_one_process_per_core() -> None:
     assert web_options(CONFIG)["workers"] == len(os.sched_getaffinity(0))
 
 
@@ -65,7 +89,7 @@ def test_tls_from_the_configuration() -> None:
     ("hard", "connections"),
     [(64, 27), (20, 4), (1024, 987), (1_000_000, MAX_CONNECTIONS), (resource.RLIM_INFINITY, MAX_CONNECTIONS)],
 )
-def test_connections_leave_descriptors_for_statements(
+def test_the_connection_limit_reserves_descriptors_for_statements(
     monkeypatch: pytest.MonkeyPatch, hard: int, connections: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (20, hard))
@@ -73,7 +97,7 @@ def test_connections_leave_descriptors_for_statements(
     assert connection_limit(statements=5) == connections
 
 
-def test_a_process_takes_the_descriptors_that_it_may_have() -> None:
+def test_a_process_raises_its_soft_descriptor_limit() -> None:
     program = (
         "import resource; from system.descriptors import raise_soft_limit\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
@@ -85,7 +109,7 @@ def test_a_process_takes_the_descriptors_that_it_may_have() -> None:
     assert int(ended.stdout) == 300
 
 
-def test_a_process_whose_parent_has_ended_already_ends() -> None:
+def test_a_process_whose_parent_is_dead_dies() -> None:
     program = "from system.parent_death import die_with_parent; die_with_parent(1); print('lives on')"
 
     ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -95,7 +119,7 @@ def test_a_process_whose_parent_has_ended_already_ends() -> None:
 
 
 def test_a_process_dies_with_its_parent() -> None:
-    # The child prints its id once it is bound, the parent passes it on and waits.
+    # The child prints its id once it is bound to its parent, which then waits.
     program = (
         "import os, subprocess, sys, time\n"
         "from system.parent_death import die_with_parent\n"
@@ -116,7 +140,7 @@ def test_a_process_dies_with_its_parent() -> None:
     wait_for(lambda: not is_alive(child), "the end of the child")
 
 
-def test_a_refusal_of_the_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_system_call_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "SIGKILL", 99999)
 
     with pytest.raises(OSError, match="PR_SET_PDEATHSIG"):

@@ -1,4 +1,4 @@
-"""Requests as the web tier reads them: when a body is asked for, and what is refused before it is complete."""
+"""The request parser of the web tier: 100 Continue, and refusals of incomplete malformed requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
         (f"{KEY}\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 415),
     ],
 )
-def test_nobody_is_asked_for_a_body_that_nobody_reads(runtime: WebTier, lines: str, status: int) -> None:
+def test_100_continue_is_not_sent_for_a_body_that_is_not_read(runtime: WebTier, lines: str, status: int) -> None:
     with runtime.connection() as client:
         client.send(f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\n{lines}Expect: 100-continue\r\n\r\n".encode())
         answer = client.reply()
@@ -44,7 +44,7 @@ def test_nobody_is_asked_for_a_body_that_nobody_reads(runtime: WebTier, lines: s
     assert (answer.status, answer.headers["connection"]) == (status, "close")
 
 
-def test_an_expectation_without_a_body_means_nothing(runtime: WebTier) -> None:
+def test_an_expectation_without_a_body_is_ignored(runtime: WebTier) -> None:
     with runtime.connection() as client:
         assert client.get("/health", "Expect: 100-continue").status == 200
         assert client.get("/health").status == 200
@@ -74,7 +74,7 @@ CHUNKED = f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\n{KEY}\r\nTransfer-Encodi
         pytest.param(CHUNKED + b"-", id="a negative chunk"),
     ],
 )
-def test_what_cannot_become_a_request_is_refused_at_once(runtime: WebTier, data: bytes) -> None:
+def test_malformed_input_is_refused_at_once(runtime: WebTier, data: bytes) -> None:
     began = time.monotonic()
     with runtime.connection() as client:
         client.send(data)

@@ -1,8 +1,8 @@
 """
 The web tier without an engine, as a program: `python -m tests.httpserver.web_server APPLICATION OPTIONS`.
 
-APPLICATION is "runtime", the one of this project with the YAML that RUNTIME_CONFIG names, or "plain", a small one that
-shows what the server does with answers. OPTIONS is a JSON object with settings of gunicorn that come last.
+APPLICATION is "runtime", that of this project with the YAML in RUNTIME_CONFIG, or "plain", a small one for tests of
+connections and answers. OPTIONS is a JSON object with settings of gunicorn that override ours.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class WebServer(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         if self._application == "plain":
             return plain
-        from sqlapi.handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
+        from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
 
         return ApiHandler()
 
 
 class _FailsOnce:
-    """A listening socket whose first connection fails in a way that no socket should."""
+    """A listening socket whose first accept raises an error that no socket raises."""
 
     def __init__(self, listener: Any) -> None:
         self._listener = listener
@@ -58,7 +58,7 @@ class _FailsOnce:
         accepted = self._listener.accept()
         if not self._failed:
             self._failed = True
-            raise LookupError("nobody foresaw this")
+            raise LookupError("an unexpected error")
         return accepted
 
     def __getattr__(self, name: str) -> Any:
@@ -76,7 +76,7 @@ class StumblingWorker(GeventWebWorker):
 
 
 def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Answer by path; the query string has the numbers."""
+    """Answer according to the path; the query string holds its numbers."""
     asked = {name: float(values[0]) for name, values in parse_qs(environ["QUERY_STRING"]).items()}
     path = environ["PATH_INFO"]
     if path == "/body":
@@ -112,7 +112,7 @@ def _slept(seconds: float) -> str:
 
 
 def _held() -> str:
-    """Wait until the file `released` is beside the YAML."""
+    """Wait until the file `released` exists beside the YAML."""
     _say("holding")
     released = Path(os.environ["RUNTIME_CONFIG"]).with_name("released")
     while not released.exists():
@@ -121,7 +121,7 @@ def _held() -> str:
 
 
 def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:
-    """Wait until the client leaves, for at most *seconds*, and print how that ended."""
+    """Wait at most *seconds* for the client to disconnect, and print whether it did."""
     gone: list[float] = []
     watch = disconnects.watch(disconnects.connection_of(environ), lambda: gone.append(time.monotonic()))
     began = time.monotonic()
@@ -133,7 +133,7 @@ def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> li
 
 
 class _Stream:
-    """Chunks of zeros; "/cut" breaks off after the last one, "/break" fails in a way that nobody foresaw."""
+    """Chunks of zeros; after the last one, "/cut" is truncated, and "/break" raises an unexpected error."""
 
     def __init__(self, path: str, chunks: int, size: int, pause_s: float) -> None:
         self._path = path

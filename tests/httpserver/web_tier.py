@@ -84,7 +84,7 @@ class WebTier:
         return self.log.read_text()
 
     def release(self) -> None:
-        """Let what "/hold" holds be answered."""
+        """Let "/hold" answer."""
         (self.directory / "released").touch()
 
     def workers(self) -> list[int]:
@@ -117,7 +117,7 @@ class WebTier:
                     yield client
                 return
             context = ssl.create_default_context(cafile=self.tls_files[0])
-            # Else Python takes a reset for the end of the connection.
+            # Otherwise Python treats a reset as the end of the connection.
             secured = context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
             with secured, closing(Client(secured)) as client:
                 yield client
@@ -125,7 +125,7 @@ class WebTier:
 
 @dataclass
 class Reply:
-    """One answer: `headers` by lower-case name; `is_complete` is what the framing says."""
+    """One answer: `headers` by lower-case name; `is_complete` according to its framing."""
 
     status: int
     headers: dict[str, str]
@@ -139,7 +139,7 @@ class Reply:
 
 
 class Client:
-    """A client that sees what is on the wire."""
+    """A client that sees the bytes on the wire."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -161,7 +161,7 @@ class Client:
         return self._file.read()
 
     def reply(self, *, has_body: bool = True) -> Reply:
-        """Read one answer as its framing says; a connection that ends too early gives an incomplete one."""
+        """Read one answer according to its framing; it is incomplete if the connection ends early."""
         status = int(self._file.readline().split(b" ")[1])
         headers = {}
         while line := self._file.readline().decode("latin-1").strip():

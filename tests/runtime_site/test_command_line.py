@@ -1,4 +1,4 @@
-"""`manage.py help` lists what can be run here, ours first, and what it lists runs."""
+"""`manage.py help` lists the available commands, ours first, and all of them work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def manage(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder where no YAML is."""
+    """Run a command in a directory without a YAML."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
     return subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), *arguments],
@@ -31,8 +31,8 @@ def manage(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_our_commands_come_first_and_none_needs_a_database() -> None:
-    assert list(connections) == ["default"]  # By that, Django puts a dummy into the settings.
+def test_our_commands_are_listed_first_and_none_needs_a_database() -> None:
+    assert list(connections) == ["default"]  # This makes Django add its dummy engine to the settings.
 
     listed = listed_commands()
 
@@ -58,7 +58,7 @@ from django.test import SimpleTestCase
 
 
 class Test(SimpleTestCase):
-    def test_everybody_may_call_while_authentication_is_off(self):
+    def test_anyone_may_call_while_authentication_is_off(self):
         answer = self.client.post("/v1/sql", "SELECT 1 AS a", content_type="text/plain")
         self.assertEqual((answer.status_code, answer.content), (200, b'[{"a":1}]'))
         self.assertEqual(self.client.get("/v1/ready").content, b"ready")
@@ -68,7 +68,7 @@ class Test(SimpleTestCase):
 
 
 @pytest.mark.parametrize("command", ["diffsettings", "shell", "test"])
-def test_what_is_listed_of_django_runs(tmp_path: Path, command: str) -> None:
+def test_the_listed_commands_of_django_work(tmp_path: Path, command: str) -> None:
     (tmp_path / "runtime.yaml").write_text("{}\n")
     (tmp_path / "test_own.py").write_text(TEST)
 
@@ -78,8 +78,8 @@ def test_what_is_listed_of_django_runs(tmp_path: Path, command: str) -> None:
     assert command != "test" or "Ran 1 test" in done.stderr
 
 
-def test_django_runs_the_client_commands_and_reads_no_yaml(tmp_path: Path) -> None:
-    """They are found and run as any management command is, and load neither the YAML's parser nor an engine."""
+def test_client_commands_run_through_django_without_reading_the_yaml(tmp_path: Path) -> None:
+    """They import neither the parser of the YAML nor an engine."""
     (tmp_path / "runtime.yaml").write_text("not: [a runtime\n")
     program = (
         "import sys, runpy\n"

@@ -1,4 +1,4 @@
-"""The files that others start from to deploy the runtime are well-formed, and name what there is."""
+"""The deployment files are well-formed, and name only what exists."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_unit(name: str) -> configparser.ConfigParser:
     return unit
 
 
-def test_the_unit_stops_the_supervisor_only_and_names_what_there_is() -> None:
+def test_the_unit_stops_only_the_supervisor_and_names_existing_paths() -> None:
     unit = read_unit("querykeep.service")
 
     assert unit.sections() == ["Unit", "Service", "Install"]
@@ -59,7 +59,7 @@ def test_the_unit_stops_the_supervisor_only_and_names_what_there_is() -> None:
     assert "/srv/querykeep/manage.py serve --config /srv/flights/runtime.yaml" in unit["Service"]["ExecStart"]
 
 
-def test_the_backup_copies_what_the_documents_say() -> None:
+def test_the_backup_copies_what_is_documented() -> None:
     service = read_unit("querykeep-backup.service")["Service"]
     (documented,) = re.findall(r"^tar .*$", (REPOSITORY / "docs/operations.md").read_text(), re.MULTILINE)
 
@@ -74,12 +74,12 @@ def test_the_backup_copies_what_the_documents_say() -> None:
 
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
-    reason="systemd is asked where it is; the strict reading above runs everywhere",
+    reason="needs systemd; the strict parsing above runs everywhere",
 )
 @pytest.mark.parametrize("name", ["querykeep.service", "querykeep-backup.service", "querykeep-backup.timer"])
-def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path, name: str) -> None:
     for unit in DEPLOY.glob("querykeep*"):
-        # Here the paths are others, and there need not be such a user.
+        # On this machine the paths differ, and the user may not exist.
         text = unit.read_text().replace("/srv/querykeep/.venv/bin/python", sys.executable)
         text = text.replace("User=querykeep\n", "").replace("/srv/flights", str(tmp_path))
         text = text.replace("/srv/backup", str(tmp_path)).replace("/srv/querykeep", str(REPOSITORY))
@@ -115,7 +115,7 @@ def test_the_dockerfile_is_well_formed() -> None:
             assert all(isinstance(word, str) for word in json.loads(command))
 
 
-def test_the_image_holds_every_room_and_nothing_else() -> None:
+def test_the_image_contains_every_room_and_nothing_else() -> None:
     copied = {source for name, rest in instructions() if name == "COPY" for source in rest.split()[:-1]}
     rooms = re.search(r"^ROOMS := (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
 

@@ -87,7 +87,7 @@ def test_a_value(value: object, text: str, as_json: object) -> None:
     assert json.loads(JsonFormatter().format(made))["said"] == as_json
 
 
-def test_a_field_cannot_take_the_place_of_what_every_line_has() -> None:
+def test_a_field_cannot_replace_a_standard_member() -> None:
     made = record("request", {"message": "forged", "level": "CRITICAL", "a b": 1, 7: "seven", "x\ny=": 2})
 
     line = json.loads(JsonFormatter().format(made))
@@ -103,7 +103,7 @@ def test_a_field_cannot_take_the_place_of_what_every_line_has() -> None:
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
-def test_what_is_very_long_loses_its_middle(formatter: logging.Formatter) -> None:
+def test_long_values_lose_their_middle(formatter: logging.Formatter) -> None:
     made = record("a" * 100_000 + "z", {"said": "b" * 10**6, "k" * 10**6: 1})
     made.exc_info = (ValueError, ValueError("c" * 10**6 + "the end"), None)
 
@@ -130,12 +130,12 @@ def test_no_text_breaks_the_line(message: str, fields: dict[str, object]) -> Non
     parsed = json.loads(as_json)
     assert parsed["message"] == message
     for name, value in fields.items():
-        # A field of a name that every line has gets another one.
+        # A field with the name of a standard member is renamed.
         assert not isinstance(value, str) or value in (parsed.get(name), parsed.get(f"{name}_"))
 
 
 @given(st.text())
-def test_escaping_leaves_printable_text_alone(text: str) -> None:
+def test_escaping_keeps_printable_text(text: str) -> None:
     assert (escaped(text) == text) is text.isprintable()
 
 
@@ -176,7 +176,7 @@ log = logging.getLogger("a.room")
 
 
 def run_logging(script: str, shell: str = '"$@"', **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* in a process that logs as a runtime does; *shell* says where its streams go."""
+    """Run *script* in a process that logs as a runtime does; *shell* redirects its streams."""
     return subprocess.run(
         ["bash", "-c", shell, "bash", sys.executable, "-c", LOGGING + script],
         capture_output=True,
@@ -187,7 +187,7 @@ def run_logging(script: str, shell: str = '"$@"', **environ: str) -> subprocess.
     )
 
 
-def test_an_unknown_log_format_is_said_once_and_before_the_first_line() -> None:
+def test_an_unknown_log_format_is_reported_once_before_the_first_line() -> None:
     lines = run_logging("log.info('one'); log.info('two')", LOG_FORMAT="xml").stderr.splitlines()
 
     assert [line.split(" ", 1)[1] for line in lines] == [
@@ -198,7 +198,7 @@ def test_an_unknown_log_format_is_said_once_and_before_the_first_line() -> None:
     assert run_logging("", LOG_FORMAT="xml").stderr == ""
 
 
-def test_text_that_is_not_ascii_is_utf8_whatever_the_locale() -> None:
+def test_non_ascii_text_is_utf8_in_any_locale() -> None:
     assert "é" in run_logging("log.info(chr(233))", LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii").stderr
 
 
@@ -222,7 +222,7 @@ print("done")
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
-def test_no_file_is_taken_for_a_standard_error_that_is_closed(tmp_path: Path) -> None:
+def test_a_closed_standard_error_is_not_mistaken_for_another_file(tmp_path: Path) -> None:
     file = tmp_path / "data"
     script = f"opened = open({str(file)!r}, 'wb'); log.warning('a line'); print(opened.fileno())"
 
@@ -232,8 +232,8 @@ def test_no_file_is_taken_for_a_standard_error_that_is_closed(tmp_path: Path) ->
     assert file.read_bytes() == b""
 
 
-def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
-    """The disk is full in the middle of a line; later there is room again."""
+def test_a_line_after_a_partial_write_is_complete(tmp_path: Path) -> None:
+    """The disk is full in the middle of a line; later it has space again."""
     script = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -253,7 +253,7 @@ log.warning("again")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_faulty_record_leaves_a_line_that_says_so(log_format: str) -> None:
+def test_a_record_that_cannot_be_formatted_is_reported(log_format: str) -> None:
     script = "log.info('%d', 'secret'); log.info('x', extra={'fields': {'a': 10**5000}}); log.info('after')"
 
     lines = run_logging(script, LOG_FORMAT=log_format).stderr.splitlines()
@@ -298,3 +298,9 @@ def test_djangos_own_loggers_print_nothing() -> None:
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert finished.stdout + finished.stderr == ""
+
+
+def test_records_do_not_search_for_their_caller(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("a.room").warning("a line")
+
+    assert caplog.records[0].pathname == "(unknown file)"

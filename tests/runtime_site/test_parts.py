@@ -1,4 +1,4 @@
-"""What a part is given, and what it is not: it takes its handover in a process of its own."""
+"""What a part receives with its handover, and what it does not. Each handover is received by a new process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtimeconf.secret import Secret
 K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
 
-#: Takes a handover, and says what it knows then.
+#: Receives a handover and prints what it contains.
 PART = """
 import os, sys
 from runtime_site import parts
@@ -55,7 +55,7 @@ def config(tmp_path: Path) -> RuntimeConfig:
 
 @pytest.fixture
 def descriptors() -> Iterator[list[int]]:
-    """Descriptors that are closed at the end of the test."""
+    """Descriptors to close after the test."""
     opened: list[int] = []
     yield opened
     for descriptor in opened:
@@ -63,7 +63,7 @@ def descriptors() -> Iterator[list[int]]:
 
 
 def take(descriptor: int) -> list[str]:
-    """Let a process of its own take the handover, and return what it says."""
+    """Receive the handover in a new process, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", PART, K1, K2, "another"],
         env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptor)},
@@ -76,7 +76,7 @@ def take(descriptor: int) -> list[str]:
 
 
 def without_keys(config: RuntimeConfig) -> tuple[RuntimeConfig, Access]:
-    """Return what a process knows that has built the key set and forgotten the keys."""
+    """Return the configuration and access of a process that has built the key set and discarded the keys."""
     who = access.build(config)
     bare = RuntimeConfig(
         file=config.file,
@@ -88,7 +88,7 @@ def without_keys(config: RuntimeConfig) -> tuple[RuntimeConfig, Access]:
 
 
 @pytest.mark.parametrize("name", ["web", "flight"])
-def test_who_answers_callers_knows_the_keys_by_their_digests_and_no_source(
+def test_parts_that_answer_callers_get_digests_but_no_sources(
     config: RuntimeConfig, descriptors: list[int], name: parts.PartName
 ) -> None:
     descriptors.append(parts.hand_over(name, *without_keys(config), ready=7))
@@ -99,7 +99,7 @@ def test_who_answers_callers_knows_the_keys_by_their_digests_and_no_source(
     assert said[1] == "[('d', {})]"
 
 
-def test_the_engine_knows_neither_keys_nor_sources(config: RuntimeConfig, descriptors: list[int]) -> None:
+def test_the_engine_gets_neither_digests_nor_sources(config: RuntimeConfig, descriptors: list[int]) -> None:
     descriptors.append(parts.hand_over("engine", *without_keys(config)))
 
     said = take(descriptors[0])
@@ -109,13 +109,13 @@ def test_the_engine_knows_neither_keys_nor_sources(config: RuntimeConfig, descri
     assert digest.encode() not in os.pread(descriptors[0], 100_000, 0)
 
 
-def test_refresh_knows_the_sources_and_no_key(config: RuntimeConfig, descriptors: list[int]) -> None:
+def test_refresh_gets_sources_but_no_digests(config: RuntimeConfig, descriptors: list[int]) -> None:
     descriptors.append(parts.hand_over("refresh", *without_keys(config)))
 
     assert take(descriptors[0])[:2] == ["{'several_keys': True} nobody", "[('d', {'token': 'canary'})]"]
 
 
-def test_off_stays_off_for_web_alone(tmp_path: Path, descriptors: list[int]) -> None:
+def test_authentication_stays_off_in_web(tmp_path: Path, descriptors: list[int]) -> None:
     config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path / "state")
     who = access.build(config)
     descriptors.extend([parts.hand_over("web", config, who), parts.hand_over("engine", config, who)])
@@ -127,11 +127,11 @@ def test_off_stays_off_for_web_alone(tmp_path: Path, descriptors: list[int]) -> 
 def test_nothing_of_the_handover_stays_open(config: RuntimeConfig, descriptors: list[int]) -> None:
     descriptors.append(parts.hand_over("web", *without_keys(config)))
 
-    # Three streams, and the directory that is looked at.
+    # The three standard streams, and the directory being listed.
     assert take(descriptors[0])[2] == "False 4"
 
 
-def test_a_part_of_a_supervisor_that_has_ended_ends(config: RuntimeConfig, descriptors: list[int]) -> None:
+def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig, descriptors: list[int]) -> None:
     descriptors.append(parts.hand_over("web", *without_keys(config), supervisor=1))
 
     done = subprocess.run(
@@ -157,7 +157,7 @@ def test_without_a_handover_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("name", parts.PARTS)
-def test_a_part_gets_no_variable_that_may_be_a_secret(config: RuntimeConfig, name: parts.PartName) -> None:
+def test_parts_get_no_environment_variable_that_may_be_a_secret(config: RuntimeConfig, name: parts.PartName) -> None:
     wanted = {
         "PATH": "/bin",
         "HOME": "/root",
@@ -185,7 +185,7 @@ def test_a_part_gets_no_variable_that_may_be_a_secret(config: RuntimeConfig, nam
     assert parts.environment(name, config, wanted | unwanted, 5) == wanted | ours
 
 
-def test_only_the_part_that_reads_sources_gets_what_they_are_reached_by(config: RuntimeConfig) -> None:
+def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> None:
     reached = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"), "x")
     machine = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE"), "x")
     other = {"PROXY": "x", "MY_AWS_KEY": "x", "PGPASSWORD": "x"}

@@ -1,4 +1,4 @@
-"""The runtime of one process: started once, stopped once, and without the keys themselves."""
+"""The runtime in one process: it starts and stops, and does not keep the keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = "key-4Qw8Zr2Vb6Nm1Xc5Lp9Kj3Hg7Fd0Sa"
 
 @pytest.fixture
 def configured(tmp_path: Path) -> Iterator[Path]:
-    """This process is set to a runtime YAML, and forgets it afterwards."""
+    """Configure this process with a runtime YAML for one test."""
     file = tmp_path / "runtime.yaml"
     keys = "".join(f"        - {KEY}{number}\n" for number in range(6))
     file.write_text(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys:\n{keys}")
@@ -39,7 +39,7 @@ def configured(tmp_path: Path) -> Iterator[Path]:
     authkeys.state.set_access(None)
 
 
-def test_the_keys_are_forgotten_once_their_digests_are_made(configured: Path) -> None:
+def test_the_keys_are_discarded_after_digesting(configured: Path) -> None:
     config = startup.checked_config()
 
     assert startup.checked_config() is config is runtimeconf.state.get_config()
@@ -99,7 +99,7 @@ def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, h
     assert done.stderr == said * warnings
 
 
-def test_a_held_state_directory_is_left_alone(configured: Path) -> None:
+def test_a_state_directory_in_use_is_an_error(configured: Path) -> None:
     config = startup.checked_config()
     lock = StateLock(config.state_dir)
     assert lock.acquire()
@@ -110,8 +110,8 @@ def test_a_held_state_directory_is_left_alone(configured: Path) -> None:
         lock.release()
 
 
-def test_a_directory_that_gevent_patched_gets_no_engine(configured: Path) -> None:
-    """The engine refuses to start; then the datasets are stopped again and the lock is free."""
+def test_under_gevent_the_engine_refuses_to_start(configured: Path) -> None:
+    """The datasets, already started, are then stopped, and the lock is released."""
     (configured / "runtime.yaml").chmod(0o600)
     program = (
         "from gevent import monkey\n"

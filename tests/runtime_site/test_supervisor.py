@@ -1,4 +1,4 @@
-"""The supervisor over small programs: what is started when, what is started again, and how it all ends."""
+"""The supervisor with small programs as parts: starts, restarts and stops."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ import pytest
 from tests.datasources.support import wait_for
 from tests.system.processes import is_stopped
 
-#: What a supervisor runs in: it reads its parts and its settings from its argument.
+#: A program that runs a supervisor, with parts and settings from its argument.
 SUPERVISOR = """
 import ctypes, json, logging.config, os, signal, sys
 from runtime_site import logs, supervisor
 settings = json.loads(sys.argv[1])
 logging.config.dictConfig(logs.logging_config({}))
 supervisor.GOOD_LIFE_S = settings["good_life_s"]
-supervisor._LAST_TELL_S, supervisor._LAST_TELL_SHARE = 1e9, settings["last_tell"]
+supervisor._LAST_TERM_S, supervisor._LAST_TERM_SHARE = 1e9, settings["last_term"]
 if settings["adopts_orphans"]:
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, like process 1 of a container
 if settings["ignores_children"]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-tell = supervisor._Part.tell
-def tell_after_its_end(part):
-    if part.process is not None and not part.told:
+terminate = supervisor._Part.terminate
+def terminate_after_its_end(part):
+    if part.process is not None and not part.is_terminating:
         open(settings["go"], "w").close()
         os.waitid(os.P_PID, part.process.pid, os.WEXITED | os.WNOWAIT)
-    tell(part)
+    terminate(part)
 if settings["go"]:
-    supervisor._Part.tell = tell_after_its_end
+    supervisor._Part.terminate = terminate_after_its_end
 asked = iter(range(1000))
 if settings["has_no_output"]:
     sys.stdout = open("/dev/full", "w", buffering=1)
@@ -51,7 +51,7 @@ sys.exit(supervisor.Supervisor(
 ).run())
 """
 
-#: How each part begins: it hears its signals, and says what it does in the file that all share.
+#: The beginning of each part: it unblocks signals, and logs its actions to a file that all parts share.
 PART = """
 import os, signal, subprocess, sys, time
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -68,7 +68,7 @@ say("starts")
 
 SERVES = "while True: time.sleep(60)"
 
-#: When it is to end, it waits until a file appears.
+#: After SIGTERM it waits until a file appears.
 WAITS = """
 def end(*_):
     say("drains")
@@ -82,13 +82,13 @@ while True: time.sleep(60)
 
 @dataclass
 class Supervised:
-    """A running supervisor, and what it and its parts said."""
+    """A running supervisor, and the output of it and its parts."""
 
     process: subprocess.Popen[bytes]
     directory: Path
 
     def said(self) -> list[str]:
-        """Return what the parts said."""
+        """Return what the parts logged."""
         log = self.directory / "parts.log"
         return log.read_text().splitlines() if log.exists() else []
 
@@ -100,15 +100,15 @@ class Supervised:
         self.process.send_signal(number)
 
     def ends(self) -> int:
-        """Wait for the end and return the exit code."""
+        """Wait for the exit code."""
         return self.process.wait(60)
 
     def wait_for(self, *said: str) -> None:
-        """Wait until the parts have said all of *said*."""
+        """Wait until the parts have logged all of *said*."""
         wait_for(lambda: set(said) <= set(self.said()), f"{said}, not {self.output()}")
 
     def delays(self) -> list[str]:
-        """Return how long each new start was put off."""
+        """Return the delay of each restart."""
         return re.findall(r"delay_s=(\S+)", self.output())
 
 
@@ -117,7 +117,7 @@ Start = Callable[..., Supervised]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start supervisors over parts, each a name and a program; the stop order is that of the parts."""
+    """Start supervisors of parts, given as names and programs, which they stop in that order."""
     started: list[Supervised] = []
 
     def start_one(
@@ -125,7 +125,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         *,
         stop_order: tuple[str, ...] = (),
         shutdown_timeout_s: float = 60.0,
-        last_tell: float = 0.15,
+        last_term: float = 0.15,
         good_life_s: float = 30.0,
         commands: dict[str, list[str]] | None = None,
         ignores_children: bool = False,
@@ -143,7 +143,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "parts": described,
             "stop_order": stop_order or [part["name"] for part in described],
             "shutdown_timeout_s": shutdown_timeout_s,
-            "last_tell": last_tell,
+            "last_term": last_term,
             "good_life_s": good_life_s,
             "ignores_children": ignores_children,
             "adopts_orphans": adopts_orphans,
@@ -173,7 +173,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_parts_run_side_by_side_and_stop_one_after_the_other(start: Start) -> None:
+def test_parts_run_concurrently_and_stop_in_order(start: Start) -> None:
     supervised = start({"a": SERVES, "b": SERVES, "c": SERVES}, stop_order=("b", "c", "a"))
     supervised.wait_for("a starts", "b starts", "c starts")
     children = children_of(supervised.process.pid)
@@ -186,7 +186,7 @@ def test_parts_run_side_by_side_and_stop_one_after_the_other(start: Start) -> No
     assert all(is_gone(child) for child in children)
 
 
-def test_a_stop_waits_for_what_runs(start: Start, tmp_path: Path) -> None:
+def test_a_stop_waits_for_each_part(start: Start, tmp_path: Path) -> None:
     waits = WAITS.format(go=str(tmp_path / "go"))
     supervised = start({"a": waits, "b": SERVES})
     supervised.wait_for("a serves", "b starts")
@@ -209,7 +209,7 @@ def test_a_stop_waits_for_what_runs(start: Start, tmp_path: Path) -> None:
         ("os.kill(os.getpid(), 40)", '"signal 40"'),
     ],
 )
-def test_a_part_that_ends_is_started_again_later_and_later(start: Start, end: str, reason: str) -> None:
+def test_a_part_that_exits_is_restarted_with_a_growing_delay(start: Start, end: str, reason: str) -> None:
     supervised = start({"a": end, "b": SERVES})
     wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
 
@@ -220,14 +220,14 @@ def test_a_part_that_ends_is_started_again_later_and_later(start: Start, end: st
     assert supervised.ends() == 0
 
 
-def test_a_part_that_lived_well_is_started_again_soon(start: Start) -> None:
+def test_the_delay_starts_over_after_a_long_life(start: Start) -> None:
     supervised = start({"a": "sys.exit(1)"}, good_life_s=0.0)
     wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
 
     assert supervised.delays()[:3] == ["0.2", "0.2", "0.2"]
 
 
-def test_what_a_part_leaves_behind_goes_with_it(start: Start, tmp_path: Path) -> None:
+def test_processes_left_by_a_part_are_killed(start: Start, tmp_path: Path) -> None:
     leaves = f"""
         if not os.path.exists({str(tmp_path / "left")!r}):
             left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -242,7 +242,7 @@ def test_what_a_part_leaves_behind_goes_with_it(start: Start, tmp_path: Path) ->
     wait_for(lambda: is_gone(int((tmp_path / "left").read_text())), "the end of what was left")
 
 
-def test_a_part_that_cannot_start_ends_all(start: Start) -> None:
+def test_a_part_that_cannot_start_stops_the_runtime(start: Start) -> None:
     after_a = """
         while "a starts" not in open(log).read(): time.sleep(0.01)
         sys.exit(78)
@@ -255,7 +255,7 @@ def test_a_part_that_cannot_start_ends_all(start: Start) -> None:
     assert supervised.said()[-1] == "a ends"
 
 
-def test_a_part_that_has_started_once_may_fail_to_later(start: Start, tmp_path: Path) -> None:
+def test_a_restarted_part_may_fail_without_stopping_the_runtime(start: Start, tmp_path: Path) -> None:
     later = f"""
         if os.path.exists({str(tmp_path / "again")!r}): sys.exit(78)
         open({str(tmp_path / "again")!r}, "w").close()
@@ -266,7 +266,7 @@ def test_a_part_that_has_started_once_may_fail_to_later(start: Start, tmp_path: 
     assert supervised.process.poll() is None
 
 
-def test_a_program_that_is_not_there_is_tried_again(start: Start, tmp_path: Path) -> None:
+def test_a_missing_program_is_retried(start: Start, tmp_path: Path) -> None:
     supervised = start({"a": SERVES}, commands={"b": [str(tmp_path / "absent")]})
 
     wait_for(lambda: len(supervised.delays()) >= 2, "two new starts")
@@ -278,8 +278,8 @@ def test_a_program_that_is_not_there_is_tried_again(start: Start, tmp_path: Path
 STUBBORN = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'
 
 
-def test_what_does_not_end_in_time_is_killed_and_the_others_still_end(start: Start) -> None:
-    supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_tell=0.45)
+def test_parts_that_do_not_exit_in_time_are_killed(start: Start) -> None:
+    supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_term=0.45)
     supervised.wait_for("a serves", "b starts")
 
     supervised.signal(signal.SIGTERM)
@@ -289,7 +289,7 @@ def test_what_does_not_end_in_time_is_killed_and_the_others_still_end(start: Sta
     assert supervised.said()[-2:] == ["a hears", "b ends"]
 
 
-def test_a_second_signal_ends_at_once(start: Start) -> None:
+def test_a_second_signal_stops_immediately(start: Start) -> None:
     supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=3600.0)
     supervised.wait_for("a serves", "b starts")
     children = children_of(supervised.process.pid)
@@ -303,7 +303,7 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
     assert "b ends" not in supervised.said()
 
 
-def test_a_part_that_ends_by_itself_during_a_stop_is_not_started_again(start: Start, tmp_path: Path) -> None:
+def test_a_part_that_exits_during_a_stop_is_not_restarted(start: Start, tmp_path: Path) -> None:
     slow = WAITS.format(go=str(tmp_path / "go"))
     supervised = start({"a": slow, "b": SERVES})
     supervised.wait_for("a serves", "b starts")
@@ -322,7 +322,7 @@ def test_a_part_that_ends_by_itself_during_a_stop_is_not_started_again(start: St
     assert supervised.said().count("b starts") == 1
 
 
-def test_a_part_that_ends_just_before_it_is_told_delays_nothing(start: Start, tmp_path: Path) -> None:
+def test_a_part_that_exits_just_before_its_sigterm_delays_nothing(start: Start, tmp_path: Path) -> None:
     ends_when_its_turn_comes = """
         while not os.path.exists({go!r}): time.sleep(0.01)
         sys.exit(3)
@@ -337,7 +337,7 @@ def test_a_part_that_ends_just_before_it_is_told_delays_nothing(start: Start, tm
     assert "did not end in time" not in supervised.output()
 
 
-def test_signals_that_mean_nothing_change_nothing(start: Start) -> None:
+def test_other_signals_are_ignored(start: Start) -> None:
     supervised = start({"a": SERVES})
     supervised.wait_for("a starts")
 
@@ -353,13 +353,13 @@ def test_signals_that_mean_nothing_change_nothing(start: Start) -> None:
     ):
         supervised.signal(number)
 
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about SIGHUP")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about SIGHUP")
     supervised.signal(signal.SIGTERM)
     assert supervised.ends() == 0
     assert supervised.said() == ["a starts", "a ends"]
 
 
-#: Says one more thing every few milliseconds.
+#: Logs a line every few milliseconds.
 TICKS = """
 number = 0
 while True:
@@ -368,7 +368,7 @@ while True:
 """
 
 
-def test_a_supervisor_that_is_stopped_for_a_while_goes_on(start: Start) -> None:
+def test_a_suspended_supervisor_resumes(start: Start) -> None:
     supervised = start({"a": TICKS}, ready_after=-1)
     supervised.wait_for("a tick 1")
 
@@ -381,13 +381,13 @@ def test_a_supervisor_that_is_stopped_for_a_while_goes_on(start: Start) -> None:
         wait_for(lambda: not is_stopped(supervised.process.pid), "it to go on")
 
     supervised.signal(signal.SIGHUP)
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about SIGHUP")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about SIGHUP")
     supervised.signal(signal.SIGTERM)
     assert supervised.ends() == 0
-    assert "at once" not in supervised.output()
+    assert "immediately" not in supervised.output()
 
 
-def test_ctrl_z_stops_the_parts_and_their_children_too(start: Start) -> None:
+def test_ctrl_z_suspends_the_parts_and_their_children(start: Start) -> None:
     supervised = start({"a": 'subprocess.Popen(["sleep", "600"]); say("serves")\n' + SERVES, "b": SERVES})
     supervised.wait_for("a serves", "b starts")
     parts = children_of(supervised.process.pid)
@@ -404,7 +404,7 @@ def test_ctrl_z_stops_the_parts_and_their_children_too(start: Start) -> None:
     assert all(is_gone(member) for member in members[:3])
 
 
-def test_readiness_is_said_once(start: Start) -> None:
+def test_readiness_is_reported_once(start: Start) -> None:
     supervised = start({"a": SERVES})
 
     wait_for(lambda: "ready" in supervised.output(), "readiness")
@@ -413,22 +413,22 @@ def test_readiness_is_said_once(start: Start) -> None:
     assert supervised.output().count("ready") == 1
 
 
-def test_readiness_that_cannot_be_said_ends_nothing(start: Start) -> None:
+def test_a_failed_readiness_report_changes_nothing(start: Start) -> None:
     supervised = start({"a": SERVES}, has_no_output=True)
 
-    wait_for(lambda: "could not be said" in supervised.output(), "the line about it")
+    wait_for(lambda: "could not be reported" in supervised.output(), "the line about it")
     supervised.signal(signal.SIGHUP)
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the supervisor to go on")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the supervisor to go on")
     wait_for(lambda: supervised.said() == ["a starts"], "the part")
 
 
-def test_a_parent_that_ignored_its_children_changes_nothing(start: Start) -> None:
+def test_an_inherited_ignored_sigchld_changes_nothing(start: Start) -> None:
     supervised = start({"a": "sys.exit(3)"}, ignores_children=True)
 
     wait_for(lambda: 'reason="exit code 3"' in supervised.output(), "the end to be noticed")
 
 
-def test_as_the_first_process_of_a_container_it_buries_orphans(start: Start, tmp_path: Path) -> None:
+def test_as_process_1_it_reaps_orphans(start: Start, tmp_path: Path) -> None:
     leaves = f"""
         orphan = "import os, time; os.setsid(); time.sleep(0.5)"
         parent = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {{orphan!r}}]).pid)"

@@ -1,4 +1,4 @@
-"""What `manage.py check` finds that the YAML alone does not show, and that it leaves nothing behind."""
+"""Problems that `manage.py check` finds beyond the YAML. It changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}\n"
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command sets the variable and reads a YAML; both end with the test."""
+    """Reset the variable and the configuration, which the command sets."""
     monkeypatch.setenv("RUNTIME_CONFIG", "")
     authkeys.state.set_access(None)
     yield
@@ -28,7 +28,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def checked(directory: Path, text: str, fail_level: str = "ERROR") -> list[str]:
-    """Return what `check` says of a YAML of this *text*, a line a message."""
+    """Return the messages of `check` for a YAML of this *text*."""
     file = directory / "runtime.yaml"
     file.write_text(text)
     file.chmod(0o600)
@@ -58,13 +58,13 @@ def checked(directory: Path, text: str, fail_level: str = "ERROR") -> list[str]:
         pytest.param("  flight: {enabled: false, bind: '192.0.2.1:80'}\n" + KEYS, "", id="address that is not used"),
         pytest.param(
             "  query: {workers: 64, memory_limit: 16TiB}\n",
-            "(runtime_site.W002) runtime.query: workers (64) times memory_limit is 1,073,741,824 MiB, and there are ",
+            "(runtime_site.W002) runtime.query: workers (64) times memory_limit is 1,073,741,824 MiB, but the ",
             id="memory",
         ),
         pytest.param("  query: {workers: 1, memory_limit: 16MiB}\n", "", id="enough memory"),
     ],
 )
-def test_what_would_end_a_start_or_a_statement(tmp_path: Path, runtime: str, found: str) -> None:
+def test_problems_that_would_stop_a_start_or_a_statement(tmp_path: Path, runtime: str, found: str) -> None:
     (tmp_path / "file").touch()
     if "query" not in runtime:
         runtime += "  query: {workers: 1, memory_limit: 16MiB}\n"
@@ -99,7 +99,7 @@ def test_a_view_on_an_unknown_column_and_a_missing_file(tmp_path: Path) -> None:
     assert warning.startswith(f"(runtime_site.W001) {tmp_path}/runtime.yaml:5: datasets[1].from: 'absent.csv' does not")
 
 
-def test_sql_that_is_refused_is_told_once(tmp_path: Path) -> None:
+def test_refused_sql_is_reported_once(tmp_path: Path) -> None:
     (message,) = checked(tmp_path, "runtime:\n  query: {workers: 1}\nviews:\n  - {name: v, sql: DROP TABLE x}\n")
 
     assert message.startswith("(runtime_site.E001)")

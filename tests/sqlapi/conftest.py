@@ -1,4 +1,4 @@
-"""A whole runtime in this process: keys, an engine and datasets, all real."""
+"""A whole runtime in this process, with real keys, engine and datasets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def engine(config: RuntimeConfig, service: DatasetService) -> Iterator[InProcess
 
 @pytest.fixture
 def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEngine) -> Iterator[RuntimeConfig]:
-    """The runtime with everything running, authentication on."""
+    """The whole runtime, with authentication on."""
     with running_on(config):
         datasources.state.set_datasets(service)
         queryengine.state.set_engine(engine)
@@ -75,21 +75,21 @@ def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEng
 
 @pytest.fixture
 def idle(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
-    """The runtime with keys, but neither engine nor datasets."""
+    """The runtime with keys, but without engine and datasets."""
     with running_on(config):
         yield config
 
 
 @pytest.fixture
 def auth_off(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
-    """As `idle`, with authentication off."""
+    """Like `idle`, with authentication off."""
     with running_on(replace(config, auth=AuthConfig())) as changed:
         yield changed
 
 
 @contextmanager
 def running_on(config: RuntimeConfig) -> Iterator[RuntimeConfig]:
-    """Make *config* the one of this process, with the key set it asks for; nothing else is started."""
+    """Configure this process with *config* and its key set; start nothing else."""
     queryengine.state.set_engine(None)
     datasources.state.set_datasets(None)
     runtimeconf.state.set_config(config)

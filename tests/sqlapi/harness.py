@@ -1,4 +1,4 @@
-"""Calls the WSGI application as a server does, with an environ of our own making: any header, any path, any input."""
+"""Calls the WSGI application as a server does, with any headers, path and input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from sqlapi.errors import AnswerCutError
-from sqlapi.handler import ApiHandler
+from sqlapi.wsgi_handler import ApiHandler
 
 K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
@@ -22,7 +22,7 @@ WITH_KEY: Header = ("X-API-Key", K1)
 
 @dataclass
 class Answer:
-    """What a client gets. `is_cut`: the application broke the answer off."""
+    """What a client gets. `is_cut` if the application truncated the answer."""
 
     status: int
     headers: dict[str, str]
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The code of a problem document, whose shape is checked on the way."""
+        """The code of a problem document, after a check of its shape."""
         assert self.headers["Content-Type"] == "application/problem+json", self.body
         document = self.json()
         assert list(document) == ["type", "title", "status", "detail", "code", "request_id"]
@@ -49,7 +49,7 @@ class Answer:
 
 
 def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes) -> dict[str, Any]:
-    """Return the environ that gunicorn makes: header names upper-cased, repeated values joined with a comma."""
+    """Return an environ like gunicorn's: header names in upper case, repeated values joined with a comma."""
     path, _, query = target.partition("?")
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
@@ -89,7 +89,7 @@ def _write(data: bytes) -> None:
 
 
 def begin(environ: dict[str, Any]) -> tuple[Answer, Any]:
-    """Send a request; the answer has no body yet, the pieces give it and are to be closed."""
+    """Send a request; return the answer without a body, and the pieces of the body, which the caller closes."""
     answer = Answer(0, {}, environ=environ)
 
     def start_response(

@@ -7,7 +7,7 @@ import pytest
 from sqlapi.access_log import log_refused_request
 
 
-def test_what_the_server_refuses_has_a_line_in_the_same_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_server_refusals_are_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         log_refused_request(peer="192.0.2.1", status=431, code="headers_too_large", request_id="the-id")
 

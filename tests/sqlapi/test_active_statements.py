@@ -1,4 +1,4 @@
-"""A caller's own statements: listed while they wait or run, and cancelled."""
+"""A caller lists its queued and running statements, and cancels them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 ACTIVE = "/v1/sql/active"
 WITH_OTHER_KEY: Header = ("X-API-Key", K2)
 
-#: Gives rows for hours, and can be interrupted.
+#: Returns rows for hours, and can be interrupted.
 ENDLESS = "SELECT * FROM range(1000000000000)"
 
 
@@ -48,7 +48,7 @@ def cancel(query_id: str, *headers: Header, **options: Any) -> Answer:
 
 @contextmanager
 def streaming(statement: str = ENDLESS, *headers: Header) -> Iterator[tuple[Answer, Any]]:
-    """Begin to read an answer; its statement runs meanwhile."""
+    """Begin to read an answer, whose statement then runs."""
     answer, pieces = begin(environ_of("POST", "/v1/sql", headers or [WITH_KEY], statement.encode()))
     try:
         next(iter(pieces))
@@ -59,7 +59,7 @@ def streaming(statement: str = ENDLESS, *headers: Header) -> Iterator[tuple[Answ
 
 @contextmanager
 def in_background(statement: str) -> Iterator[list[Answer]]:
-    """Send a statement from another thread; its answer is in the list once it is there."""
+    """Send a statement from another thread, which appends its answer to the list."""
     answers: list[Answer] = []
     thread = threading.Thread(target=lambda: answers.append(sql(statement)))
     thread.start()
@@ -93,7 +93,7 @@ def test_a_running_statement_is_listed_until_it_ends() -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_a_long_statement_is_cut_to_a_thousand_characters() -> None:
+def test_a_long_statement_is_truncated_to_a_thousand_characters() -> None:
     statement = f"/* {'é😀' * 1000} */ {ENDLESS}"
 
     with streaming(statement):
@@ -119,7 +119,7 @@ def test_a_key_sees_and_cancels_its_own_statements_only() -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_a_cancelled_answer_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancelled_answer_is_truncated(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), streaming() as (answer, pieces):
         query_id = answer.headers["X-Query-Id"]
         cancelled = cancel(query_id)
@@ -140,8 +140,8 @@ def test_a_cancelled_answer_breaks_off(caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.usefixtures("runtime")
-def test_what_waits_is_listed_and_cancelled_too() -> None:
-    # Of two places one key has one at most.
+def test_queued_statements_are_listed_and_cancelled() -> None:
+    # One key gets at most one of two execution slots.
     with streaming() as (first, _), in_background("SELECT 1") as answers:
         running, queued = wait_for(lambda: rows if len(rows := active()) == 2 else None)
 
@@ -195,7 +195,7 @@ def test_other_methods_are_405() -> None:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_both_need_the_key() -> None:
+def test_listing_and_cancelling_need_the_key() -> None:
     expected = call("GET", "/nope")
 
     with streaming() as (running, _):
@@ -207,13 +207,13 @@ def test_both_need_the_key() -> None:
 
 
 @pytest.mark.usefixtures("idle")
-def test_without_an_engine_both_are_503() -> None:
+def test_without_an_engine_listing_and_cancelling_are_503() -> None:
     for answer in (call("GET", ACTIVE, WITH_KEY), cancel("0" * 32)):
         assert (answer.status, answer.code) == (503, "engine_unavailable")
 
 
 @pytest.mark.usefixtures("auth_off")
-def test_with_authentication_off_everybody_sees_all(config: RuntimeConfig, engine: InProcessEngine) -> None:
+def test_with_authentication_off_anyone_sees_all_statements(config: RuntimeConfig, engine: InProcessEngine) -> None:
     queryengine.state.set_engine(engine)
 
     with streaming(ENDLESS, ("X-API-Key", K1)) as (answer, _):

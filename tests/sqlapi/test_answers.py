@@ -1,4 +1,4 @@
-"""From the engine to the client: short answers, streamed ones, cut ones, and clients that leave."""
+"""From the engine to the client: small, streamed and truncated answers, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("runtime")
 PATIENCE_S = 60.0
 CSV = ("Accept", "text/csv")
 
-#: Runs for minutes when nothing stops it, and can be interrupted.
+#: Runs for minutes, and can be interrupted.
 ENDLESS = "SELECT count(*) AS n FROM range(1000000000000) a"
-#: Gives rows at once, and fails on one of the last.
+#: Returns rows at once, and fails on one of the last.
 FAILS_LATE = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
 
 
@@ -44,7 +44,7 @@ def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
     return [record.fields for record in caplog.records if record.name == name]  # type: ignore[attr-defined]
 
 
-def test_a_short_answer_has_a_length_and_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_answer_has_a_length_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     answer = sql("SELECT 1 AS a", ("X-Request-Id", "short"))
 
     assert answer.headers["Content-Length"] == "9"
@@ -59,7 +59,7 @@ def test_a_short_answer_has_a_length_and_a_line(caplog: pytest.LogCaptureFixture
         assert 0 <= query[name] <= PATIENCE_S * 1000
 
 
-def test_a_long_answer_is_streamed_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_answer_is_streamed_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     answer = sql("SELECT * FROM range(100000) t(a)")
 
     assert not answer.is_cut
@@ -72,13 +72,13 @@ def test_a_long_answer_is_streamed_and_counted(caplog: pytest.LogCaptureFixture)
     assert access["complete"] is True
 
 
-def test_an_answer_just_below_and_above_the_read_ahead() -> None:
+def test_answers_just_below_and_above_the_size_that_is_streamed() -> None:
     for rows in (READ_AHEAD_BYTES // 20, READ_AHEAD_BYTES // 2):
         answer = sql(f"SELECT * FROM range({rows}) t(a)", CSV)
         assert answer.body.decode().splitlines() == ["a", *map(str, range(rows))]
 
 
-def test_l12_an_answer_that_fails_late_is_cut_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_l12_a_late_failure_truncates_the_answer_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     answer = sql(FAILS_LATE, CSV)
 
     assert answer.status == 200
@@ -91,7 +91,7 @@ def test_l12_an_answer_that_fails_late_is_cut_and_logged(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/vnd.spiceai.sql.v1+json"])
-def test_l12_a_cut_answer_is_no_json(accept: str) -> None:
+def test_l12_a_truncated_answer_is_not_valid_json(accept: str) -> None:
     answer = sql(FAILS_LATE, ("Accept", accept))
 
     assert answer.is_cut
@@ -118,7 +118,7 @@ def test_l01_the_time_limit_is_504(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_l12_the_time_limit_cuts_a_streamed_answer() -> None:
+def test_l12_the_time_limit_truncates_a_streamed_answer() -> None:
     answer = sql("SELECT * FROM range(10000000000)", CSV)
 
     assert answer.status == 200
@@ -142,19 +142,19 @@ def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None
 
 
 def hold_open(statement: str) -> Any:
-    """Begin to read a streamed answer, and keep its place."""
+    """Begin to read a streamed answer, and keep its execution slot."""
     _, pieces = begin(environ_of("POST", "/v1/sql", [WITH_KEY], statement.encode()))
     next(iter(pieces))
     return pieces
 
 
 class ServerEndsError(SystemExit):
-    """What ends a statement from outside, as gevent's `GreenletExit` does."""
+    """Ends a statement from outside, like gevent's `GreenletExit`."""
 
 
 @pytest.fixture
 def ending() -> Iterator[None]:
-    """SIGALRM raises `ServerEndsError` in the test's own thread."""
+    """Make SIGALRM raise `ServerEndsError` in the thread of the test."""
 
     def end(*_: object) -> None:
         raise ServerEndsError
@@ -165,16 +165,16 @@ def ending() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ending")
-def test_a_statement_that_the_server_ends_in_the_queue_has_an_honest_line(
+def test_a_queued_statement_stopped_by_the_server_is_logged_as_such(
     config: RuntimeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     asking = threading.get_ident()
 
     def end_when_it_waits() -> None:
         wait_for(lambda: b'"queued"' in call("GET", "/v1/sql/active", WITH_KEY).body, "the queue")
-        # It is listed before it is judged, and DuckDB's parser has a meaning of its own for signals.
+        # It is listed before it is parsed, and DuckDB's parser handles signals itself.
         waits = threading.__file__
-        wait_for(lambda: sys._current_frames()[asking].f_code.co_filename == waits, "the wait for a place")
+        wait_for(lambda: sys._current_frames()[asking].f_code.co_filename == waits, "the wait for a slot")
         os.kill(os.getpid(), signal.SIGALRM)
 
     small = InProcessEngine(replace(config, query=QueryConfig(workers=1, max_queued=1, queue_timeout_s=PATIENCE_S)))
@@ -195,7 +195,7 @@ def test_a_statement_that_the_server_ends_in_the_queue_has_an_honest_line(
 
 
 @pytest.mark.usefixtures("ending")
-def test_an_answer_that_the_server_ends_has_an_honest_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_stopped_by_the_server_is_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
     for ends_while_rows_are_made in (False, True):
         pieces = hold_open("SELECT * FROM range(10000000000)")
         with pytest.raises(ServerEndsError):
@@ -205,7 +205,7 @@ def test_an_answer_that_the_server_ends_has_an_honest_line(caplog: pytest.LogCap
 
 
 def end_and_close(pieces: Any, *, ends_while_rows_are_made: bool) -> None:
-    """Do as a server does that is ended while it makes the answer, or while the client takes it."""
+    """Act like a server that is stopped while it computes the answer, or while the client reads it."""
     try:
         if ends_while_rows_are_made:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
@@ -216,7 +216,7 @@ def end_and_close(pieces: Any, *, ends_while_rows_are_made: bool) -> None:
         pieces.close()
 
 
-def test_l17_a_client_that_closes_in_the_middle_frees_its_place(
+def test_l17_a_disconnect_during_an_answer_releases_the_slot(
     config: RuntimeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(config.query.workers + 1):
@@ -230,9 +230,7 @@ def test_l17_a_client_that_closes_in_the_middle_frees_its_place(
 
 
 @pytest.mark.parametrize("name", ["runtime.socket", "gunicorn.socket"])
-def test_l17_a_client_that_leaves_before_its_answer_stops_the_statement(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_l17_a_disconnect_before_the_answer_stops_the_statement(name: str, caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = socket.socketpair()
     left_at: list[float] = []
 
@@ -252,7 +250,7 @@ def test_l17_a_client_that_leaves_before_its_answer_stops_the_statement(
     assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
 
 
-def test_l17_a_client_that_left_long_ago_stops_the_statement_at_once() -> None:
+def test_l17_an_earlier_disconnect_stops_the_statement_at_once() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
 
@@ -264,7 +262,7 @@ def test_l17_a_client_that_left_long_ago_stops_the_statement_at_once() -> None:
     ours.close()
 
 
-def test_l17_a_client_that_leaves_while_the_answer_is_streamed_cuts_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_l17_a_disconnect_while_streaming_truncates_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = socket.socketpair()
     stalls = "SELECT * FROM range(100000) UNION ALL SELECT count(*) FROM range(1000000000000)"
 
@@ -278,7 +276,7 @@ def test_l17_a_client_that_leaves_while_the_answer_is_streamed_cuts_it(caplog: p
     assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
 
 
-def test_a_refused_statement_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_statement_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     answer = sql("DELETE FROM orders")
 
     (query,) = lines(caplog, "sqlapi.queries")

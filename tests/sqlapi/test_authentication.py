@@ -1,4 +1,4 @@
-"""Who gets in over HTTP: the checks A01 to A36 and A48, through the whole WSGI application."""
+"""Authentication over HTTP: checks A01 to A36 and A48, through the whole WSGI application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.sqlapi.harness import K1, K2, WITH_KEY, WRONG, Answer, Header, call, 
 
 pytestmark = pytest.mark.usefixtures("idle")
 
-#: With a key and no engine a statement is 503: the caller is in.
+#: Without an engine, a statement of an authenticated caller is 503.
 IN = 503
 
 
@@ -138,7 +138,7 @@ def test_a20_query_cookie_and_body_do_not_authenticate(name: str, caplog: pytest
         assert is_denied(call("POST", "/v1/sql", body=f"{name}={K1}".encode()))
         assert is_denied(call("GET", f"/{K1}"))
 
-    # What Django's own loggers say is printed nowhere (runtime_site.logs).
+    # Django's own loggers print nothing (runtime_site.logs).
     ours = [record for record in caplog.records if not record.name.startswith("django.")]
     assert len(ours) == 8
     assert K1 not in "".join(f"{record.getMessage()} {getattr(record, 'fields', '')}" for record in ours)
@@ -149,7 +149,7 @@ def test_a22_other_headers_do_not_authenticate(name: str) -> None:
     assert is_denied(sql("SELECT 1", (name, f"Bearer {K1}"), (name.lower(), K1), key=None))
 
 
-#: Everybody may call them; another method than GET and HEAD is 405 for everybody.
+#: Anyone may call them. Methods other than GET and HEAD are 405 for anyone.
 OPEN_PATHS = ("/health", "/v1/ready")
 
 PATHS = [
@@ -196,12 +196,12 @@ def test_a24_only_two_routes_are_open() -> None:
 @pytest.mark.parametrize("path", OPEN_PATHS)
 @pytest.mark.parametrize("headers", [(), (("X-API-Key", WRONG),), (WITH_KEY,)])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO", "get", "head"])
-def test_a24_another_method_at_an_open_route_is_405_for_everybody(
+def test_a24_other_methods_of_an_open_route_are_405_for_anyone(
     method: str, headers: tuple[Header, ...], path: str
 ) -> None:
     answer = call(method, path, *headers, body=b"SELECT 1")
 
-    assert method == "head" or answer.code == "method_not_allowed"  # Django reads HEAD, and sends no body.
+    assert method == "head" or answer.code == "method_not_allowed"  # Django treats it as HEAD, and sends no body.
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 
@@ -285,7 +285,7 @@ def test_a31_headers_do_not_reroute(header: Header) -> None:
         "",
     ],
 )
-def test_a32_odd_spellings_are_no_routes(path: str) -> None:
+def test_a32_odd_spellings_are_not_routes(path: str) -> None:
     assert is_denied(call("POST", path, body=b"SELECT 1"))
     assert call("POST", path, WITH_KEY, body=b"SELECT 1").code == "not_found"
 
@@ -327,7 +327,7 @@ def test_a34_only_exactly_the_open_paths_are_open(path: str) -> None:
 @pytest.mark.parametrize("path", ["/health", "/health?x=1", "/v1/ready", "/v1/ready?verbose=true", "/%68ealth"])
 @pytest.mark.parametrize("headers", [(), (("X-API-Key", WRONG),), (("Authorization", "Basic x"),), (WITH_KEY,)])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a34_a35_open_paths_answer_alike_with_any_key(method: str, headers: tuple[Header, ...], path: str) -> None:
+def test_a34_a35_open_paths_answer_the_same_with_any_key(method: str, headers: tuple[Header, ...], path: str) -> None:
     reference = call(method, path)
 
     answer = call(method, path, *headers)
@@ -355,14 +355,14 @@ def test_a43_the_body_of_a_refused_request_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml;q=1", "*/*;q=0"])
-def test_a_key_is_asked_for_before_the_type_of_the_answer(accept: str) -> None:
+def test_authentication_precedes_content_negotiation(accept: str) -> None:
     assert is_denied(sql("SELECT 1", ("Accept", accept), key=None))
     assert sql("SELECT 1", ("Accept", accept)).code == "not_acceptable"
     assert call("GET", "/v1/catalogs", ("Accept", accept), WITH_KEY).status == 200
     assert call("GET", "/health", ("Accept", accept)).status == 200
 
 
-def test_a48_failures_and_successes_leave_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_a48_failures_and_successes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         call("GET", "/v1/catalogs?x=secret", ("X-API-Key", WRONG), ("X-Request-Id", "failing"))
         call("GET", "/v1/catalogs", ("X-API-Key", K1), ("X-Request-Id", "first"))
@@ -389,7 +389,7 @@ def test_a48_failures_and_successes_leave_a_line_each(caplog: pytest.LogCaptureF
     assert "secret" not in str(audit + access)
 
 
-def test_compatibility_1_10_takes_x_api_key_only(config: RuntimeConfig) -> None:
+def test_compatibility_1_10_accepts_only_x_api_key(config: RuntimeConfig) -> None:
     old = replace(config, compatibility="1.10")
     runtimeconf.state.set_config(old)
     authkeys.state.set_access(build(old))
@@ -405,7 +405,7 @@ def test_compatibility_1_10_takes_x_api_key_only(config: RuntimeConfig) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/sql", "/v1/catalogs", "/nope"])
 @pytest.mark.parametrize("headers", [(), (WITH_KEY,)])
-def test_a_runtime_without_a_key_set_lets_nobody_in(path: str, headers: tuple[Header, ...]) -> None:
+def test_a_runtime_without_a_key_set_refuses_every_call(path: str, headers: tuple[Header, ...]) -> None:
     authkeys.state.set_access(None)
 
     answer = call("POST", path, *headers, body=b"SELECT 1")
@@ -415,7 +415,7 @@ def test_a_runtime_without_a_key_set_lets_nobody_in(path: str, headers: tuple[He
     assert call("GET", "/health").status == 200
 
 
-def test_drf_api_client_sees_the_same() -> None:
+def test_drfs_api_client_gets_the_same_answers() -> None:
     client = APIClient()
 
     assert client.get("/health").content == b"ok\n"
@@ -436,7 +436,7 @@ near_keys = st.builds(lambda key, cut, more: key[:cut] + more, st.sampled_from([
 @example(value=f"\x0b{K2}")
 @example(value=f"\x85{K2}")
 @example(value=f"\xa0{K2}")
-def test_a_key_that_opens_is_a_configured_text(value: str) -> None:
+def test_only_configured_keys_authenticate(value: str) -> None:
     configured = value.strip(" \t") in {K1, K2}
 
     assert sql("SELECT 1", key=value).status == (IN if configured else 401)

@@ -10,7 +10,7 @@ from sqlapi.errors import BodyError, BodyTooLargeError, ContentEncodingError, Le
 
 
 class Input:
-    """A server's input that says how much of it was read, and may fail as a server's does."""
+    """An input that counts the bytes read, and may fail like that of a server."""
 
     def __init__(self, content: bytes, error: Exception | None = None) -> None:
         self._content = io.BytesIO(content)
@@ -61,7 +61,7 @@ def test_h04_chunked(content: bytes) -> None:
     assert not closes(environ)
 
 
-def test_h04_chunked_is_411_where_the_server_does_not_decode_it() -> None:
+def test_h04_chunked_is_411_if_the_server_does_not_decode_it() -> None:
     environ = environ_of(b"8\r\nSELECT 1\r\n0\r\n\r\n", HTTP_TRANSFER_ENCODING="Chunked")
 
     with pytest.raises(LengthRequiredError):
@@ -106,7 +106,7 @@ def test_short_body() -> None:
 
 @pytest.mark.parametrize("more", [CHUNKED, {"CONTENT_LENGTH": "8"}])
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("bad chunk"), StopIteration()])
-def test_whatever_the_server_raises_is_a_bad_body(more: dict[str, Any], error: Exception) -> None:
+def test_any_exception_of_the_server_is_a_body_error(more: dict[str, Any], error: Exception) -> None:
     environ = environ_of(b"SEL", error, **more)
 
     with pytest.raises(BodyError, match="badly framed or ends early"):
@@ -150,5 +150,5 @@ def test_other_transfer_codings(coding: str) -> None:
         pytest.param(CHUNKED, True, id="chunked"),
     ],
 )
-def test_a_body_that_nobody_read(more: dict[str, Any], expected: bool) -> None:
+def test_which_unread_bodies_close_the_connection(more: dict[str, Any], expected: bool) -> None:
     assert closes(environ_of(b"", **more)) is expected

@@ -28,7 +28,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield server, client
 
 
-def test_a_client_that_leaves_is_reported_once(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_disconnect_is_reported_once(pair: tuple[socket.socket, socket.socket]) -> None:
     server, client = pair
     reports: list[float] = []
     gone = threading.Event()
@@ -59,14 +59,14 @@ def test_a_reset_is_reported(pair: tuple[socket.socket, socket.socket]) -> None:
     assert gone.wait(PATIENCE_S)
 
 
-def test_a_client_that_sends_on_is_still_there(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_client_that_keeps_sending_is_not_reported(pair: tuple[socket.socket, socket.socket]) -> None:
     server, client = pair
     watcher = DisconnectWatcher()
     gone, other_gone = threading.Event(), threading.Event()
     watch = watcher.watch(server, gone.set)
 
     client.sendall(b"the next request")
-    # Another connection that ends shows that the watcher has looked meanwhile.
+    # The end of another connection shows that the watcher has polled since.
     theirs, ours = socket.socketpair()
     watcher.watch(ours, other_gone.set)
     theirs.close()
@@ -103,7 +103,7 @@ def test_a_reused_descriptor_is_another_connection(pair: tuple[socket.socket, so
     first = watcher.watch(server, first_gone.set)
     second = watcher.watch(server, second_gone.set)
     first.stop()
-    # What the watcher saw of the first connection, and reports only now, is not about the second.
+    # A late report about the first connection does not concern the second.
     watcher._report(first)
     assert not second_gone.is_set()
     client.close()
@@ -117,7 +117,7 @@ def watching_threads() -> int:
     return sum(thread.name == "disconnects" for thread in threading.enumerate())
 
 
-def test_many_connections_one_thread() -> None:
+def test_one_thread_watches_many_connections() -> None:
     watcher = DisconnectWatcher()
     pairs = [socket.socketpair() for _ in range(50)]
     gone = [threading.Event() for _ in pairs]
@@ -153,8 +153,8 @@ def test_a_process_has_one_watcher(pair: tuple[socket.socket, socket.socket]) ->
     ours.close()
 
 
-def test_importing_makes_neither_threads_nor_locks() -> None:
-    """Gevent replaces them after modules are imported; what was made before would block its hub."""
+def test_importing_creates_neither_threads_nor_locks() -> None:
+    """Gevent patches them after the import; earlier ones would block its hub."""
     program = (
         "import threading; made = []\n"
         "def recording(name, real):\n"
@@ -195,7 +195,7 @@ def test_a_connection_under_tls(pair: tuple[socket.socket, socket.socket]) -> No
     secured.close()
 
 
-def test_where_servers_put_the_connection() -> None:
+def test_the_connection_is_found_under_the_names_that_servers_use() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert connection_of({"gunicorn.socket": ours}) is ours

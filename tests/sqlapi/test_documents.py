@@ -1,4 +1,4 @@
-"""docs/http.md, and what docs/operations.md tells of the log, say what is there, all of it, and nothing else."""
+"""docs/http.md, and the log in docs/operations.md, document everything that exists and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_error_code_with_its_status() -> None:
     assert documented == ours | servers | others
 
 
-def test_every_form_of_an_answer() -> None:
+def test_every_format_of_an_answer() -> None:
     for offer in OFFERS:
         assert any(f"`{offer.media_type}`" in row[0] for row in ROWS)
         content_type = offer.content_type
@@ -80,7 +80,7 @@ def test_every_field_of_a_log_line(logger: str, message: str, caplog: pytest.Log
     assert f"message `{message}`" in LOGS
 
 
-def test_every_bound_of_a_log_line() -> None:
+def test_every_limit_of_a_log_line() -> None:
     for limit in (logs.MAX_VALUE_CHARACTERS, logs.MAX_MESSAGE_CHARACTERS, logs.MAX_TRACEBACK_CHARACTERS):
         assert f" {limit:,}" in LOGS
     assert all(f"`{name}`" in LOGS for name in logs.LOG_FORMATS)

@@ -34,7 +34,7 @@ def with_subclasses(base: type[Exception]) -> Iterator[type[Exception]]:
 
 
 def all_errors() -> list[type[Exception]]:
-    """Every error class of every room, wherever in the room it is defined."""
+    """Return every error class of every room, wherever it is defined."""
     for room in ROOMS:
         for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             importlib.import_module(module.name)
@@ -43,17 +43,17 @@ def all_errors() -> list[type[Exception]]:
     return sorted((kind for kind in found if kind.__module__.split(".")[0] in names), key=lambda kind: kind.__name__)
 
 
-def test_the_table_is_total() -> None:
+def test_every_error_class_has_a_row() -> None:
     assert set(STATUSES) == set(all_errors())
 
 
-def test_every_class_but_a_base_has_a_code_of_its_own() -> None:
+def test_every_class_except_the_bases_has_its_own_code() -> None:
     inherited = [kind.__name__ for kind in all_errors() if "code" not in vars(kind)]
 
     assert inherited == ["ConfigError"]
 
 
-def test_codes_name_one_kind_of_error_each() -> None:
+def test_codes_are_unique() -> None:
     kinds: dict[str, set[int]] = {}
     for kind, status in STATUSES.items():
         kinds.setdefault(kind.code, set()).add(status)  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def config_error(tmp_path: Any) -> ConfigError:
     return ConfigError((ConfigFault(file=tmp_path / "runtime.yaml", line=1, yaml_path="runtime", message="x"),))
 
 
-def test_what_is_our_own_fault_says_nothing(tmp_path: Any) -> None:
+def test_internal_errors_reveal_nothing(tmp_path: Any) -> None:
     for error, code in [
         (config_error(tmp_path), "configuration_error"),
         (authkeys.errors.SaltError(f"{tmp_path}"), "key_salt_error"),
@@ -113,5 +113,5 @@ def test_a_subclass_of_a_plugin_has_the_status_of_its_base() -> None:
     assert code_of(OddError("x")) == "odd"
 
 
-def test_a_code_of_somebody_elses_error_is_not_repeated() -> None:
+def test_the_code_attribute_of_a_foreign_error_is_ignored() -> None:
     assert code_of(SystemExit(3)) == INTERNAL_CODE

@@ -1,4 +1,4 @@
-"""`?format=`, which every route that needs the key takes or refuses."""
+"""`?format=`, which every route that needs a key accepts or refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
         ("other=1", "application/vnd.apache.arrow.stream", None),
     ],
 )
-def test_the_parameter_decides_instead_of_accept(query: str, content_type: str, body: bytes | None) -> None:
+def test_the_parameter_overrides_accept(query: str, content_type: str, body: bytes | None) -> None:
     accept = ("Accept", "application/vnd.apache.arrow.stream")
 
     answer = call("POST", f"{SQL}?{query}", WITH_KEY, accept, body=b"SELECT 1 AS a")
@@ -34,7 +34,7 @@ def test_a_statement_with_an_unknown_format_is_not_run(query: str) -> None:
     assert call("POST", f"{SQL}?{query}", WITH_KEY, body=b"SELEC").code == "invalid_parameter"
 
 
-def test_lists_come_as_csv() -> None:
+def test_lists_are_available_as_csv() -> None:
     assert call("GET", "/v1/catalogs?format=csv", WITH_KEY).body == b"from,name\nruntime,runtime\n"
     runs = call("GET", f"{REFRESH}?format=csv", WITH_KEY)
     assert runs.headers["Content-Type"] == "text/csv; charset=utf-8"
@@ -42,7 +42,7 @@ def test_lists_come_as_csv() -> None:
 
 
 @pytest.mark.parametrize("path", [REFRESH, "/v1/sql/abc/cancel"])
-def test_a_sentence_is_not_given_as_csv_and_nothing_is_done(path: str) -> None:
+def test_actions_refuse_csv_and_do_nothing(path: str) -> None:
     before = call("GET", REFRESH, WITH_KEY).json()
 
     assert call("POST", f"{path}?format=csv", WITH_KEY).code == "invalid_parameter"

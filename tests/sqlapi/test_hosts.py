@@ -105,7 +105,7 @@ def test_check_host(host: str, allowed: tuple[str, ...] | None, auth_on: bool, i
 
 
 @given(st.text())
-def test_any_host_gives_a_decision(text: str) -> None:
+def test_any_text_is_a_valid_authority_or_malformed(text: str) -> None:
     authority = parse_authority(text)
 
     assert authority is None or (authority.host and "," not in authority.host and "@" not in authority.host)

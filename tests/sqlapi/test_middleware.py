@@ -1,4 +1,4 @@
-"""What happens around every view: ids, common headers, the log, the Host check, the cross-site check."""
+"""The middleware and the checks before every view: ids, common headers, log, Host, cross-site requests."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ def test_a_well_formed_request_id_comes_back(sent: str, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a,b", "\xe9", "<script>", "a\x00"])
-def test_another_request_id_is_replaced(sent: str) -> None:
+def test_a_malformed_request_id_is_replaced(sent: str) -> None:
     answers = every_kind_of_answer(("X-Request-Id", sent))
 
     assert len({answer.headers["X-Request-Id"] for answer in answers}) == len(answers)
     assert all(sent == "" or sent not in str(answer.headers) for answer in answers)
 
 
-def test_two_request_ids_are_none() -> None:
+def test_repeated_request_ids_are_ignored() -> None:
     answer = call("GET", "/health", ("X-Request-Id", "a"), ("X-Request-Id", "b"))
 
     assert len(answer.headers["X-Request-Id"]) == 32
 
 
-def test_the_id_that_a_server_gave_is_kept() -> None:
+def test_the_request_id_of_the_server_is_kept() -> None:
     answer = call("GET", "/health", ("X-Request-Id", "theirs"), environ={REQUEST_ID: "ours"})
 
     assert answer.headers["X-Request-Id"] == "ours"
@@ -87,7 +87,7 @@ def test_head_has_the_headers_of_get_and_no_body(path: str) -> None:
     }
 
 
-def test_a48_an_access_line_names_the_route_and_not_the_path(caplog: pytest.LogCaptureFixture) -> None:
+def test_a48_the_access_log_names_the_route_and_not_the_path(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         call("POST", "/v1/datasets/secret-name/acceleration/refresh?secret=1", body=b"secret")
         call("GET", "/secret/path?secret", WITH_KEY)
@@ -121,14 +121,14 @@ def test_a48_an_access_line_names_the_route_and_not_the_path(caplog: pytest.LogC
         pytest.param((("Transfer-Encoding", "chunked"),), True, id="A43 a body of unknown length"),
     ],
 )
-def test_a_body_that_nobody_read_ends_the_connection(headers: tuple[Header, ...], closes: bool) -> None:
+def test_an_unread_body_closes_the_connection(headers: tuple[Header, ...], closes: bool) -> None:
     for path in ("/v1/sql", "/nope", "/v1/catalogs"):
         answer = call("POST", path, *headers)
         assert answer.status == 401
         assert bool(answer.environ.get(CLOSE_CONNECTION)) is closes
 
 
-def test_what_fails_in_the_middleware_is_a_problem_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_in_the_middleware_is_a_problem_document(caplog: pytest.LogCaptureFixture) -> None:
     answer = call("GET", "/health", environ={QUERY_ID: "no\nheader"})
 
     assert answer.status == 500
@@ -136,7 +136,7 @@ def test_what_fails_in_the_middleware_is_a_problem_too(caplog: pytest.LogCapture
     assert "BadHeaderError" in caplog.text
 
 
-def test_a_lost_configuration_is_our_own_fault(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_configuration_is_an_internal_error(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CONFIG", str(tmp_path / "absent.yaml"))
     runtimeconf.state.set_config(None)
 
@@ -147,27 +147,17 @@ def test_a_lost_configuration_is_our_own_fault(tmp_path: Any, monkeypatch: pytes
     assert str(tmp_path) not in answer.body.decode()
 
 
-WELL_FORMED = ["localhost", "127.0.0.1:8090", "[::1]", "sql.example", "attacker.test:80", "my_service:1"]
-MALFORMED = [
-    pytest.param("", id="A38 empty"),
-    pytest.param("a@b", id="A38 user"),
-    pytest.param("localhost:99999", id="A38 port"),
-    pytest.param("a" * 10_240, id="A38 10 KB"),
-    pytest.param("evil.test/", id="A38 slash"),
-    pytest.param("evil.test\x00", id="A38 NUL"),
-]
+# tests/sqlapi/test_hosts.py covers every spelling of hosts and origins; here each rule gets one request.
 
 
-@pytest.mark.parametrize("host", WELL_FORMED)
-def test_a38_with_authentication_any_well_formed_host_is_taken(host: str) -> None:
-    assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", host)).status == 200
+def test_a38_with_authentication_any_well_formed_host_is_accepted() -> None:
+    assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", "attacker.test:80")).status == 200
 
 
-@pytest.mark.parametrize("host", MALFORMED)
 @pytest.mark.parametrize("path", ["/v1/catalogs", "/v1/sql", "/nope", "/health/"])
-def test_a38_a_malformed_host_is_400_with_a_key_and_without(host: str, path: str) -> None:
+def test_a38_a_malformed_host_is_400_with_a_key_and_without(path: str) -> None:
     for headers in ((), (WITH_KEY,)):
-        answer = call("GET", path, ("Host", host), *headers)
+        answer = call("GET", path, ("Host", "evil.test/"), *headers)
         assert answer.status == 400
         assert answer.code == "invalid_host"
         assert "evil" not in answer.body.decode()
@@ -184,46 +174,32 @@ def test_a38_two_hosts_and_none() -> None:
 
 @pytest.mark.parametrize("host", ["evil.test", "a@b", ""])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_the_open_routes_take_any_host(auth_off: RuntimeConfig, method: str, host: str) -> None:
+def test_the_open_routes_accept_any_host(auth_off: RuntimeConfig, method: str, host: str) -> None:
     assert call(method, "/health", ("Host", host)).status == 200
     assert call(method, "/v1/ready", ("Host", host)).status == 503
     assert call("POST", "/health", ("Host", host)).status == 405
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "localhost:1", "[0:0:0:0:0:0:0:1]:8090"])
-def test_a39_loopback_names_are_taken_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
+@pytest.mark.parametrize("host", ["localhost", "[0:0:0:0:0:0:0:1]:8090"])
+def test_a39_loopback_names_are_accepted_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
     assert call("GET", "/v1/catalogs", ("Host", host)).status == 200
 
 
-@pytest.mark.parametrize("host", ["attacker.test", "localhost.attacker.test", "127.0.0.1.nip.test", "sql.example"])
-def test_a39_other_names_are_refused_while_authentication_is_off(auth_off: RuntimeConfig, host: str) -> None:
+def test_a39_other_names_are_refused_while_authentication_is_off(auth_off: RuntimeConfig) -> None:
     for path in ("/v1/catalogs", "/v1/sql", "/nope"):
-        assert call("POST", path, ("Host", host)).code == "invalid_host"
+        assert call("POST", path, ("Host", "attacker.test")).code == "invalid_host"
 
 
 @pytest.mark.parametrize("auth", ["on", "off"])
-def test_a_list_in_the_yaml_always_counts(auth: str, request: pytest.FixtureRequest) -> None:
+def test_a_list_in_the_yaml_always_applies(auth: str, request: pytest.FixtureRequest) -> None:
     config: RuntimeConfig = request.getfixturevalue("idle" if auth == "on" else "auth_off")
     runtimeconf.state.set_config(replace(config, http=HttpConfig(allowed_hosts=("sql.example", "other.example:99"))))
 
-    for host, status in [
-        ("sql.example", 200),
-        ("SQL.Example:8090", 200),
-        ("other.example:99", 200),
-        ("other.example", 400),
-        ("localhost", 400),
-        ("evil.test", 400),
-    ]:
+    for host, status in [("SQL.Example:8090", 200), ("other.example:99", 200), ("localhost", 400)]:
         assert call("GET", "/v1/catalogs", WITH_KEY, ("Host", host)).status == status
 
 
-CROSS_SITE: list[Header] = [
-    ("Origin", "https://evil.test"),
-    ("Origin", "null"),
-    ("Origin", "http://localhost:3000"),
-    ("Sec-Fetch-Site", "cross-site"),
-    ("Sec-Fetch-Site", "same-site"),
-]
+CROSS_SITE: list[Header] = [("Origin", "https://evil.test"), ("Sec-Fetch-Site", "cross-site")]
 
 
 @pytest.mark.parametrize("header", CROSS_SITE)
@@ -237,17 +213,11 @@ def test_a40_pages_of_other_sites_are_refused_while_authentication_is_off(
     assert answer.code == "cross_site_request"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        (),
-        (("Origin", "http://localhost:8090"),),
-        (("Origin", "http://localhost:8090"), ("Sec-Fetch-Site", "same-origin")),
-        (("Sec-Fetch-Site", "none"),),
-    ],
-)
-def test_a40_our_own_origin_is_taken(auth_off: RuntimeConfig, headers: tuple[Header, ...]) -> None:
-    assert call("GET", "/v1/catalogs", *headers).status == 200
+def test_a40_our_own_origin_is_accepted(auth_off: RuntimeConfig) -> None:
+    same_origin = (("Origin", "http://localhost:8090"), ("Sec-Fetch-Site", "same-origin"))
+
+    assert call("GET", "/v1/catalogs").status == 200
+    assert call("GET", "/v1/catalogs", *same_origin).status == 200
 
 
 @pytest.mark.parametrize("header", CROSS_SITE)
@@ -256,7 +226,7 @@ def test_a40_with_authentication_the_key_decides(header: Header) -> None:
     assert call("GET", "/v1/catalogs", ("X-API-Key", WRONG), header).status == 401
 
 
-def test_while_authentication_is_off_everybody_is_let_in(auth_off: RuntimeConfig) -> None:
+def test_anyone_may_call_while_authentication_is_off(auth_off: RuntimeConfig) -> None:
     for headers in ((), (("X-API-Key", K1),), (("X-API-Key", "any,thing"),), (("Authorization", "Basic x"),)):
         assert call("GET", "/v1/catalogs", *headers).status == 200
     assert call("GET", "/nope").status == 404

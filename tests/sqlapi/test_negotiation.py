@@ -71,7 +71,7 @@ def test_choose(accept: str | None, media_type: str) -> None:
         "application/vnd.spiceai.sql.v2+json",
     ],
 )
-def test_what_cannot_be_given_is_not_acceptable(accept: str) -> None:
+def test_accept_without_an_available_type_is_an_error(accept: str) -> None:
     with pytest.raises(NotAcceptableError, match=r"Accept names no type .* text/csv"):
         choose(accept)
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_given_is_not_acceptable(accept: str) -> None:
         (VND, "vnd", VND),
     ],
 )
-def test_an_offer_says_how_and_as_what(accept: str, encoding: Encoding, content_type: str) -> None:
+def test_an_offer_has_an_encoding_and_a_content_type(accept: str, encoding: Encoding, content_type: str) -> None:
     offer = choose(accept)
 
     assert (offer.encoding, offer.content_type) == (encoding, content_type)
@@ -98,7 +98,7 @@ items = st.builds(lambda name, q: name if q is None else f"{name};q={q}", media_
 
 
 @given(st.one_of(st.text(), st.lists(st.one_of(items, st.text())).map(",".join)))
-def test_any_accept_header_gives_an_offer_or_a_refusal(accept: str) -> None:
+def test_any_accept_header_gives_an_offer_or_an_error(accept: str) -> None:
     try:
         offer = choose(accept)
     except NotAcceptableError:

@@ -29,7 +29,7 @@ def test_a_problem_document() -> None:
     }
 
 
-def test_without_a_request_id_it_makes_one() -> None:
+def test_a_missing_request_id_is_generated() -> None:
     first, second = problem(400, "x", "y"), problem(400, "x", "y", "")
 
     assert first.request_id != second.request_id
@@ -45,7 +45,7 @@ def test_title(status: int, phrase: str) -> None:
 
 
 class Connection:
-    """What `http.client` reads an answer from."""
+    """A connection from which `http.client` reads an answer."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -54,7 +54,7 @@ class Connection:
         return io.BytesIO(self._content)
 
 
-def test_as_http_it_is_a_whole_answer() -> None:
+def test_as_http11_gives_a_complete_response() -> None:
     made = problem(431, "headers_too_large", "The request headers are too large.")
 
     answer = http.client.HTTPResponse(Connection(made.as_http11()))  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ def read(body: str) -> RefreshRequest:
         ('{"refresh_jitter_max": "0s"}', RefreshRequest()),
     ],
 )
-def test_what_a_body_asks_for(body: str, expected: RefreshRequest) -> None:
+def test_valid_bodies(body: str, expected: RefreshRequest) -> None:
     assert read(body) == expected
 
 
@@ -56,6 +56,6 @@ def test_a_bad_value_names_the_field(field: str, value: str) -> None:
         read(json.dumps({field: value}))
 
 
-def test_an_unknown_field_is_told_those_there_are() -> None:
+def test_an_unknown_field_lists_the_known_ones() -> None:
     with pytest.raises(InvalidJsonError, match='"refresh_sql", "refresh_mode" and "refresh_jitter_max"'):
         read('{"refresh_data_window": "1d"}')

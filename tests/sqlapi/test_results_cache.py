@@ -1,4 +1,4 @@
-"""Remembered answers over HTTP: who gets them, how a request refuses them, and what is told of them."""
+"""Cached answers over HTTP: who gets them, `Cache-Control`, and `X-Cache`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY = b'[{"n":100}]'
 
 @pytest.fixture(autouse=True)
 def cache(runtime: RuntimeConfig, engine: InProcessEngine) -> Iterator[None]:
-    """A memory of the test's own before the engine that all tests share."""
+    """A new cache in front of the engine that all tests share."""
     config = replace(runtime, results_cache=ResultsCacheConfig(enabled=True))
     queryengine.state.set_engine(remembering(engine, config))
     yield
@@ -35,7 +35,7 @@ def told(answer: Answer) -> tuple[int, bytes, str | None]:
     return answer.status, answer.body, answer.headers.get("X-Cache")
 
 
-def test_the_second_answer_is_the_first() -> None:
+def test_a_repeated_statement_gets_the_cached_answer() -> None:
     first, second = sql(STATEMENT), sql(f"  {STATEMENT} ;")
 
     assert (told(first), told(second)) == ((200, BODY, "miss"), (200, BODY, "hit"))
@@ -44,10 +44,10 @@ def test_the_second_answer_is_the_first() -> None:
     assert {name: value for name, value in first.headers.items() if name not in changed} == {
         name: value for name, value in second.headers.items() if name not in changed
     }
-    assert second.headers["Cache-Control"] == "no-store"  # it is nobody else's to keep
+    assert second.headers["Cache-Control"] == "no-store"  # For other caches.
 
 
-def test_a_test_client_of_drf_gets_it_too() -> None:
+def test_drfs_test_client_gets_the_cached_answer() -> None:
     client = APIClient()
     answers = [
         client.post("/v1/sql", {"sql": STATEMENT}, format="json", HTTP_X_API_KEY=K1, HTTP_HOST="localhost")
@@ -57,13 +57,13 @@ def test_a_test_client_of_drf_gets_it_too() -> None:
     assert [(answer.content, answer["X-Cache"]) for answer in answers] == [(BODY, "miss"), (BODY, "hit")]
 
 
-def test_without_the_setting_nothing_is_said(engine: InProcessEngine) -> None:
+def test_without_the_cache_there_is_no_x_cache_header(engine: InProcessEngine) -> None:
     queryengine.state.set_engine(engine)
 
     assert [told(sql(STATEMENT)) for _ in range(2)] == [(200, BODY, None)] * 2
 
 
-def test_every_key_is_checked_before_anything_is_looked_up() -> None:
+def test_authentication_precedes_the_cache_lookup() -> None:
     unknown = [sql("SELECT 1", key=key) for key in (WRONG, None)]
     sql(STATEMENT)
     refused = [sql(STATEMENT, key=key) for key in (WRONG, None)]
@@ -73,20 +73,20 @@ def test_every_key_is_checked_before_anything_is_looked_up() -> None:
     assert told(sql(STATEMENT, key=K2)) == (200, BODY, "hit")
 
 
-def test_a_refusal_and_an_error_are_remembered_by_nobody() -> None:
+def test_refusals_and_errors_are_not_cached() -> None:
     for statement, status in (("SELECT absent", 400), ("DROP TABLE orders", 403), ("", 400)):
         assert [told(sql(statement))[::2] for _ in range(2)] == [(status, None)] * 2
 
 
 @pytest.mark.parametrize("directive", ["no-cache", "No-Cache", "max-age=0", "max-stale, no-cache"])
-def test_no_cache_runs_anew_and_remembers(directive: str) -> None:
+def test_no_cache_reruns_the_statement_and_stores_its_answer(directive: str) -> None:
     header = ("Cache-Control", directive)
 
     assert [told(sql(STATEMENT, header))[2] for _ in range(2)] == ["bypass"] * 2
     assert told(sql(STATEMENT)) == (200, BODY, "hit")
 
 
-def test_no_store_neither_gives_nor_remembers() -> None:
+def test_no_store_neither_reads_nor_writes_the_cache() -> None:
     header = ("Cache-Control", "no-store, no-cache")
 
     assert [told(sql(STATEMENT, header))[2] for _ in range(2)] == ["bypass"] * 2
@@ -109,11 +109,11 @@ def test_no_store_neither_gives_nor_remembers() -> None:
         ('a="no-store, b"', "use"),
     ],
 )
-def test_what_a_header_asks_for(header: str | None, use: CacheUse) -> None:
+def test_cache_control_directives(header: str | None, use: CacheUse) -> None:
     assert cache_use(header) == use
 
 
-def test_forms_with_the_same_bytes_share_an_answer_and_others_do_not() -> None:
+def test_formats_with_the_same_bytes_share_a_cached_answer() -> None:
     json_types = ("text/plain", "application/json", "*/*")
     assert [told(sql(STATEMENT, ("Accept", name)))[2] for name in json_types] == ["miss", "hit", "hit"]
     others = ("text/csv", "application/vnd.apache.arrow.stream", "application/vnd.spiceai.sql.v1+json")
@@ -124,7 +124,7 @@ def test_forms_with_the_same_bytes_share_an_answer_and_others_do_not() -> None:
         assert first.headers["Content-Type"] == second.headers["Content-Type"]
 
 
-def test_the_log_says_what_was_remembered(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_shows_the_cache_state(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "sqlapi.queries"):
         for header in ([], [], [("Cache-Control", "no-store")]):
             sql(STATEMENT, *header)
@@ -136,7 +136,7 @@ def test_the_log_says_what_was_remembered(caplog: pytest.LogCaptureFixture) -> N
     assert len({line["query_id"] for line in lines}) == 3
 
 
-def test_a_long_answer_is_streamed_and_given_again() -> None:
+def test_a_large_answer_is_streamed_and_cached() -> None:
     statement = "SELECT range AS n FROM range(60000)"
     first, second = sql(statement), sql(statement)
 
@@ -145,7 +145,7 @@ def test_a_long_answer_is_streamed_and_given_again() -> None:
     assert len(first.body) > 500_000
 
 
-def test_an_answer_that_is_broken_off_is_not_remembered() -> None:
+def test_a_truncated_answer_is_not_cached() -> None:
     statement = "SELECT range AS n FROM range(60000)"
 
     sql(statement, chunks=1)

@@ -49,7 +49,7 @@ def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
 @pytest.mark.parametrize("body", [b'{"sql": "SELECT 1"}', b' \n{"query": "SELECT 1"}', b'\xef\xbb\xbf{"sql"'])
-def test_json_under_another_type_is_told_which_to_send(content_type: str, body: bytes) -> None:
+def test_json_under_another_type_names_the_right_type(content_type: str, body: bytes) -> None:
     with pytest.raises(BodyError, match=r"looks like JSON: send it with Content-Type: application/json"):
         read(body, content_type)
 
@@ -161,12 +161,12 @@ def test_parameters(parameters: str, expected: object) -> None:
         pytest.param(b'{"sql":"SELECT 1",}', "not valid JSON", id="a trailing comma"),
     ],
 )
-def test_a41_json_that_is_not_taken(body: bytes, message: str) -> None:
+def test_a41_invalid_json(body: bytes, message: str) -> None:
     with pytest.raises(InvalidJsonError, match=message):
         read(body, "application/json")
 
 
-def test_a_long_name_is_not_repeated_whole() -> None:
+def test_a_long_field_name_is_truncated_in_the_error() -> None:
     with pytest.raises(InvalidJsonError) as raised:
         read(json.dumps({"sql": "", "x" * 100_000: 1}).encode(), "application/json")
 

@@ -30,7 +30,7 @@ def test_every_view_but_two_authenticates_first() -> None:
         assert view.permission_classes == ([AllowAny] if is_open else [HasPrincipal])
 
 
-def test_the_table_says_what_the_views_do() -> None:
+def test_the_routes_match_the_methods_of_the_views() -> None:
     for route in ROUTES:
         view = VIEWS[route.name]
         methods = {name.upper() for name in view.http_method_names if hasattr(view, name)}

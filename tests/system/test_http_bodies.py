@@ -24,6 +24,10 @@ from tests.system.processes import family
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
 
 
+#: Under runserver, Django's own server parses and refuses requests.
+not_runserver = pytest.mark.parametrize("server", ["serve", "gunicorn"], indirect=True)
+
+
 def chunked(*chunks: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
@@ -35,6 +39,7 @@ def chunked_request(body: bytes, key: str | None = K1) -> bytes:
     return raw_request("POST", "/v1/sql", lines, body, length=False)
 
 
+@not_runserver
 def test_h04_chunked_body_is_read(server: Server) -> None:
     answer = server.raw(chunked_request(chunked(b"SEL", b"ECT 42", b" AS a")))
 
@@ -42,6 +47,7 @@ def test_h04_chunked_body_is_read(server: Server) -> None:
     assert b'[{"a":42}]' in answer
 
 
+@not_runserver
 def test_h04_chunked_json_body_is_read(server: Server) -> None:
     lines: list[tuple[str, str | bytes]] = [
         ("Transfer-Encoding", "chunked"),
@@ -53,6 +59,7 @@ def test_h04_chunked_json_body_is_read(server: Server) -> None:
     assert b'[{"a":7}]' in server.raw(raw_request("POST", "/v1/sql", lines, body, length=False))
 
 
+@not_runserver
 @pytest.mark.parametrize(("key", "length", "status"), [(None, 8, 401), (K1, 50_000_000, 413)])
 def test_nobody_is_asked_for_a_body_that_nobody_reads(
     server: Server, key: str | None, length: int, status: int
@@ -64,6 +71,7 @@ def test_nobody_is_asked_for_a_body_that_nobody_reads(
     assert status_of(server.raw(raw_request("POST", "/v1/sql", lines, length=False))) == status
 
 
+@not_runserver
 @pytest.mark.parametrize("framing", ["Content-Length", "Transfer-Encoding"])
 def test_a_body_that_is_read_is_asked_for(server: Server, framing: str) -> None:
     body = b"SELECT 42 AS a" if framing == "Content-Length" else chunked(b"SELECT 42 AS a")
@@ -79,6 +87,7 @@ def test_a_body_that_is_read_is_asked_for(server: Server, framing: str) -> None:
             assert answers.read().endswith(b'[{"a":42}]')
 
 
+@not_runserver
 @pytest.mark.parametrize("size", [b"100001", b"7fffffffffffffff", b"8000000000000000", b"f" * 40])
 def test_a_chunk_that_no_body_holds_is_413_before_it_comes(server: Server, size: bytes) -> None:
     began = time.monotonic()
@@ -89,11 +98,13 @@ def test_a_chunk_that_no_body_holds_is_413_before_it_comes(server: Server, size:
     assert time.monotonic() - began < HEAD_TIMEOUT_S / 2
 
 
+@not_runserver
 @pytest.mark.parametrize("body", [b"zz\r\nSELECT 1\r\n0\r\n\r\n", b"-8\r\nSELECT 1\r\n0\r\n\r\n", b"3\r\nSELECT 1\r\n"])
 def test_h04_malformed_chunks_are_400(server: Server, body: bytes) -> None:
     assert status_of(server.raw(chunked_request(body))) == 400
 
 
+@not_runserver
 def test_h04_an_empty_chunked_body_is_an_empty_statement(server: Server) -> None:
     answer = server.raw(chunked_request(chunked()))
 
@@ -101,6 +112,7 @@ def test_h04_an_empty_chunked_body_is_an_empty_statement(server: Server) -> None
     assert b"empty_statement" in answer
 
 
+@not_runserver
 def test_h06_l08_too_large_body_is_413(server: Server) -> None:
     limit = 1048576
     padding = b" " * (limit - 8)
@@ -119,6 +131,7 @@ def test_h03_odd_lengths_are_refused(server: Server, length: str) -> None:
     assert status_of(server.raw(request)) in {400, 413}
 
 
+@not_runserver
 def test_h01_length_and_chunked_together_are_refused(server: Server) -> None:
     lines: list[tuple[str, str | bytes]] = [
         ("X-API-Key", K1),
@@ -157,6 +170,7 @@ def test_h17_s32_a_body_that_is_not_utf8_is_400(server: Server, body: bytes) -> 
     assert status_of(server.raw(raw_request("POST", "/v1/sql", [("X-API-Key", K1)], body))) == 400
 
 
+@not_runserver
 @pytest.mark.parametrize(
     "request_bytes",
     [

@@ -244,5 +244,5 @@ def test_a_broken_standard_error_breaks_no_answer(tmp_path: Path, mode: Mode, re
         assert server.sql("SELECT 1 AS a").json() == [{"a": 1}]
         assert server.sql("SELEC 1").status_code == 400
         assert len(server.sql("SELECT * FROM range(100000)").json()) == 100_000
-        assert server.raw(b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400")
+        assert server.raw(b"GET /not well-formed HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400")
         assert server.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]

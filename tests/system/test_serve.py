@@ -243,7 +243,7 @@ def test_sighup_is_logged_and_changes_nothing(supervised: Server) -> None:
 
     supervised.process.send_signal(signal.SIGHUP)
 
-    wait_for(lambda: "SIGHUP changes nothing" in supervised.output(), "the line about it")
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about it")
     assert is_right(supervised)
     assert {part: part_of(supervised, part) for part in PARTS} == before
 
@@ -315,7 +315,7 @@ def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, output: str) 
         process.terminate()
         code = process.wait(60)
     assert code == 0
-    assert "standard output takes nothing" in server.output()
+    assert "cannot write to standard output" in server.output()
     assert "Traceback" not in server.output()
 
 

@@ -379,7 +379,7 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTTIN", "SIGTTOU", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCHLD"])
 def test_signals_that_mean_nothing_here_change_nothing(signalled: Server, name: str) -> None:
-    line = "SIGHUP changes nothing"
+    line = "SIGHUP has no effect"
     said = signalled.output().count(line)
 
     # The parent takes its signals one by one: what it says of the last one comes after all that the first has done.

@@ -1,4 +1,4 @@
-"""`manage.py check`: Django's checks, and what a runtime would find wrong with its YAML and its machine."""
+"""`manage.py check`: Django's checks, and those of YAML, data and machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime_site.system_checks import check_runtime
 
 
 class Command(check.Command):
-    """Check without starting anything, or leaving anything behind."""
+    """Check without starting or changing anything."""
 
     help = "Checks the YAML, the SQL in it, the files of its datasets and the machine. Nothing is started."
 
@@ -23,7 +23,7 @@ class Command(check.Command):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check what every command checks, and what takes a look at the machine and the data."""
+        """Run the checks of every command, and those that look at machine and data."""
         use_config(options["config"])
         checks.register(check_runtime)
         super().handle(*args, **options)

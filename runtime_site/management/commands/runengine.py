@@ -1,4 +1,4 @@
-"""`manage.py runengine`: the part that runs statements, in workers that may be killed at any moment."""
+"""`manage.py runengine`: the part that runs statements, in workers that may be killed at any time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _POLL_S = 0.1
 
 
 class Command(PartBase):
-    """Wait until what is published has been verified, and run statements until SIGTERM."""
+    """Wait until the published data has been verified, then run statements until SIGTERM."""
 
     help = "Runs the part of the runtime that runs statements. `serve` starts it; by hand it needs the YAML."
     part = "engine"
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Run the arbiter and its workers; it ends the process."""
+        """Run the arbiter and its workers until the process exits."""
         if "verified" in extra:
-            # Raised once for all engines that this supervisor starts: it is looked at and left as it is.
+            # Raised once for every engine that this supervisor starts, so it is not reset.
             select.select([extra["verified"]], [], [])
             os.close(extra["verified"])
         else:
@@ -37,16 +37,16 @@ class Command(PartBase):
 
 
 def _wait_for_refresh(config: RuntimeConfig) -> None:
-    """Return as soon as the part that loads data answers: then it has verified what is published."""
+    """Wait until the part that loads data answers: then it has verified the published data."""
     refresh = RemoteDatasets(config)
-    said = False
+    is_logged = False
     while True:
         try:
             refresh.datasets()
         except DatasetError:
-            if not said:
+            if not is_logged:
                 logger.info("Waiting for runrefresh, which verifies the data")
-            said = True
+            is_logged = True
             time.sleep(_POLL_S)
         else:
             return

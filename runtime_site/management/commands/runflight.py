@@ -1,4 +1,4 @@
-"""`manage.py runflight`: the part that speaks Arrow Flight SQL. It holds no data and no engine."""
+"""`manage.py runflight`: the part that serves Arrow Flight SQL, without data or engine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at what a signal has set, should it have come to another thread, and at the lock.
-_LOOK_S = 1.0
-#: Seconds before the end of the stop at which what still runs is cancelled, with an error that says why.
+#: Seconds between checks for a stop, in case another thread got the signal, and of the lock.
+_POLL_S = 1.0
+#: Calls that still run this many seconds before the end of the shutdown time-out are cancelled with a typed error.
 _CANCEL_MARGIN_S = 2.0
 
 
@@ -34,7 +34,7 @@ class Command(PartBase):
     part = "flight"
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Serve until SIGTERM or SIGINT, then finish what has begun."""
+        """Serve until SIGTERM or SIGINT, then finish the calls under way."""
         if not config.flight.enabled:
             raise OSError("runtime.flight is not enabled.")
         deadline = time.monotonic() + PREDECESSOR_WAIT_S
@@ -42,7 +42,7 @@ class Command(PartBase):
         raise_soft_limit()
         engine = EngineClient(config)
         server = FlightServer(config, engine, authkeys.state.ensure_built())
-        # Others see by it that Flight SQL is served.
+        # The lock shows other processes that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
@@ -51,19 +51,19 @@ class Command(PartBase):
             signal.signal(number, lambda *_: stop.set())
         server.start()
         give_memory_back()
-        while not stop.wait(_LOOK_S):
+        while not stop.wait(_POLL_S):
             serves.keep()
         serves.release()
         _end(server, engine, config.shutdown_timeout_s)
 
 
 def _end(server: FlightServer, engine: EngineClient, limit_s: float) -> None:
-    """Let calls under way end in *limit_s* seconds, those that do not with an error that says why."""
-    in_peace_s = max(limit_s - _CANCEL_MARGIN_S, limit_s / 2)
+    """Let calls under way finish within *limit_s* seconds; cancel those that do not with a typed error."""
+    grace_s = max(limit_s - _CANCEL_MARGIN_S, limit_s / 2)
     server.begin_stop(limit_s)
-    if not server.has_stopped(in_peace_s):
-        logger.warning("statements over Flight SQL were cut off: they did not end in %g s", in_peace_s)
+    if not server.has_stopped(grace_s):
+        logger.warning("statements over Flight SQL were cut off: they did not end in %g s", grace_s)
         engine.close()
-        server.has_stopped(limit_s - in_peace_s)
+        server.has_stopped(limit_s - grace_s)
     server.close()
     engine.close()

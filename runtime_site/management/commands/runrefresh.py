@@ -22,18 +22,18 @@ from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
 from system.process_limits import give_memory_back
 
-#: Seconds between two looks at what a signal has set, should it have come to another thread.
-_LOOK_S = 1.0
+#: Seconds between checks for a stop, in case another thread got the signal.
+_POLL_S = 1.0
 
-#: The exit code of a load that a signal broke off is this and the number of the signal, as in shells.
+#: Added to the number of the signal that interrupted a load, this is the exit code, as in shells.
 _SIGNALLED = 128
 
-#: How much loads give way to answering callers, in the system's unit; more than statements do.
+#: The niceness of loads, higher than that of statements: answering callers comes first.
 _NICENESS = 10
 
 
 class Command(PartBase):
-    """Load the datasets, keep them fresh, and answer for them on the control socket."""
+    """Load the datasets, refresh them, and report their state on the control socket."""
 
     help = "Runs the part of the runtime that loads data. `serve` starts it; by hand it needs the YAML."
     part = "refresh"
@@ -45,23 +45,22 @@ class Command(PartBase):
             "--once",
             nargs="*",
             metavar="DATASET",
-            help="load these datasets, or without any all whose sources have changed, print what came of it, and end",
+            help="load these datasets (default: all whose sources have changed), print the results, and exit",
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what is to be loaded once."""
+        """Return the datasets to load once."""
         return {} if options["once"] is None else {"once": options["once"]}
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Hold the state directory until SIGTERM or SIGINT, or until what was to be loaded once is."""
+        """Hold the state directory until SIGTERM or SIGINT, or until the datasets of `--once` are loaded."""
         if "once" in extra:
             self._load_once(config, extra["once"])
             return
-        # No text of a caller is parsed in this process: it has the data's sources, and must outlive every statement.
+        # This process never parses SQL of callers: it has access to the data sources and must survive any statement.
         engine = EngineClient(config)
-        # Nor is one run here: what loads are processes that may be killed. The first starts while the data is verified,
-        # each other one when it has something to do.
-        # One that has nothing to do for a while ends.
+        # It runs no statements either: loader processes, which may be killed, do. The first starts while the data is
+        # verified, the others when they are needed. An idle loader exits after a while.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
         loaders[0].start()
         service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)
@@ -73,7 +72,7 @@ class Command(PartBase):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        while not stop.wait(_LOOK_S):
+        while not stop.wait(_POLL_S):
             pass
         service.stop(config.shutdown_timeout_s)
         for loader in loaders:
@@ -105,9 +104,9 @@ class Command(PartBase):
 
 
 def _give_way() -> None:
-    """Let others have the processors first. What is to be done at once, the start, is done."""
-    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS  # the system takes what is beyond its range for 19
-    # The system knows niceness by thread; what these start inherits it.
+    """Lower the priority of this process, once the start is done."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS  # The system limits it to 19.
+    # Linux keeps niceness per thread, and new threads and processes inherit it.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)

@@ -1,8 +1,9 @@
-"""`manage.py runserver`: Django's development server, with the runtime's checks before a port is bound."""
+"""`manage.py runserver`: Django's development server with the runtime in its process."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -10,19 +11,45 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import runserver
+from django.core.servers import basehttp
 
+from httpserver.truncation_guard import GuardedChunks
 from runtime_site import startup
-from runtime_site.development_server import DevelopmentServer
 from runtime_site.management.config_option import add_config_option, use_config
 from system.lock import PREDECESSOR_WAIT_S
 from system.ports import wait_until_bindable
+
+
+class RequestHandler(basehttp.WSGIRequestHandler):
+    """Django's, with the socket in the environ, and with path and credentials as sent."""
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return the environ. The application watches the socket for a client that disconnects."""
+        self.path = self.requestline.split()[1]  # http.server folds leading slashes into one.
+        environ = super().get_environ() | {"runtime.socket": self.connection}
+        for name in ("X-API-Key", "Authorization"):
+            # wsgiref strips all Unicode white space, but a key with a no-break space is a different key.
+            if values := self.headers.get_all(name):
+                environ[f"HTTP_{name.upper().replace('-', '_')}"] = ",".join(value.strip(" \t") for value in values)
+        # Django's server supports only plain Content-Length bodies. It must not parse any other as the next request.
+        length = ",".join(self.headers.get_all("Content-Length", ["0"]))
+        if "Transfer-Encoding" in self.headers or not re.fullmatch("[0-9]{1,18}", length):
+            self.close_connection = True
+        return environ
+
+
+class Server(basehttp.WSGIServer):
+    """Django's, with our handler."""
+
+    def __init__(self, address: Any, _handler: Any, **options: Any) -> None:
+        super().__init__(address, RequestHandler, **options)
 
 
 class Command(runserver.Command):
     """Serve for development, on the address of the runtime YAML unless another is given."""
 
     help = "Starts the runtime on Django's development server (one process, reloads on code changes, no TLS)."
-    server_cls = DevelopmentServer
+    server_cls = Server
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -30,7 +57,7 @@ class Command(runserver.Command):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check the configuration first: with the reloader a fault would otherwise only be printed, again and again."""
+        """Check the configuration first: the reloader would print a fault again and again instead of exiting."""
         use_config(options["config"])
         try:
             config = startup.checked_config()
@@ -56,6 +83,22 @@ class Command(runserver.Command):
         if os.environ.get("RUN_MAIN") != "true":
             startup.log_warnings(config)
         if not options["use_reloader"]:
-            # As the reloader does: SIGTERM is an orderly end, which stops the engine.
+            # The reloader does the same: SIGTERM exits in an orderly way, which stops the engine.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         super().handle(*args, **options)
+
+    def get_handler(self, *args: Any, **options: Any) -> Any:
+        """Return the application. A streamed answer ends by closing the connection, so a truncated one is reset."""
+        application = super().get_handler(*args, **options)
+
+        def guarded(environ: dict[str, Any], start_response: Any) -> Any:
+            def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
+                # wsgiref's own Server header shows versions.
+                return start_response(status, [*headers, ("Server", "runserver")], exc_info)
+
+            response = application(environ, start)
+            if not response.streaming:
+                return response
+            return GuardedChunks(response, environ["runtime.socket"], lambda: True)
+
+        return guarded

@@ -24,8 +24,8 @@ from system.lock import PREDECESSOR_WAIT_S
 from system.ports import wait_until_bindable
 from system.sharing import share_what_is_loaded
 
-#: gunicorn's codes for an address it cannot have and an application it cannot load: no other try would help.
-_HOPELESS = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
+#: gunicorn's exit codes for an unavailable address and an application that cannot be loaded: a restart would not help.
+_FATAL = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
 
 
 class Command(PartBase):
@@ -35,20 +35,20 @@ class Command(PartBase):
     part = "web"
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Run the arbiter and its workers; it ends the process."""
+        """Run the arbiter and its workers until the process exits."""
         wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
         try:
             arbiter = gunicorn_server.WebArbiter(_Web(config, extra))
-            # What each worker needs of it, and what has neither threads nor sockets, is loaded once.
+            # Import once, before the fork, what every worker needs and what creates neither threads nor sockets.
             import_module("rest_framework.views")
             share_what_is_loaded()
             arbiter.run()
         except SystemExit as error:
-            sys.exit(parts.CANNOT_START if error.code in _HOPELESS else error.code)
+            sys.exit(parts.CANNOT_START if error.code in _FATAL else error.code)
 
 
 class _Web(BaseApplication):
-    """gunicorn with the settings of the configuration and no command line of its own."""
+    """gunicorn with the settings of the configuration and without a command line."""
 
     def __init__(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         self._config = config
@@ -60,24 +60,24 @@ class _Web(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Connect this worker with the other parts; gevent has replaced threads and sockets by now."""
-        # Imported here: what it makes at its import is then made of gevent's threads and sockets.
+        """Connect this worker to the other parts, after gevent has patched threads and sockets."""
+        # Imported here, so that these modules use gevent's threads and sockets.
         from datasources.refresh.remote import RemoteDatasets  # noqa: PLC0415
         from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
         from queryengine.pool.client import EngineClient  # noqa: PLC0415
-        from sqlapi.handler import ApiHandler  # noqa: PLC0415
+        from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415
 
         engine = remembering(EngineClient(self._config), self._config)
         atexit.register(engine.close)
         queryengine.state.set_engine(engine)
         datasources.state.set_datasets(RemoteDatasets(self._config))
         if self._ready is not None:
-            threading.Thread(target=_tell_when_ready, args=[self._ready], name="ready", daemon=True).start()
+            threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
         return ApiHandler()
 
 
-def _tell_when_ready(descriptor: int) -> None:
-    pauses_s = supervisor.looks_s()
+def _report_ready(descriptor: int) -> None:
+    pauses_s = supervisor.poll_intervals_s()
     while not is_ready():
         time.sleep(next(pauses_s))
     os.eventfd_write(descriptor, 1)

@@ -1,4 +1,4 @@
-"""`manage.py serve`: the runtime for production, all of its parts under one supervisor."""
+"""`manage.py serve`: the runtime for production, all parts under one supervisor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
-#: Statements end first, then the answers that they gave are sent, and last whoever may be loading data.
+#: Statements finish first, then their answers are sent, and loads stop last.
 STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "flight", "web", "refresh")
 
 
@@ -47,11 +47,11 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Serve; the process ends with 0 after SIGTERM, 1 when it cannot start or was told twice to stop."""
+        """Serve; exit with 0 after SIGTERM, with 1 if it cannot start or gets a second SIGTERM."""
         handed = handover.received()
         try:
             if handed is None:
-                _begin_anew(options["config"])
+                _become_supervisor(options["config"])
             config, extra = handed
             deadline = time.monotonic() + PREDECESSOR_WAIT_S
             lock = _take_state_dir(config, deadline)
@@ -64,16 +64,16 @@ class Command(BaseCommand):
             sys.exit(1)
         self._announce(config)
 
-        def say_ready() -> None:
+        def report_ready() -> None:
             more = [options["ready_message"]] if options["ready_message"] else []
-            self._say(f"Ready     after {time.monotonic() - extra['began']:.1f} s", *more)
+            self._print(f"Ready     after {time.monotonic() - extra['began']:.1f} s", *more)
 
         supervisor = Supervisor(
             started.commands,
             stop_order=[name for name in STOP_ORDER if name in started.names],
             shutdown_timeout_s=config.shutdown_timeout_s,
             is_ready=started.are_ready,
-            on_ready=say_ready,
+            on_ready=report_ready,
         )
         parts.leave_no_core()
         give_memory_back()
@@ -84,7 +84,7 @@ class Command(BaseCommand):
     def _announce(self, config: RuntimeConfig) -> None:
         scheme = "https" if config.tls.enabled else "http"
         names = ", ".join(dataset.name for dataset in config.datasets) or "none"
-        self._say(
+        self._print(
             f"HTTP      {scheme}://{config.http.bind}",
             f"Flight    {'grpc+tls' if config.tls.enabled else 'grpc'}://{config.flight.bind}"
             if config.flight.enabled
@@ -94,25 +94,25 @@ class Command(BaseCommand):
         )
         startup.log_warnings(config)
 
-    def _say(self, *lines: str) -> None:
-        """Print *lines*, if anybody takes them: what the runtime serves does not depend on that."""
+    def _print(self, *lines: str) -> None:
+        """Print *lines* if possible; the runtime does not depend on standard output."""
         try:
             for line in lines:
                 self.stdout.write(line)
             self.stdout.flush()
         except OSError as error:
-            logger.warning("standard output takes nothing: %s", error.strerror)
-            # What is still in the buffer would be tried again at the exit, and make a failure of it.
+            logger.warning("cannot write to standard output: %s", error.strerror)
+            # Python would try to flush the buffer again at exit, and fail.
             with Path(os.devnull).open("wb") as nowhere:
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _begin_anew(file: Path | None) -> NoReturn:
+def _become_supervisor(file: Path | None) -> NoReturn:
     """
-    Check the configuration, and become the supervisor: it needs neither the keys nor an engine, and so holds neither.
+    Check the configuration, and execute the supervisor, which holds neither the keys nor an engine.
 
     Raises:
-        StartError: Something is wrong with the configuration.
+        StartError: The configuration is invalid.
     """
     began = time.monotonic()
     use_config(file)
@@ -122,12 +122,12 @@ def _begin_anew(file: Path | None) -> NoReturn:
 
 def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
     """
-    Wait until no other runtime uses the state directory, and return the lock by which others see that this one does.
+    Wait until no other runtime uses the state directory, and return the lock that marks it as used by this one.
 
-    The part that loads data takes the lock of the data itself.
+    The part that loads data acquires the lock of the data itself.
 
     Raises:
-        StateDirectoryError: Another runtime has it still at *deadline*, a `time.monotonic()` value.
+        StateDirectoryError: Another runtime still uses it at *deadline*, a `time.monotonic()` value.
     """
     ours, data = StateLock(config.state_dir, SUPERVISOR_LOCK_NAME), StateLock(config.state_dir)
     for lock in (ours, data):
@@ -142,10 +142,10 @@ def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
 
 class _Parts:
     """
-    The parts of *config* for those *who* may call, ready to be started, and what they tell.
+    The commands of all parts of *config*, and the events by which parts report.
 
     Raises:
-        OSError: The system has no room for their handovers.
+        OSError: The system has no space for their handovers.
     """
 
     def __init__(self, config: RuntimeConfig, who: Access) -> None:
@@ -163,11 +163,11 @@ class _Parts:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the parts that this configuration has."""
+        """The names of the parts of this configuration."""
         return frozenset(command.name for command in self.commands)
 
     def are_ready(self) -> bool:
-        """Say whether every worker of web has found the runtime ready."""
+        """Return whether every web worker has found the runtime ready."""
         try:
             self._ready_workers += os.eventfd_read(self._ready)
         except BlockingIOError:

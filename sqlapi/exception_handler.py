@@ -1,4 +1,4 @@
-"""From an exception to the answer: for DRF's views, for Django's own failures, and for whatever else comes up."""
+"""Turns exceptions into responses, in DRF's views and in Django itself."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 def handle_view_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Refusal what a view raised: DRF's `EXCEPTION_HANDLER`."""
+    """Answer an exception of a view: DRF's `EXCEPTION_HANDLER`."""
     request: HttpRequest = context["request"]
     return respond(error, request)
 
 
 def respond(error: Exception, request: HttpRequest) -> HttpResponse:
-    """Return the problem document for *error*; one that is the runtime's own fault is logged with its traceback."""
+    """Return the problem document for *error*. An internal error is logged with its traceback."""
     refusal = _unauthorized(error) if isinstance(error, NotAuthenticated | AuthenticationFailed) else refusal_of(error)
     if refusal.is_internal:
         _log_internal_error(request, error)
@@ -31,19 +31,19 @@ def respond(error: Exception, request: HttpRequest) -> HttpResponse:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django passes it)
-    """Refusal what Django itself finds wrong with a request: `handler400`."""
+    """Answer a request that Django itself refuses: `handler400`."""
     detail = "The request is not well-formed."
     return _response(Refusal(status=400, code="malformed_request", detail=detail), request)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Refusal a failure outside the views: `handler500`. Django calls it while it handles the exception."""
+    """Answer a failure outside the views: `handler500`. Django calls it while it handles the exception."""
     _log_internal_error(request, sys.exception())
     return _response(Refusal(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL), request)
 
 
 def _unauthorized(error: NotAuthenticated | AuthenticationFailed) -> Refusal:
-    # DRF puts the challenge of the authentication class there before it calls the handler.
+    # DRF sets `auth_header` to the challenge of the authentication class before it calls the handler.
     challenge = {"WWW-Authenticate": error.auth_header}  # type: ignore[union-attr]
     code = str(error.get_codes())
     return Refusal(status=401, code=code, detail=str(error.detail), headers=challenge)

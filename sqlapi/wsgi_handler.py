@@ -1,8 +1,8 @@
 """
-The WSGI application: Django's handler, but for what it does for projects of another kind.
+The WSGI application: Django's handler without the work per request that this project does not need.
 
-For each request Django sets a script prefix and a URL configuration, announces its begin and its end, and walks through
-the URL patterns. Here nothing asks for the first two, nobody listens, and most paths are fixed.
+For each request Django sets a script prefix and a URL configuration, sends signals, and searches the URL patterns. This
+project uses neither prefix nor signals, and most of its paths are fixed.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ from sqlapi.sql_request import CONTENT_TYPE
 
 
 class ApiHandler(WSGIHandler):
-    """Answers the requests of the API. Make it when Django's applications are ready; it loads the views."""
-
-    _middleware_chain: Callable[[HttpRequest], HttpResponseBase]
+    """The handler of the API. It loads the views, so create it after `django.setup()`."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Of what Django closes and resets after each request there is nothing.
+        # The chain is private to Django. Without it, Django's own method does the same, more slowly.
+        self._respond: Callable[[HttpRequest], HttpResponseBase]
+        self._respond = getattr(self, "_middleware_chain", None) or super().get_response
+        # There are no caches, database connections or URL configurations to close or reset after a request.
         for receiver in (close_old_connections, close_caches, reset_urlconf):
             signals.request_finished.disconnect(receiver)
         self._resolver = get_resolver()
         self._matches: dict[str, ResolverMatch] = {}
         for route in ROUTES:
             if "<" not in route.pattern:
-                with suppress(Resolver404):  # A project of somebody's own may have it elsewhere.
+                with suppress(Resolver404):  # A user's own project may mount the routes elsewhere.
                     self._matches[f"/{route.pattern}"] = self._resolver.resolve(f"/{route.pattern}")
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> HttpResponseBase:
         """Answer one request."""
-        # Django parses Content-Type before any middleware runs, and fails with a 500 on charsets that do not exist.
+        # Django parses Content-Type before any middleware runs, and answers an unknown charset with a 500.
         environ[CONTENT_TYPE] = environ.pop("CONTENT_TYPE", "")
-        # Without the header Django would take the server's own name for what the client asked for.
+        # Without the header Django would use the server's own name as the host.
         environ.setdefault("HTTP_HOST", "")
         response = self.get_response(WSGIRequest(environ))
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
         return response
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
-        """Send *request* through the middleware to its view. What is refused has its line in the access log."""
-        return self._middleware_chain(request)
+        """Send *request* through the middleware to its view. Django would also log refusals, as the access log does."""
+        return self._respond(request)
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
-        """Return the view of *request*, and what of the path is for it."""
+        """Return the view of *request* with its arguments from the path."""
         match = self._matches.get(request.path_info) or self._resolver.resolve(request.path_info)
         request.resolver_match = match
         return match

@@ -1,4 +1,4 @@
-"""What our WSGI handler does otherwise than Django's: fixed paths, and nothing left of a request."""
+"""The differences between our WSGI handler and Django's: fixed paths, and requests that are freed at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.test import RequestFactory, override_settings
 from django.urls import get_resolver, include
 from django.urls import path as django_path
 
-from sqlapi.handler import ApiHandler
 from sqlapi.routes import ROUTES
+from sqlapi.wsgi_handler import ApiHandler
 from tests.sqlapi.harness import WITH_KEY, call, sql
 
 pytestmark = pytest.mark.usefixtures("idle")
@@ -20,7 +20,7 @@ PATHS = [f"/{route.pattern}".replace("<str:name>", "a").replace("<str:query_id>"
 
 
 @pytest.mark.parametrize("path", [*PATHS, *(f"{path}/" for path in PATHS), "/", "/V1/sql", "//v1/sql", "/nope"])
-def test_every_path_leads_where_the_patterns_lead(path: str) -> None:
+def test_every_path_resolves_as_in_the_url_patterns(path: str) -> None:
     request = RequestFactory().get("/")
     request.path_info = path
 
@@ -36,6 +36,21 @@ def test_every_path_leads_where_the_patterns_lead(path: str) -> None:
     assert request.resolver_match is found
 
 
+class WithoutChain(ApiHandler):
+    """A handler for which Django has renamed its private chain of middleware."""
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        super().load_middleware(is_async)
+        del self.__dict__["_middleware_chain"]
+
+
+def test_djangos_private_middleware_chain_is_used_if_it_exists() -> None:
+    handler = ApiHandler()
+
+    assert handler._respond is handler.__dict__["_middleware_chain"]
+    assert WithoutChain()._respond.__name__ == "get_response"
+
+
 def test_a_project_may_have_the_routes_elsewhere() -> None:
     request = RequestFactory().get("/data/v1/sql")
 
@@ -45,7 +60,7 @@ def test_a_project_may_have_the_routes_elsewhere() -> None:
     assert found.url_name == "sql"
 
 
-def test_requests_of_one_path_share_nothing() -> None:
+def test_requests_to_one_path_share_nothing() -> None:
     assert call("GET", "/v1/catalogs", WITH_KEY).status == 200
     assert call("GET", "/v1/catalogs").status == 401
     assert call("POST", "/v1/catalogs", WITH_KEY).status == 405
@@ -61,10 +76,10 @@ def requests_in_memory() -> list[HttpRequest]:
     return [kept for kept in gc.get_objects() if issubclass(type(kept), HttpRequest)]
 
 
-def test_nothing_of_a_statement_waits_for_the_garbage_collector() -> None:
-    sql("SELECT 1")  # whatever is made once
+def test_requests_are_freed_without_the_garbage_collector() -> None:
+    sql("SELECT 1")  # Creates whatever is created once.
     gc.collect()
-    before = requests_in_memory()  # of other tests, which somebody may still hold
+    before = requests_in_memory()  # Other tests may still hold some.
     gc.disable()
     try:
         sql("SELECT 1")

@@ -7,14 +7,14 @@ import pytest
 from django.core.exceptions import SuspiciousOperation
 from django.test import RequestFactory
 
-from sqlapi.handlers import bad_request, respond, server_error
+from sqlapi.exception_handler import bad_request, respond, server_error
 from sqlapi.request_ids import REQUEST_ID
 
 request = RequestFactory().get("/")
 request.META[REQUEST_ID] = "the-id"
 
 
-def test_what_django_refuses_is_a_problem() -> None:
+def test_djangos_refusals_are_problem_documents() -> None:
     answer = bad_request(request, SuspiciousOperation("/some/path"))
 
     assert answer.status_code == 400
@@ -23,7 +23,9 @@ def test_what_django_refuses_is_a_problem() -> None:
     assert b"/some/path" not in answer.content
 
 
-def test_an_unforeseen_failure_is_logged_with_its_traceback_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_failure_is_logged_with_its_traceback_and_reveals_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     try:
         int("the cause")
     except ValueError as error:

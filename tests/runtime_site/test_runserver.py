@@ -1,0 +1,96 @@
+"""The request handler of `manage.py runserver`, with a small application. tests/system covers the whole command."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime_site.management.commands.runserver import Server
+
+PATIENCE_S = 60.0
+NEXT = b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class ThreadedServer(socketserver.ThreadingMixIn, Server):
+    """The server as Django runs it: without threads it would close each connection after one answer."""
+
+    daemon_threads = True
+
+
+def echo(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    assert isinstance(environ["runtime.socket"], socket.socket)
+    body = ascii([environ["PATH_INFO"], environ.get("HTTP_X_API_KEY"), environ.get("HTTP_AUTHORIZATION")]).encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Any]:
+    with ThreadedServer(("127.0.0.1", 0), None) as server:
+        server.set_app(echo)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address
+        server.shutdown()
+        thread.join()
+
+
+def answers(address: Any, request: bytes) -> bytes:
+    """Send *request* and return everything until the server closes the connection."""
+    with socket.create_connection(address, PATIENCE_S) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        received = b""
+        try:
+            while part := client.recv(65536):
+                received += part
+        except ConnectionResetError:
+            pass  # The server closed the connection with unread input.
+        return received
+
+
+def test_a_plain_body_is_skipped_and_the_connection_reused(address: Any) -> None:
+    received = answers(address, b"POST /first HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" + NEXT)
+
+    assert received.count(b"HTTP/1.1 200 OK") == 2
+    assert b"/next" in received
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(NEXT),
+        b"Content-Length: +%d\r\n\r\n" % len(NEXT),
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: %s\r\n\r\n" % (b"9" * 5000),
+    ],
+)
+def test_no_other_body_is_parsed_as_the_next_request(address: Any, framing: bytes) -> None:
+    received = answers(address, b"POST /first HTTP/1.1\r\n" + framing + NEXT)
+
+    assert received.count(b"HTTP/1.1") <= 1
+    assert b"/next" not in received
+
+
+@pytest.mark.parametrize(
+    ("head", "seen"),
+    [
+        (b"GET //health HTTP/1.1\r\n", ["//health", None, None]),
+        (b"GET / HTTP/1.1\r\nX-API-Key: \t\xa0key\x85 \r\n", ["/", "\xa0key\x85", None]),
+        (b"GET / HTTP/1.1\r\nX-API-Key: a\r\nx-api-key: b\r\n", ["/", "a,b", None]),
+        (b"GET / HTTP/1.1\r\nX-API-Key: \xa0\r\nAuthorization: Bearer a\r\n", ["/", "\xa0", "Bearer a"]),
+        (b"GET / HTTP/1.1\r\nX_API_Key: a\r\n", ["/", None, None]),
+    ],
+)
+def test_path_and_credentials_arrive_as_sent(address: Any, head: bytes, seen: list[str | None]) -> None:
+    received = answers(address, head + b"\r\n")
+
+    assert received.endswith(ascii(seen).encode())
