@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyiceberg.manifest import (
-    MANIFEST_ENTRY_SCHEMAS,
-    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -27,14 +25,14 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    PartitionFieldSummary,
+    read_manifest_list,
 )
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.transforms import IdentityTransform
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources import lake_parquet
-from datasources.sources.iceberg_avro import MAX_BYTES, UnknownCodecError, records
+from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError
 from datasources.sources.iceberg_location import newest
 from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names, value_of
 from datasources.sources.lake import TableRoot, inside
@@ -42,9 +40,6 @@ from datasources.sources.lake_parquet import Column, Key
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
-
-#: The schemas of version 2 read files of version 1 too.
-_READ_AS = 2
 
 _GZIP = 31  # for zlib: with the header of gzip
 
@@ -156,13 +151,7 @@ class _Table:
         path = self._inside(location)
         content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            manifests: list[ManifestFile] = records(
-                path,
-                content,
-                MANIFEST_LIST_FILE_SCHEMAS[_READ_AS],
-                types={-1: ManifestFile, 508: PartitionFieldSummary},
-                enums={517: ManifestContent},
-            )
+            manifests = list(read_manifest_list(AvroContent(content).new_input(path)))
             summary = self._snapshot.summary if self._snapshot is not None else None
             if not manifests and summary is not None and int(summary["total-data-files"] or 0) > 0:
                 raise ValueError("a list that was cut short")
@@ -174,14 +163,7 @@ class _Table:
         path = self._inside(manifest.manifest_path)
         content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            found: list[ManifestEntry] = records(
-                path,
-                content,
-                MANIFEST_ENTRY_SCHEMAS[_READ_AS],
-                types={-1: ManifestEntry, 2: DataFile},
-                enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-            )
-            live = [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
+            live = manifest.fetch_manifest_entry(AvroContent(content))
             counts = (manifest.added_files_count, manifest.existing_files_count)
             if None not in counts and len(live) != sum(count or 0 for count in counts):
                 raise ValueError("a manifest of another length")
@@ -190,14 +172,10 @@ class _Table:
             return [self._entry(entry, manifest) for entry in live]
 
     def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
-        sequence = entry.sequence_number
-        if sequence is None:
-            # By the specification an added file has that of its manifest; before version 2 there were none.
-            if entry.status != ManifestEntryStatus.ADDED and manifest.sequence_number:
-                raise ValueError("no sequence number")
-            sequence = manifest.sequence_number or 0
+        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
+            raise ValueError("no sequence number")
         path = self._inside(entry.data_file.file_path)
-        return _Entry(path, entry.data_file, sequence, manifest.partition_spec_id)
+        return _Entry(path, entry.data_file, entry.sequence_number, manifest.partition_spec_id)
 
     def _judge(self, file: DataFile, content: ManifestContent) -> None:
         if file.content == DataFileContent.EQUALITY_DELETES:

@@ -1,54 +1,50 @@
 from __future__ import annotations
 
+import bz2
+import io
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-import datasources.sources.iceberg_avro  # noqa: F401 (it adds snappy to the codecs)
+from datasources.sources.iceberg_avro import _long, _read_bytes, _read_long
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, place
 from tests.datasources.sources.lakes import load, refusal
 from tests.datasources.sources.test_iceberg import iceberg, numbers
 
 
-def varint(value: int) -> bytes:
-    """Write a long as Avro does."""
-    value <<= 1
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*digits, value])
+def snappy(block: bytes) -> bytes:
+    return pa.Codec("snappy").compress(block, asbytes=True) + zlib.crc32(block).to_bytes(4, "big")
 
 
-def read_varint(content: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while content[at] > 0x7F:
-        value |= (content[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return (value | content[at] << shift) >> 1, at + 1
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "deflate": lambda block: zlib.compress(block, wbits=-15),
+    "snappy": snappy,
+    "zstandard": lambda block: pa.Codec("zstd").compress(block, asbytes=True),
+    "bzip2": bz2.compress,
+}
 
 
 def repacked(content: bytes, codec: str | None) -> bytes:
     """Write an Avro file of one block that is not compressed once more, compressed with *codec*; None: unsaid."""
     sync = content[-16:]
     start = content.index(sync) + 16
-    records, at = read_varint(content, start)
-    size, at = read_varint(content, at)
-    block = content[at : at + size]
-    if packer := KNOWN_CODECS.get(codec):  # type: ignore[call-overload]  # a name of a codec that may be unknown
-        block, _ = packer.compress(block)
-    key = varint(len(b"avro.codec")) + b"avro.codec"
-    was = key + varint(4) + b"null"
+    stream = io.BytesIO(content[start:])
+    records = _read_long(stream)
+    block = PACKERS.get(str(codec), bytes)(_read_bytes(stream))
+    key = _long(len(b"avro.codec")) + b"avro.codec"
+    was = key + _long(4) + b"null"
     head = content[:start]
     assert was in head
     if codec is None:
-        head = head.replace(was, varint(len(b"avro.other")) + b"avro.other" + varint(4) + b"null")
+        head = head.replace(was, _long(len(b"avro.other")) + b"avro.other" + _long(4) + b"null")
     else:
-        head = head.replace(was, key + varint(len(codec)) + codec.encode())
-    return head + varint(records) + varint(len(block)) + block + sync
+        head = head.replace(was, key + _long(len(codec)) + codec.encode())
+    return head + _long(records) + _long(len(block)) + block + sync
 
 
 def repack(directory: Path, codec: str | None) -> list[Path]:
