@@ -20,16 +20,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from datasources.control import DatasetControl, DatasetState, DatasetStatus, RefreshRun
-from datasources.errors import (
-    AccelerationDisabledError,
-    DatasetError,
-    DatasetsUnavailableError,
-    TimeColumnMissingError,
-    UnknownDatasetError,
-)
+from datasources.errors import DatasetError, DatasetsUnavailableError
+from datasources.refresh import error_codec
 from datasources.refresh.history import run_of
 from queryengine.errors import EngineBusyError, QueryError
-from queryengine.pool.client import ERRORS
 from runtimeconf.model import RefreshMode
 from system.errors import StateDirectoryError
 from system.state_socket import StateSocket
@@ -60,14 +54,6 @@ _MAX_JUDGED = 8
 
 Call = Literal["datasets", "loaded", "history", "refresh"]
 _CALLS: tuple[Call, ...] = get_args(Call)
-
-#: What a request about a dataset of this name raises here, by the code that the other side gives.
-_ERRORS: Mapping[str, Callable[[str], DatasetError]] = {
-    UnknownDatasetError.code: UnknownDatasetError,
-    AccelerationDisabledError.code: AccelerationDisabledError,
-    TimeColumnMissingError.code: TimeColumnMissingError,
-    DatasetsUnavailableError.code: lambda _name: DatasetsUnavailableError(),
-}
 
 
 class ProtocolError(Exception):
@@ -114,9 +100,9 @@ def decode_request(line: bytes) -> Request:
     return Request(call=call, name=name, refresh_sql=refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
 
 
-def encode_error(code: str, message: str, **more: Any) -> bytes:
-    """Return the line of a reply that says what is wrong; *more* is what the error is made of beside its message."""
-    return _line({"error": {**more, "code": code, "message": message}})
+def encode_reply(**fields: Any) -> bytes:
+    """Return the line of a reply: its `result`, or the fields of its `error`."""
+    return _line(fields)
 
 
 def decode_reply(line: bytes, name: str = "") -> Any:
@@ -124,28 +110,18 @@ def decode_reply(line: bytes, name: str = "") -> Any:
     Return the result in *line*, which answers a request about the dataset *name*.
 
     Raises:
-        DatasetError, QueryError: What the other side says.
-        ProtocolError: It is no reply.
+        DatasetError, QueryError: The error in *line*.
+        ProtocolError: *line* is not a reply.
     """
     fields = _fields(line)
     if "result" in fields:
         return fields["result"]
-    error = fields.get("error")
-    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        raise ProtocolError("a reply has a result or an error")
-    raise _error_of(error, name)
-
-
-def _error_of(fields: dict[str, Any], name: str) -> DatasetError | QueryError:
-    code = str(fields.get("code"))
-    if code in _ERRORS:
-        return _ERRORS[code](name)
-    if code not in ERRORS:
-        return DatasetError(fields["message"])
     try:
-        return ERRORS[code](fields)
+        # An error names the dataset as the caller wrote it.
+        error = error_codec.decode({**fields["error"], "name": name})
     except (KeyError, TypeError, ValueError) as exc:
-        raise ProtocolError("an error lacks what it is made of") from exc
+        raise ProtocolError("a reply has a result or an error") from exc
+    raise error
 
 
 def answer(control: DatasetControl, line: bytes, judged: threading.Semaphore | None = None) -> bytes:
@@ -155,17 +131,15 @@ def answer(control: DatasetControl, line: bytes, judged: threading.Semaphore | N
     With *judged*, a request that has a statement judged takes one place of it, or is told that there is none.
     """
     try:
-        return _line({"result": _result(control, decode_request(line), judged)})
+        return encode_reply(result=_result(control, decode_request(line), judged))
     except ProtocolError as exc:
-        return encode_error("protocol_error", f"The control request is malformed: {exc}.")
-    except DatasetError as exc:
-        return encode_error(exc.code, str(exc))
-    except QueryError as exc:
-        return encode_error(exc.code, str(exc), **vars(exc))
+        error = {"code": "protocol_error", "message": f"The control request is malformed: {exc}."}
+    except (DatasetError, QueryError) as exc:
+        error = error_codec.encode(exc)
     except Exception:
-        # The next request may well be answered: the caller is told, and the log has the reason.
         logger.exception("A control request failed")
-        return encode_error(DatasetError.code, "The refresher failed; the log of the runtime tells why.")
+        error = error_codec.encode(DatasetError("The refresher failed; the log of the runtime tells why."))
+    return encode_reply(error=error)
 
 
 def _result(control: DatasetControl, request: Request, judged: threading.Semaphore | None) -> Any:

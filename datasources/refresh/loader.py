@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from datasources.deadline import Deadline
-from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, SourceError
-from datasources.snapshots.snapshot import Order, SnapshotBuilder, new_file_name, remove, scratch_directory
+from datasources.errors import SnapshotError
+from datasources.refresh import error_codec
+from datasources.snapshots.snapshot import Order, SnapshotBuilder, remove, scratch_directory
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot
 from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf import handover
-from runtimeconf.model import DatasetConfig, RefreshMode
 from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ _END_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 
 _ROOT = Path(__file__).resolve().parents[2]
-
-_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SchemaChangedError, SnapshotError)}
 
 
 class LoaderFaultError(Exception):
@@ -76,32 +74,15 @@ class LoaderProcess:
             self._child.end()
             self._child = None
 
-    def build(  # noqa: PLR0913 (each is a field of the order)
-        self,
-        dataset: DatasetConfig,
-        refresh_sql: str | None,
-        deadline: Deadline,
-        *,
-        served: Snapshot | None = None,
-        skip_unchanged: bool = False,
-        mode: RefreshMode | None = None,
-    ) -> Snapshot | None:
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
         As `Builder.build`.
 
         Raises:
             SourceError: As there.
             SnapshotError: As there; or the process died or cannot be started.
-            LoaderFaultError: The load failed for another reason.
+            LoaderFaultError: The load failed for an unexpected reason.
         """
-        order = Order(
-            file=new_file_name(dataset),
-            dataset=dataset,
-            refresh_sql=refresh_sql,
-            served=served,
-            skip_unchanged=skip_unchanged,
-            mode=mode,
-        )
         child = self._running()
         request = {
             "builder": handover.plain(self._builder),
@@ -121,7 +102,7 @@ class LoaderProcess:
         if answer is None:
             deadline.check()
             raise SnapshotError(
-                f"The load of {dataset.name} ended with its process ({reason}): a fault of the engine, "
+                f"The load of {order.dataset.name} ended with its process ({reason}): a fault of the engine, "
                 "or not enough memory."
             )
         for level, message in answer["log"]:
@@ -129,9 +110,9 @@ class LoaderProcess:
         if "snapshot" in answer:
             snapshot: Snapshot | None = handover.rebuilt(Snapshot | None, answer["snapshot"])
             return snapshot
-        if answer["error"] in _ERRORS:
-            raise _ERRORS[answer["error"]](answer["message"])
-        raise LoaderFaultError(answer["message"])
+        if "error" in answer:
+            raise error_codec.decode(answer["error"])
+        raise LoaderFaultError(answer["fault"])
 
     def _running(self) -> _Child:
         if self._child is not None and not self._child.is_alive:

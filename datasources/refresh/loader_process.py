@@ -22,6 +22,7 @@ from urllib.parse import quote
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, SourceError
 from datasources.loading.loading_engine import TOO_LARGE
+from datasources.refresh import error_codec
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, Verifier
 from datasources.sources.registry import import_source
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
@@ -118,14 +119,12 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder, verifier: Verifie
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         with process_limits.limited_files(_room(builder.state_dir)):
             return {"snapshot": handover.plain(builder.carry_out(order, deadline, verifier))}
-    except SourceError as exc:
-        return {"error": exc.code, "message": str(exc), "is_broken": exc.broke_library}
-    except SnapshotError as exc:
-        return {"error": exc.code, "message": str(exc)}
+    except (SourceError, SnapshotError) as exc:
+        return {"error": error_codec.encode(exc), "is_broken": isinstance(exc, SourceError) and exc.broke_library}
     except MemoryError:
-        return {"error": SnapshotError.code, "message": TOO_LARGE}
-    except Exception:  # noqa: BLE001 (it is the parent that logs)
-        return {"error": "fault", "message": traceback.format_exc(), "is_broken": True}
+        return {"error": error_codec.encode(SnapshotError(TOO_LARGE))}
+    except Exception:  # noqa: BLE001 (the parent logs it)
+        return {"fault": traceback.format_exc(), "is_broken": True}
 
 
 def _room(directory: Path) -> int:
@@ -148,8 +147,10 @@ def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:
         return text
 
     answer["log"] = [(level, hidden(text)) for level, text in answer["log"]]
-    if "message" in answer:
-        answer["message"] = hidden(answer["message"])
+    if "fault" in answer:
+        answer["fault"] = hidden(answer["fault"])
+    if "error" in answer:
+        answer["error"]["message"] = hidden(answer["error"]["message"])
 
 
 if __name__ == "__main__":

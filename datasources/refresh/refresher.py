@@ -36,7 +36,7 @@ from datasources.refresh import schedule
 from datasources.refresh.declarations import StatementJudge, admit_refresh_sql
 from datasources.refresh.history import History
 from datasources.snapshots.publication import Publication
-from datasources.snapshots.snapshot import Builder, SnapshotBuilder, compare_columns, refresh_sql_of
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, compare_columns, refresh_sql_of
 from queryengine.manifest import Snapshot
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in, utc_now
@@ -397,9 +397,8 @@ class Refresher:
         deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
         served = self._publication.snapshot(dataset.name)
         try:
-            snapshot = builder.build(
-                dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips, mode=turn.mode
-            )
+            order = Order(dataset, turn.sql, served=served, skip_unchanged=turn.skips, mode=turn.mode)
+            snapshot = builder.build(order, deadline)
             if snapshot is None:
                 self._publication.restore()
                 return _outcome(served, unchanged=True)

@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -196,56 +196,54 @@ def new_file_name(dataset: DatasetConfig) -> str:
     return f"{slug}-{secrets.token_hex(8)}.duckdb"
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    One snapshot to build.
+
+    Args:
+        dataset: The dataset to read.
+        refresh_sql: A gated SELECT over the dataset's own name, run on the rows of the source; None for all of them.
+        served: The published snapshot of the dataset. It must stay in place until the build returns.
+        skip_unchanged: Whether a source that has not changed since *served* may be left unread.
+        mode: Whether to replace all rows, or to add the newer ones to *served*; None: as *dataset* says. Appending
+            needs a `time_column`.
+        file: The name of the new file in the snapshot directory; by default a name that no snapshot has yet.
+    """
+
+    dataset: DatasetConfig
+    refresh_sql: str | None = None
+    _: KW_ONLY
+    served: Snapshot | None = None
+    skip_unchanged: bool = False
+    mode: RefreshMode | None = None
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            object.__setattr__(self, "file", new_file_name(self.dataset))
+
+
 class Builder(Protocol):
-    """What loads a dataset."""
+    """Loads datasets."""
 
-    def build(  # noqa: PLR0913 (each is a field of the order)
-        self,
-        dataset: DatasetConfig,
-        refresh_sql: str | None,
-        deadline: Deadline,
-        *,
-        served: Snapshot | None = None,
-        skip_unchanged: bool = False,
-        mode: RefreshMode | None = None,
-    ) -> Snapshot | None:
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
-        Read the source and leave a verified file that survives a loss of power. Nothing is published yet.
-
-        Args:
-            dataset: What to read.
-            refresh_sql: A gated SELECT over the dataset's own name, run on what was read; None for all of it.
-            deadline: What ends the build early.
-            served: What is published of the dataset, which must stay in place until this returns.
-            skip_unchanged: Whether a source that has not changed since *served* may be left unread.
-            mode: Whether all rows are replaced or the newer ones added to *served*; None: as *dataset* says. To append
-                it needs a `time_column`.
+        Read the source and write a verified file that survives a loss of power. Nothing is published yet.
 
         Returns:
-            The new snapshot; None when there is nothing to publish: *served* is what the source holds, which takes
-            *skip_unchanged*, or the dataset is one to append to and nothing is newer. In both cases its file was found
-            undamaged just now.
+            The new snapshot; None if there is nothing to publish: either the source is unchanged and *order* allows to
+            skip it, or the load appends and there are no newer rows. In both cases the file of the served snapshot has
+            just been verified.
 
         Raises:
-            SchemaChangedError: Newer rows have other columns than *served*, and `on_schema_change` is `fail`.
-            SourceError: The source cannot be read, or is not what it should be.
+            SchemaChangedError: Newer rows have other columns than the served ones, and `on_schema_change` is `fail`.
+            SourceError: The source cannot be read, or its data is not valid.
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
 
     def rest(self) -> None:
-        """Give back what is kept for the next build, which takes a moment longer then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One call of `Builder.build`. *file* is a name in the directory of snapshots that is not there yet."""
-
-    file: str
-    dataset: DatasetConfig
-    refresh_sql: str | None = None
-    served: Snapshot | None = None
-    skip_unchanged: bool = False
-    mode: RefreshMode | None = None
+        """Release the resources that are kept for the next build, which then takes longer to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,30 +268,13 @@ class SnapshotBuilder:
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
         )
 
-    def build(  # noqa: PLR0913 (each is a field of the order)
-        self,
-        dataset: DatasetConfig,
-        refresh_sql: str | None,
-        deadline: Deadline,
-        *,
-        served: Snapshot | None = None,
-        skip_unchanged: bool = False,
-        mode: RefreshMode | None = None,
-    ) -> Snapshot | None:
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
-        order = Order(
-            file=new_file_name(dataset),
-            dataset=dataset,
-            refresh_sql=refresh_sql,
-            served=served,
-            skip_unchanged=skip_unchanged,
-            mode=mode,
-        )
         with Verifier(self.state_dir) as verifier:
             return self.carry_out(order, deadline, verifier)
 
     def rest(self) -> None:
-        """As `Builder.rest`: there is nothing to give back."""
+        """As `Builder.rest`: this builder keeps nothing."""
 
     def carry_out(self, order: Order, deadline: Deadline, verifier: Verifier) -> Snapshot | None:
         """As `Builder.build`; *verifier* reads back what was written."""

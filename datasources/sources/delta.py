@@ -24,8 +24,8 @@ from deltalake import DeltaTable
 from datasources.errors import SourceError
 from datasources.sources.delta_log import LogCopy, commit_path
 from datasources.sources.lake import TableRoot, inside
-from datasources.sources.lake_root import root_of
 from datasources.sources.lake_parquet import DataFile, Key, batches, column_of, explain, may_hold, pick
+from datasources.sources.lake_root import root_of
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig

@@ -23,7 +23,6 @@ from pyiceberg.manifest import (
     FileFormat,
     ManifestContent,
     ManifestEntry,
-    ManifestEntryStatus,
     ManifestFile,
     read_manifest_list,
 )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import duckdb
 
 from datasources.deadline import Deadline
-from datasources.snapshots.snapshot import Builder, SnapshotBuilder, Verifier
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, Verifier
 from datasources.sources.source import Load
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
@@ -80,15 +80,15 @@ def configure(directory: Path, *datasets: DatasetConfig, **more: Any) -> Runtime
 class FullBuilder(SnapshotBuilder):
     """A builder for loads that cannot find nothing to do."""
 
-    def build(self, *args: Any, **more: Any) -> Snapshot:
-        snapshot = super().build(*args, **more)
+    def build(self, order: Order, deadline: Deadline) -> Snapshot:
+        snapshot = super().build(order, deadline)
         assert snapshot is not None
         return snapshot
 
 
-def loaded(made: Builder, *args: Any, **more: Any) -> Snapshot:
-    """Build with *made* where there is something to build."""
-    snapshot = made.build(*args, **more)
+def loaded(made: Builder, dataset: DatasetConfig, refresh_sql: str | None, limit: Deadline, **more: Any) -> Snapshot:
+    """Build with *made* where there is something to build; *more* are fields of the order."""
+    snapshot = made.build(Order(dataset, refresh_sql, **more), limit)
     assert snapshot is not None
     return snapshot
 

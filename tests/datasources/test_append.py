@@ -20,7 +20,7 @@ from datasources.errors import DatasetError, SchemaChangedError, SourceError
 from datasources.loading import append
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.publication import Publication
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from datasources.sources import registry
 from datasources.sources.source import Bound, Load, Wanted
 from datasources.sources.streams import StreamScan
@@ -114,7 +114,7 @@ def test_newer_rows_are_added_and_nothing_else_is_read(tmp_path: Path, made: Sna
     verify(made.state_dir, new)
     assert snapshot_path(made.state_dir, old).read_bytes() == content
     assert files_below(tmp_path) == sorted(f"snapshots/{file}" for file in (old.file, new.file))
-    assert made.build(dataset, None, deadline(), served=new, skip_unchanged=True) is None
+    assert made.build(Order(dataset, served=new, skip_unchanged=True), deadline()) is None
 
 
 @pytest.mark.parametrize("skip_unchanged", [False, True])
@@ -124,7 +124,7 @@ def test_nothing_newer_is_nothing_to_publish(tmp_path: Path, made: SnapshotBuild
     old = loaded(made, dataset, None, deadline())
     write(tmp_path, "SELECT 7 AS t FROM range(3)")
 
-    assert made.build(dataset, None, deadline(), served=old, skip_unchanged=skip_unchanged) is None
+    assert made.build(Order(dataset, served=old, skip_unchanged=skip_unchanged), deadline()) is None
     assert files_below(tmp_path) == [f"snapshots/{old.file}"]
 
 
@@ -138,7 +138,7 @@ def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path:
         new = loaded(process, dataset, None, deadline(), served=old)
         write(tmp_path, "SELECT 3 AS t, 'x' AS more")
         with pytest.raises(SchemaChangedError, match=r"^The columns of d changed \(more is new\)"):
-            process.build(dataset, None, deadline(), served=new)
+            process.build(Order(dataset, served=new), deadline())
     finally:
         process.close()
 
@@ -198,7 +198,7 @@ def test_the_greatest_time_is_exact_in_every_type(
     assert [rows(tmp_path, snapshot, "SELECT n FROM d") for snapshot in new] == [[(1,), (2,)]] * 2
     assert source.wanted[0] == Wanted()
     assert source.wanted[1] == Wanted(bounds=() if hint is None else (Bound("t", ">", hint),))  # type: ignore[arg-type]
-    assert made.build(dataset, None, deadline(), served=new[0]) is None
+    assert made.build(Order(dataset, served=new[0]), deadline()) is None
 
 
 def test_times_that_are_none_come_with_the_first_load_only(tmp_path: Path, made: SnapshotBuilder) -> None:
@@ -297,7 +297,7 @@ def test_a_column_that_tells_no_time_is_refused(
     write(tmp_path, sql)
 
     with pytest.raises(SourceError, match=said):
-        made.build(dataset, None, deadline(), served=old)
+        made.build(Order(dataset, served=old), deadline())
 
 
 @pytest.mark.parametrize("sql", ["SELECT x FROM d", "SELECT t::DATE AS t FROM d", "SELECT t AS moment FROM d"])
@@ -308,7 +308,7 @@ def test_a_refresh_sql_must_keep_the_time(tmp_path: Path, made: SnapshotBuilder,
     with pytest.raises(
         SourceError, match=r"^The refresh_sql of d must keep the time_column 't' as it is \(TIMESTAMP\)"
     ):
-        made.build(dataset, sql, deadline())
+        made.build(Order(dataset, sql), deadline())
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_other_columns_are_refused_or_loaded_in_full(
     write(tmp_path, sql)
 
     with pytest.raises(SchemaChangedError) as caught:
-        made.build(dataset, None, deadline(), served=old)
+        made.build(Order(dataset, served=old), deadline())
     full = loaded(made, replace(dataset, on_schema_change="accept"), None, deadline(), served=old)
 
     assert said in str(caught.value)
@@ -424,7 +424,7 @@ def test_an_append_that_fails_leaves_what_is_served(
         said = r"^'a\.parquet': it is not a Parquet file"
 
     with pytest.raises(DatasetError, match=said):
-        made.build(dataset, None, deadline(), served=old)
+        made.build(Order(dataset, served=old), deadline())
 
     assert files_below(tmp_path) == [f"snapshots/{old.file}"]
     assert snapshot_path(made.state_dir, old).read_bytes() == content

@@ -26,7 +26,7 @@ from datasources.errors import DatasetError, SnapshotError, SourceError
 from datasources.loading.columns import MAX_COLUMNS, MAX_SCHEMA_LENGTH
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.loader_process import SPARE_BYTES
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.manifest import SNAPSHOT_DIRECTORY, snapshot_path
 from runtimeconf.model import GIB
 from tests.datasources.hostile import (
@@ -94,7 +94,7 @@ class Process:
         watcher.start()
         try:
             with pytest.raises(DatasetError) as caught:
-                self.loader.build(declare(self.directory, name), None, deadline(limit_s))
+                self.loader.build(Order(declare(self.directory, name)), deadline(limit_s))
         finally:
             ended.set()
             watcher.join()
@@ -321,9 +321,9 @@ def test_more_columns_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     made = builder(tmp_path, memory_mib=1024)
 
     with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(declare(tmp_path, "a.parquet"), None, deadline())
+        made.build(Order(declare(tmp_path, "a.parquet")), deadline())
     with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(declare(tmp_path, "b.csv"), sql, deadline())
+        made.build(Order(declare(tmp_path, "b.csv"), sql), deadline())
 
     assert files_below(tmp_path) == []
 
@@ -332,4 +332,4 @@ def test_names_longer_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     (tmp_path / "a.parquet").write_bytes(replace(GOOD, name=b"a" * MAX_SCHEMA_LENGTH).content())
 
     with pytest.raises(SourceError, match=r"^The names and types of the columns of d have 2000004 characters: "):
-        builder(tmp_path).build(declare(tmp_path, "a.parquet"), None, deadline())
+        builder(tmp_path).build(Order(declare(tmp_path, "a.parquet")), deadline())

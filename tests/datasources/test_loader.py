@@ -24,6 +24,7 @@ from datasources.errors import INTERRUPTED, DatasetError, SnapshotError
 from datasources.refresh import loader, refresher
 from datasources.refresh.loader import LoaderFaultError, LoaderProcess
 from datasources.refresh.loader_process import NICENESS, SPARE_BYTES
+from datasources.snapshots.snapshot import Order
 from queryengine.gate.gate import Gate
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import (
@@ -120,7 +121,7 @@ def test_a_snapshot_is_that_of_a_load_in_this_process(
     dataset = declare(tmp_path, f"s.{kind}")
 
     made = loaded(process, dataset, sql, deadline())
-    here = builder(tmp_path).build(dataset, sql, deadline())
+    here = builder(tmp_path).build(Order(dataset, sql), deadline())
 
     verify(tmp_path / "state", made)
     assert replace(made, file="", sha256="", created_at="") == replace(here, file="", sha256="", created_at="")
@@ -145,7 +146,7 @@ def test_an_error_keeps_its_class_and_its_sentence(
     put(tmp_path, "b.csv", "a,b\n1,2\n1\n")
     dataset = declare(tmp_path, file)
     with pytest.raises(DatasetError) as here:
-        builder(tmp_path).build(dataset, sql, deadline())
+        builder(tmp_path).build(Order(dataset, sql), deadline())
 
     with pytest.raises(here.type, match=f"^{re.escape(str(here.value))}$") as there:
         loaded(process, dataset, sql, deadline())
@@ -376,6 +377,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
 import os, signal, threading, time
 from pathlib import Path
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from tests.datasources.support import builder, deadline, declare
 from tests.datasources.test_loader import DEAF, busy, child_of
 directory = Path("{tmp_path}")
@@ -383,7 +385,7 @@ process = LoaderProcess(builder(directory))
 process.start()
 child = child_of(process)
 print(child, flush=True)
-load = threading.Thread(target=process.build, args=(declare(directory, "a.csv"), DEAF, deadline(600)))
+load = threading.Thread(target=process.build, args=(Order(declare(directory, "a.csv"), DEAF), deadline(600)))
 load.start()
 while not busy(child):
     time.sleep(0.01)

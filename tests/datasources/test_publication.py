@@ -15,6 +15,7 @@ import pytest
 
 from datasources.errors import SnapshotError
 from datasources.snapshots.publication import Publication
+from datasources.snapshots.snapshot import Order
 from queryengine.manifest import Manifest, Snapshot, manifest_path, read_manifest, snapshot_path, write_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from system.errors import StateDirectoryError
@@ -30,7 +31,7 @@ def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot
     snapshots = []
     for dataset in datasets:
         put(directory, dataset.from_.removeprefix("file:"))
-        snapshots.append(made.build(dataset, None, deadline()))
+        snapshots.append(made.build(Order(dataset), deadline()))
         publication.publish(snapshots[-1])
     return snapshots
 
@@ -42,7 +43,7 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     running = duckdb.connect(str(snapshot_path(tmp_path / "state", old)), read_only=True)
     put(tmp_path, "a.csv", "a,b\n2,new\n")
 
-    new = builder(tmp_path).build(dataset, None, deadline())
+    new = builder(tmp_path).build(Order(dataset), deadline())
     publication.publish(new)
 
     assert read_manifest(tmp_path / "state").generation == 2
@@ -87,7 +88,7 @@ def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path
     made = builder(tmp_path)
     publication = Publication(tmp_path / "state", [dataset])
     put(tmp_path, "a.csv")
-    snapshot = made.build(dataset, None, deadline())
+    snapshot = made.build(Order(dataset), deadline())
     manifest_path(tmp_path / "state").mkdir()
 
     with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
@@ -106,7 +107,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
     before = manifest_path(state_dir).read_bytes()
     publication = Publication(state_dir, [dataset])
     made = builder(tmp_path)
-    unconfirmed, confirmed = made.build(dataset, None, deadline()), made.build(dataset, None, deadline())
+    unconfirmed, confirmed = made.build(Order(dataset), deadline()), made.build(Order(dataset), deadline())
     sync = os.fsync
 
     def fail_for_directories(descriptor: int) -> None:

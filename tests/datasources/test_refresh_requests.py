@@ -10,6 +10,7 @@ import pytest
 
 from datasources.errors import SourceError, TimeColumnMissingError
 from datasources.refresh.refresher import Refresher
+from datasources.snapshots.snapshot import Order
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import builder, deadline, declare, loaded, wait_for
@@ -76,7 +77,7 @@ def test_a_full_load_of_what_is_appended_to_keeps_its_time(tmp_path: Path) -> No
     made = builder(tmp_path)
 
     with pytest.raises(SourceError, match="must keep the time_column"):
-        made.build(timed(tmp_path, "append"), "SELECT v FROM d", deadline(), mode="full")
+        made.build(Order(timed(tmp_path, "append"), "SELECT v FROM d", mode="full"), deadline())
 
 
 def test_append_without_a_time_column_is_refused(tmp_path: Path, start: Callable[..., Refresher]) -> None:

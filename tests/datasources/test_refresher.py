@@ -19,7 +19,7 @@ from datasources.deadline import Deadline
 from datasources.errors import AccelerationDisabledError, UnknownDatasetError
 from datasources.refresh import schedule
 from datasources.refresh.refresher import Refresher
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, manifest_path, read_manifest, snapshot_path
@@ -159,9 +159,9 @@ def test_a_run_under_way_says_how_far_it_is(tmp_path: Path, start: Callable[...,
     class Patient(SnapshotBuilder):
         """Opens its source when it may."""
 
-        def build(self, *args: Any, **more: Any) -> Snapshot | None:
+        def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
             assert go.wait(60)
-            return super().build(*args, **more)
+            return super().build(order, deadline)
 
     def progress() -> RefreshRun:
         return refresher.history("d")[0]
@@ -560,13 +560,11 @@ class Slow:
         self._building = building
         self._go_on = go_on
 
-    def build(
-        self, dataset: DatasetConfig, refresh_sql: str | None, deadline: Deadline, **options: Any
-    ) -> Snapshot | None:
-        self._building.append(dataset.name)
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
+        self._building.append(order.dataset.name)
         while not self._go_on.wait(0.01) and not deadline.passed:
             pass
-        return self._builder.build(dataset, refresh_sql, deadline, **options)
+        return self._builder.build(order, deadline)
 
     def rest(self) -> None:
         """Nothing is kept."""

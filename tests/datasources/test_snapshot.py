@@ -16,7 +16,7 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import INTERRUPTED, SchemaChangedError, SnapshotError, SourceError
-from datasources.snapshots.snapshot import Verifier, compare_columns, fingerprint
+from datasources.snapshots.snapshot import Order, Verifier, compare_columns, fingerprint
 from queryengine.manifest import Column, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig
 from system.wallclock import utc_now
@@ -26,7 +26,7 @@ from tests.datasources.support import builder, deadline, declare, files_below, o
 
 def build(directory: Path, refresh_sql: str | None = None, *, name: str = "d") -> Snapshot:
     put(directory, "a.csv", "a,b\n1,x\n2,y\n")
-    return builder(directory).build(declare(directory, "a.csv", name=name), refresh_sql, deadline())
+    return builder(directory).build(Order(declare(directory, "a.csv", name=name), refresh_sql), deadline())
 
 
 def test_a_snapshot_is_one_private_file_that_is_what_it_says(tmp_path: Path) -> None:
@@ -115,17 +115,18 @@ def test_a_damaged_row_found_under_a_refresh_sql_is_the_fault_of_the_file(tmp_pa
     put(tmp_path, "b.csv", "a,b\n1,2\n1\n")
 
     with pytest.raises(SourceError, match=r"^'b\.csv', line 3"):
-        builder(tmp_path).build(declare(tmp_path, "b.csv"), "SELECT a FROM d", deadline())
+        builder(tmp_path).build(Order(declare(tmp_path, "b.csv"), "SELECT a FROM d"), deadline())
 
 
 def test_times_are_read_in_utc_whatever_the_machine_says(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
+from datasources.snapshots.snapshot import Order
 from tests.datasources.support import builder, deadline, declare, rows
 directory = Path("{tmp_path}")
 (directory / "t.csv").write_text("moment\\n2024-07-01 00:00:00\\n")
-snapshot = builder(directory).build(
-    declare(directory, "t.csv"), "SELECT moment::TIMESTAMPTZ AT TIME ZONE 'UTC' = moment AS same FROM d", deadline())
+sql = "SELECT moment::TIMESTAMPTZ AT TIME ZONE 'UTC' = moment AS same FROM d"
+snapshot = builder(directory).build(Order(declare(directory, "t.csv"), sql), deadline())
 print(rows(directory, snapshot))
 """
     done = subprocess.run(
@@ -140,7 +141,7 @@ def test_a_load_beyond_its_memory_and_temporary_space_ends(tmp_path: Path) -> No
     sql = "SELECT repeat('x', 100000) || i AS x FROM range(5000) t(i) ORDER BY x DESC"
 
     with pytest.raises(SnapshotError, match=r"query\.memory_limit"):
-        builder(tmp_path, memory_mib=32).build(declare(tmp_path, "a.csv"), sql, deadline())
+        builder(tmp_path, memory_mib=32).build(Order(declare(tmp_path, "a.csv"), sql), deadline())
 
     assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
     assert files_below(tmp_path) == []
@@ -150,7 +151,7 @@ def test_a_load_that_spills_succeeds_and_leaves_no_temporary_file(tmp_path: Path
     put(tmp_path, "a.csv", "a\n1\n")
     sql = "SELECT count(*) AS n FROM (SELECT DISTINCT hash(i) AS h FROM range(2000000) t(i))"
 
-    snapshot = builder(tmp_path, memory_mib=40).build(declare(tmp_path, "a.csv"), sql, deadline())
+    snapshot = builder(tmp_path, memory_mib=40).build(Order(declare(tmp_path, "a.csv"), sql), deadline())
 
     assert rows(tmp_path, snapshot) == [(2_000_000,)]
     assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
@@ -161,13 +162,14 @@ def test_a_disk_that_is_full_is_said_and_the_next_load_succeeds(tmp_path: Path) 
 import resource
 from pathlib import Path
 from datasources.errors import SnapshotError
+from datasources.snapshots.snapshot import Order
 from tests.datasources.support import builder, deadline, declare, files_below
 directory = Path("{tmp_path}")
 (directory / "a.csv").write_text("a,b\\n" + "".join(f"{{i}},{{i * 7919 % 1000003}}\\n" for i in range(200000)))
 for limit in (200_000, 300_000, resource.RLIM_INFINITY):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        print(builder(directory).build(declare(directory, "a.csv"), None, deadline()).rows)
+        print(builder(directory).build(Order(declare(directory, "a.csv")), deadline()).rows)
     except SnapshotError as exc:
         print(exc, files_below(directory))
 """
@@ -186,7 +188,7 @@ def test_a_directory_that_is_gone_is_said_without_its_path(tmp_path: Path) -> No
     with pytest.raises(
         SnapshotError, match=r"^The snapshot cannot be .* state directory: No such file or directory\.$"
     ):
-        made.build(declare(tmp_path, "a.csv"), None, deadline())
+        made.build(Order(declare(tmp_path, "a.csv")), deadline())
 
 
 def test_a_file_that_vanishes_under_the_builder_is_said_without_its_path(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_file_that_vanishes_under_the_builder_is_said_without_its_path(tmp_pat
         with pytest.raises(
             SnapshotError, match=r"^The snapshot of d .* the state directory: No such file or directory"
         ):
-            made.build(declare(tmp_path, "a.csv"), "SELECT count(*) AS n FROM range(3000000)", deadline())
+            made.build(Order(declare(tmp_path, "a.csv"), "SELECT count(*) AS n FROM range(3000000)"), deadline())
     finally:
         ended.set()
         thread.join()
@@ -220,8 +222,7 @@ def test_a_load_is_interrupted_and_leaves_nothing(tmp_path: Path, by: str) -> No
 
     with pytest.raises(SnapshotError, match="refresh_timeout" if by == "time" else INTERRUPTED):
         builder(tmp_path).build(
-            declare(tmp_path, "a.csv"),
-            "SELECT count(*) AS n FROM range(1000000000000)",
+            Order(declare(tmp_path, "a.csv"), "SELECT count(*) AS n FROM range(1000000000000)"),
             Deadline(0.3 if by == "time" else 60, stop),
         )
 
@@ -243,7 +244,7 @@ def test_r09_a_file_that_is_written_to_all_the_while_is_refused(tmp_path: Path) 
     thread.start()
     try:
         with pytest.raises(SourceError, match=r"^'a\.csv' changed while it was read"):
-            builder(tmp_path).build(declare(tmp_path, "a.csv"), None, deadline())
+            builder(tmp_path).build(Order(declare(tmp_path, "a.csv")), deadline())
     finally:
         ended.set()
         thread.join()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import Builder, SnapshotBuilder
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
 from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
@@ -42,7 +42,7 @@ def dataset(tmp_path: Path) -> DatasetConfig:
 
 
 def again(made: Builder, dataset: DatasetConfig, served: Snapshot, sql: str | None = None) -> Snapshot | None:
-    return made.build(dataset, sql, deadline(), served=served, skip_unchanged=True)
+    return made.build(Order(dataset, sql, served=served, skip_unchanged=True), deadline())
 
 
 @pytest.mark.parametrize("sql", [None, SQL])

@@ -12,6 +12,7 @@ import pytest
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Bound, Wanted
 from queryengine.manifest import Snapshot, read_manifest
@@ -36,7 +37,7 @@ def declare_table(connector: str, location: str, params: Mapping[str, str], **mo
 
 def build(directory: Path, dataset: DatasetConfig, limit_s: float = 60.0) -> Snapshot:
     """Load *dataset*."""
-    return builder(directory).build(dataset, None, deadline(limit_s))
+    return builder(directory).build(Order(dataset), deadline(limit_s))
 
 
 def loaded(directory: Path, dataset: DatasetConfig, sql: str = "") -> list[tuple[Any, ...]]:
@@ -124,7 +125,7 @@ def wait_in_vain(directory: Path, dataset: DatasetConfig, rounds: int) -> None:
 
     def one() -> None:
         with pytest.raises(SnapshotError, match="was stopped after"):
-            made.build(dataset, None, deadline(0.1))
+            made.build(Order(dataset), deadline(0.1))
 
     one()
     before = leftovers()

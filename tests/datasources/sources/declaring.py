@@ -12,6 +12,7 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from queryengine.manifest import Snapshot
 from runtimeconf.loader import load
@@ -39,7 +40,7 @@ def declared(directory: Path, source: str, params: Mapping[str, str]) -> Dataset
 
 
 def built(directory: Path, dataset: DatasetConfig, limit: Deadline | None = None) -> Snapshot:
-    return builder(directory).build(dataset, None, limit or deadline())
+    return builder(directory).build(Order(dataset), limit or deadline())
 
 
 def loaded(directory: Path, source: str, **params: str) -> list[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ import pytest
 
 from datasources.errors import SourceError
 from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Wanted
 from runtimeconf.connectors import CONNECTORS
@@ -34,7 +35,7 @@ def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> Datas
 
 def load(directory: Path, dataset: DatasetConfig, sql: str = "") -> list[tuple[Any, ...]]:
     """Load *dataset* into a snapshot, and return its rows, or what *sql* gives over it."""
-    return rows(directory, builder(directory).build(dataset, None, deadline()), sql)
+    return rows(directory, builder(directory).build(Order(dataset), deadline()), sql)
 
 
 def scan(
@@ -69,7 +70,7 @@ def refusal(directory: Path, dataset: DatasetConfig, limit_s: float = 60.0) -> s
     before = files_below(directory)
     secrets = (value for name, value in dataset.params.items() if name.startswith("s3_"))
     with pytest.raises(SourceError) as caught:
-        loading.build(dataset, None, deadline(limit_s))
+        loading.build(Order(dataset), deadline(limit_s))
     sentence = str(caught.value)
     for hidden in (str(directory), "/proc", "\n", "127.0.0.1", "Traceback", *secrets):
         assert hidden not in sentence

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
@@ -128,7 +129,7 @@ def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
     }
     write(tmp_path, **columns)
 
-    snapshot = builder(tmp_path).build(delta(tmp_path), None, deadline())
+    snapshot = builder(tmp_path).build(Order(delta(tmp_path)), deadline())
 
     types = "TINYINT SMALLINT INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB DATE"
     assert [column.type for column in snapshot.columns] == [
@@ -166,7 +167,7 @@ def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> No
     # The library that writes would take %20 for a blank.
     (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
 
-    snapshot = builder(tmp_path).build(delta(tmp_path, f"my {name} %20 t"), None, deadline())
+    snapshot = builder(tmp_path).build(Order(delta(tmp_path, f"my {name} %20 t")), deadline())
 
     assert [column.name for column in snapshot.columns] == [name]
     assert rows(tmp_path, snapshot) == [(1,)]
@@ -202,7 +203,7 @@ def test_a_table_partitioned_by_the_library_is_read(tmp_path: Path) -> None:
 def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
     write(tmp_path, n=pa.array([], pa.int32()), s=pa.array([], pa.string()))
 
-    snapshot = builder(tmp_path).build(delta(tmp_path), None, deadline())
+    snapshot = builder(tmp_path).build(Order(delta(tmp_path)), deadline())
 
     assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
     assert snapshot.rows == 0
@@ -483,7 +484,7 @@ def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> No
         write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
     process = LoaderProcess(builder(tmp_path))
 
-    snapshot = process.build(delta(tmp_path), None, deadline())
+    snapshot = process.build(Order(delta(tmp_path)), deadline())
     process.close()
 
     assert snapshot is not None

@@ -20,6 +20,7 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.files import _Found, _inode
 from datasources.sources.formats import Identity
 from datasources.sources.registry import source_of
@@ -44,13 +45,13 @@ def put_parquet(directory: Path, name: str, **columns: Sequence[object]) -> Path
 
 def load(directory: Path, text: str, file_format: str | None = None) -> list[tuple[object, ...]]:
     dataset = declare(directory, text, file_format=file_format)
-    return rows(directory, builder(directory).build(dataset, None, deadline()))
+    return rows(directory, builder(directory).build(Order(dataset), deadline()))
 
 
 def refusal(directory: Path, text: str, file_format: str | None = None) -> str:
     """Return what is said about a source that is refused; it is one line, without a server path, and leaves nothing."""
     with pytest.raises(SourceError) as caught:
-        builder(directory).build(declare(directory, text, file_format=file_format), None, deadline(20))
+        builder(directory).build(Order(declare(directory, text, file_format=file_format)), deadline(20))
     sentence = str(caught.value)
     assert str(directory) not in sentence
     assert "/proc" not in sentence
@@ -120,7 +121,7 @@ def test_a_glob_below_a_directory_with_brackets_in_its_name_is_read(tmp_path: Pa
     dataset = declare(directory, "*.csv")
     escaped = declare(tmp_path / "my [[]data]", "*.csv")
 
-    snapshot = builder(tmp_path).build(escaped, None, deadline())
+    snapshot = builder(tmp_path).build(Order(escaped), deadline())
 
     assert dataset.location != escaped.location
     assert rows(tmp_path, snapshot) == [(1, "x")]
@@ -381,7 +382,7 @@ def test_r09_a_load_reads_the_file_that_it_began_with(
     new, path = tmp_path / f"new-{name}", tmp_path / name
     meanwhile = ChangedMeanwhile(path.unlink if change == "deleted" else lambda: new.replace(path))
 
-    snapshot = builder(tmp_path).build(declare(tmp_path, name), refresh_sql, meanwhile)
+    snapshot = builder(tmp_path).build(Order(declare(tmp_path, name), refresh_sql), meanwhile)
 
     assert rows(tmp_path, snapshot) == [(1, "x")]
 
@@ -393,7 +394,7 @@ def test_r09_a_file_moved_elsewhere_while_it_is_read_is_said_to_be(tmp_path: Pat
 
     said = f"^'{re.escape(name)}': it was moved while it was read; the next refresh reads it again\\.$"
     with pytest.raises(SourceError, match=said):
-        builder(tmp_path).build(declare(tmp_path, name), None, meanwhile)
+        builder(tmp_path).build(Order(declare(tmp_path, name)), meanwhile)
 
 
 @pytest.mark.parametrize("text", ["data", "data/*.csv"])
@@ -403,7 +404,7 @@ def test_r09_a_set_of_files_of_which_one_is_renamed_over_is_said_to_have_changed
     meanwhile = ChangedMeanwhile(lambda: put(tmp_path, "new").replace(path))
 
     with pytest.raises(SourceError, match=r"^The files of .* changed while they were read; the next refresh reads"):
-        builder(tmp_path).build(declare(tmp_path, text), None, meanwhile)
+        builder(tmp_path).build(Order(declare(tmp_path, text)), meanwhile)
 
 
 @pytest.mark.parametrize(

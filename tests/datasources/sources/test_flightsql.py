@@ -20,6 +20,7 @@ from authkeys.access import Access
 from authkeys.keys import KeySet
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from datasources.sql import literal
 from queryengine.pool.inprocess import InProcessEngine
@@ -271,7 +272,7 @@ def test_columns_and_rows_that_nobody_needs_stay_where_they_are(tmp_path: Path, 
 
 def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, params: dict[str, str]) -> None:
     with closing(LoaderProcess(builder(tmp_path, memory_mib=128))) as process:
-        snapshot = process.build(declare(params, "many"), None, deadline())
+        snapshot = process.build(Order(declare(params, "many")), deadline())
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(1000000, 499999500000, 200)]
 
@@ -461,7 +462,7 @@ def test_a_query_without_end_stops_here_and_at_the_server(
     tmp_path: Path, params: dict[str, str], engine: InProcessEngine
 ) -> None:
     with pytest.raises(SnapshotError, match=r"was stopped after 0\.5 s"):
-        builder(tmp_path).build(declare(params, "endless"), None, deadline(0.5))
+        builder(tmp_path).build(Order(declare(params, "endless")), deadline(0.5))
 
     (fingerprint,) = KEY_SET.fingerprints()
     wait_for(lambda: not engine.active(fingerprint), "the end of the query at the server")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasources.errors import SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.formats import _first_record
 from datasources.sources.registry import source_of
 from queryengine.manifest import Column
@@ -21,7 +22,7 @@ from tests.datasources.support import builder, deadline, declare, new_load, rows
 
 
 def columns(directory: Path, text: str) -> list[tuple[str, str]]:
-    snapshot = builder(directory).build(declare(directory, text), None, deadline())
+    snapshot = builder(directory).build(Order(declare(directory, text)), deadline())
     return [(column.name, column.type) for column in snapshot.columns]
 
 
@@ -210,7 +211,7 @@ def test_parquet_keeps_names_types_and_values(tmp_path: Path) -> None:
     )
     put(tmp_path, "t.parquet", parquet_bytes(tmp_path, table))
 
-    snapshot = builder(tmp_path).build(declare(tmp_path, "t.parquet"), None, deadline())
+    snapshot = builder(tmp_path).build(Order(declare(tmp_path, "t.parquet")), deadline())
 
     assert rows(tmp_path, snapshot) == [(1, Decimal("0.10"), {"x": 1, "y": [{"z": "t"}]}, [1, 2], None)]
     assert snapshot.columns == (

@@ -19,6 +19,7 @@ import trustme
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from tests.datasources.sources.declaring import built, configured, declared, has_changed, loaded, refused, version_of
 from tests.datasources.sources.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
@@ -528,7 +529,7 @@ def test_a_large_file_is_brought_by_the_loader_s_process_in_bounded_memory(web: 
     dataset = declared(tmp_path, f"{web.url}/a.parquet", {})
     process = LoaderProcess(builder(tmp_path, memory_mib=64))
     try:
-        snapshot = process.build(dataset, None, deadline())
+        snapshot = process.build(Order(dataset), deadline())
     finally:
         process.close()
 

@@ -23,6 +23,7 @@ from pyiceberg.types import DateType, IntegerType, LongType, NestedField, String
 
 from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, deletes, place, rewrite
@@ -94,7 +95,7 @@ def test_an_empty_table_keeps_its_columns_and_one_made_anew_is_another(tmp_path:
     catalog = SqliteCatalog(tmp_path)
     made = catalog.make("t", pa.schema([("n", pa.int32()), ("s", pa.string())]))
 
-    snapshot = builder(tmp_path).build(iceberg(tmp_path), None, deadline())
+    snapshot = builder(tmp_path).build(Order(iceberg(tmp_path)), deadline())
 
     assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
     assert snapshot.rows == 0
@@ -161,7 +162,7 @@ def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
         ma=pa.array([[("k", {"x": 1})], []], pa.map_(pa.string(), pa.struct({"x": pa.int32()}))),
     )
 
-    snapshot = builder(tmp_path).build(iceberg(tmp_path), None, deadline())
+    snapshot = builder(tmp_path).build(Order(iceberg(tmp_path)), deadline())
 
     types = "INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB BLOB UUID DATE TIME"
     assert [column.type for column in snapshot.columns] == [
@@ -427,7 +428,7 @@ def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
     process = LoaderProcess(builder(tmp_path))
 
     try:
-        snapshot = process.build(iceberg(tmp_path), None, deadline())
+        snapshot = process.build(Order(iceberg(tmp_path)), deadline())
     finally:
         process.close()
 

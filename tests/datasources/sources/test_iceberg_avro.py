@@ -18,7 +18,8 @@ from tests.datasources.sources.test_iceberg import iceberg, numbers
 
 
 def snappy(block: bytes) -> bytes:
-    return pa.Codec("snappy").compress(block, asbytes=True) + zlib.crc32(block).to_bytes(4, "big")
+    packed: bytes = pa.Codec("snappy").compress(block, asbytes=True)
+    return packed + zlib.crc32(block).to_bytes(4, "big")
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

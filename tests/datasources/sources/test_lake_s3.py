@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.lake_s3 import S3Root
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from runtimeconf.model import DatasetConfig
@@ -159,7 +160,7 @@ def test_a_server_that_sends_elsewhere_is_not_followed(tmp_path: Path) -> None:
         for source in ("delta:s3://lake/t", "iceberg:s3://lake/t", "iceberg:s3://lake/t/metadata/v1.metadata.json"):
             dataset = table(tmp_path, source, s3_endpoint=web.url, **keys)
             with pytest.raises(SourceError, match=f"sends to another one, {elsewhere.url}, which is not followed"):
-                builder(tmp_path).build(dataset, None, deadline())
+                builder(tmp_path).build(Order(dataset), deadline())
 
         assert web.requests
         assert not elsewhere.requests
@@ -217,7 +218,7 @@ def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path
         silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=url, **keys)
         for made in (process, builder(tmp_path)):
             with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
-                made.build(silent, None, deadline(0.3))
+                made.build(Order(silent), deadline(0.3))
         assert connections_to(int(url.rpartition(":")[2])) == 0
     process.close()
     assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())

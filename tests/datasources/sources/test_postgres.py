@@ -17,6 +17,7 @@ import trustme
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf.model import DatasetConfig
@@ -162,7 +163,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
         *(f"INSERT INTO t VALUES ({', '.join(row)})" for row in zip(*given, strict=True)),
     )
 
-    snapshot = builder(tmp_path).build(dataset, None, deadline())
+    snapshot = builder(tmp_path).build(Order(dataset), deadline())
 
     with in_utc(tmp_path, snapshot) as connection:
         for column, (declared, expected, values) in zip(snapshot.columns, TYPES, strict=True):
@@ -247,7 +248,7 @@ def test_a_load_is_one_snapshot_of_the_database(
         "UNION ALL SELECT 'none', 0, pg_sleep(0.5)::text UNION ALL SELECT 'other', a, NULL FROM other",
     )
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(process.build, dataset, None, deadline())
+        load = pool.submit(process.build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.run("INSERT INTO one VALUES (2)", "INSERT INTO other VALUES (2)")
         snapshot = load.result()
@@ -286,7 +287,7 @@ def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, table: Ta
     process = LoaderProcess(builder(tmp_path, memory_mib=64))
 
     with closing(process):
-        snapshot = process.build(dataset, None, deadline())
+        snapshot = process.build(Order(dataset), deadline())
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(1000000, 500000500000, 200)]
 
@@ -430,7 +431,7 @@ def test_a_query_without_end_stops_here_and_at_the_server(
     dataset = table("t", "CREATE VIEW t AS SELECT g, pg_sleep(0.1)::text AS slept FROM generate_series(1, 10000) g")
 
     with pytest.raises(SnapshotError, match=r"was stopped after 0\.5 s"):
-        builder(tmp_path).build(dataset, None, deadline(0.5))
+        builder(tmp_path).build(Order(dataset), deadline(0.5))
 
     wait_for(lambda: postgres.value(SLEEPERS) == 0, "the end of the query at the server")
 
@@ -439,7 +440,7 @@ def test_a_server_that_ends_the_connection_is_told(tmp_path: Path, table: Table,
     dataset = table("t", "CREATE VIEW t AS SELECT g, pg_sleep(0.1)::text AS slept FROM generate_series(1, 10000) g")
 
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(builder(tmp_path).build, dataset, None, deadline())
+        load = pool.submit(builder(tmp_path).build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
         with pytest.raises(

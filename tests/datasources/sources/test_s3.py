@@ -20,6 +20,7 @@ import trustme
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.s3_bucket import place_of
 from tests.datasources.sources import declaring
@@ -504,7 +505,7 @@ def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: 
     dataset = declared(tmp_path, f"s3://{store.name}/d/", store.params)
     process = LoaderProcess(builder(tmp_path, memory_mib=64))
     try:
-        snapshot = process.build(dataset, None, deadline())
+        snapshot = process.build(Order(dataset), deadline())
     finally:
         process.close()
 
@@ -563,7 +564,7 @@ def test_a_load_may_have_the_credentials_of_the_machine(
         machine.files[place] = File(b"a-role")
         machine.files[f"{place}a-role"] = File(json.dumps(role).encode())
         with closing(LoaderProcess(builder(tmp_path))) as process, pytest.raises(SourceError) as caught:
-            process.build(dataset, None, deadline())
+            process.build(Order(dataset), deadline())
 
     # They came, and were sent: this server knows the key, but not the token of a role.
     assert "the session token is not valid" in str(caught.value)

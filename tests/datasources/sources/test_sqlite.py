@@ -15,6 +15,7 @@ import pytest
 
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
@@ -194,7 +195,7 @@ def test_a_million_rows_stream_through_a_small_process(tmp_path: Path) -> None:
     )
 
     with closing(LoaderProcess(builder(tmp_path, memory_mib=64))) as process:
-        snapshot = process.build(declare(tmp_path), None, deadline())
+        snapshot = process.build(Order(declare(tmp_path)), deadline())
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(length(x)) FROM d") == [(1000000, 500000500000, 200)]
 
@@ -236,7 +237,7 @@ def test_a_hostile_view_reaches_nothing(tmp_path: Path) -> None:
         closing(LoaderProcess(builder(tmp_path))) as process,
         pytest.raises(SnapshotError, match=r"was stopped after 0\.3 s"),
     ):
-        process.build(declare(tmp_path, "endless"), None, deadline(0.3))
+        process.build(Order(declare(tmp_path, "endless")), deadline(0.3))
 
 
 # --- others that write ------------------------------------------------------------------------------------------------

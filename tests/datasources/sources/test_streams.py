@@ -9,6 +9,7 @@ import pytest
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.loading.loading_engine import LoadingEngine
+from datasources.snapshots.snapshot import Order
 from datasources.sources.streams import StreamScan
 from tests.datasources.sources.delta_tables import HandMade, field
 from tests.datasources.sources.lakes import table
@@ -89,7 +90,7 @@ def test_what_a_library_holds_comes_out_of_the_memory_of_the_engine(tmp_path: Pa
     HandMade(tmp_path / "t", [field(f"c{index}", "long") for index in range(columns)])
     dataset = table(tmp_path, "delta:t")
 
-    snapshot = builder(tmp_path, 256).build(dataset, "SELECT current_setting('memory_limit')", deadline())
+    snapshot = builder(tmp_path, 256).build(Order(dataset, "SELECT current_setting('memory_limit')"), deadline())
 
     assert rows(tmp_path, snapshot) == [(left,)]
 

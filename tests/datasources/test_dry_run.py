@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from datasources.refresh.rehearsal import rehearse
+from datasources.refresh.dry_run import dry_run
 from datasources.snapshots.snapshot import fingerprint
 from queryengine.manifest import Column, Manifest, Snapshot, write_manifest
 from runtimeconf.loader import load
@@ -71,7 +71,7 @@ def configured(directory: Path, text: str) -> RuntimeConfig:
     ],
 )
 def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, text: str, error: str) -> None:
-    found = rehearse(configured(tmp_path, text))
+    found = dry_run(configured(tmp_path, text))
 
     assert found.warnings == ()
     assert len(found.errors) == (1 if error else 0)
@@ -83,7 +83,7 @@ def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, text: str, error: str
 def test_a_dataset_may_have_any_name(tmp_path: Path, name: str) -> None:
     text = ORDERS.replace("Orders", name) % f", refresh_sql: 'SELECT id FROM {name}'"
 
-    found = rehearse(configured(tmp_path, text))
+    found = dry_run(configured(tmp_path, text))
 
     assert (found.errors, found.warnings) == ((), ())
 
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_is_a_warning_and_its_views_are_not_judged(tm
     text = ORDERS % "" + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"
     (tmp_path / "orders.csv").unlink()
 
-    found = rehearse(configured(tmp_path, text))
+    found = dry_run(configured(tmp_path, text))
 
     assert found.errors == ()
     assert [str(fault) for fault in found.warnings] == [
@@ -112,7 +112,7 @@ def test_files_of_databases_are_looked_into(tmp_path: Path, kind: str) -> None:
         source = "from: 'sqlite:orders.sqlite', params: {sqlite_table: orders}"
     text = f"datasets:\n  - {{{source}, name: orders}}\n"
 
-    found = rehearse(configured(tmp_path, text + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"))
+    found = dry_run(configured(tmp_path, text + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"))
 
     assert found.warnings == ()
     assert [fault.yaml_path for fault in found.errors] == ["views[0].sql"]
@@ -146,7 +146,7 @@ def test_what_is_published_says_what_a_source_elsewhere_holds(
         config.state_dir.mkdir()
         write_manifest(config.state_dir, Manifest(generation=1, snapshots=(snapshot,)))
 
-    found = rehearse(config)
+    found = dry_run(config)
 
     assert found.warnings == ()
     assert [fault.yaml_path for fault in found.errors] == errors

@@ -54,7 +54,7 @@ class Findings:
     warnings: tuple[ConfigFault, ...]
 
 
-def rehearse(config: RuntimeConfig) -> Findings:
+def dry_run(config: RuntimeConfig) -> Findings:
     """
     Look at the sources of *config* and make its views, whose SQL is allowed; the state directory is only read.
 
@@ -70,7 +70,7 @@ def rehearse(config: RuntimeConfig) -> Findings:
 
 
 class _Stage:
-    """A state directory for the length of a rehearsal, with an empty table for each dataset whose columns are known."""
+    """A state directory for the length of a dry run, with an empty table for each dataset whose columns are known."""
 
     def __init__(self, config: RuntimeConfig, directory: Path) -> None:
         self._config = config
