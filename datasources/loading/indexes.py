@@ -1,4 +1,4 @@
-"""The indexes that a snapshot has: what the YAML declares of columns, and what is wrong with the data then."""
+"""The indexes of a snapshot, as the YAML declares them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ IndexKind = Literal["enabled", "unique", "primary"]
 
 
 class Index(NamedTuple):
-    """What is declared of one column."""
+    """The declared index of one column."""
 
     column: str
     kind: IndexKind
 
 
 def declared(dataset: DatasetConfig) -> tuple[Index, ...]:
-    """Return the indexes of *dataset*; they are a part of the acceleration and off with it."""
+    """Return the declared indexes of *dataset*; none if its acceleration is off."""
     acceleration = dataset.acceleration
     if not acceleration.enabled:
         return ()
@@ -34,10 +34,10 @@ def declared(dataset: DatasetConfig) -> tuple[Index, ...]:
 
 def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[Column], dataset: DatasetConfig) -> None:
     """
-    Make the indexes of *dataset* on *table*, which is quoted and has *columns*.
+    Create the indexes of *dataset* on *table*, which is quoted and has *columns*.
 
     Raises:
-        SourceError: A column is not there or cannot have an index, or its values are not what is declared of them.
+        SourceError: A column is missing or cannot have an index, or its values violate a constraint.
     """
     for number, index in enumerate(declared(dataset)):
         found = find_column(index.column, columns)
@@ -57,6 +57,6 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
 
 
 def refusal(dataset: str, column: str = "") -> SourceError:
-    """Return what is to be said of values that are not what is declared of *column*, or of one of the columns."""
+    """Return the error for values that violate the constraint on *column*, or on any of the columns."""
     which = f"the column {column}" if column else "a column with a unique index"
     return SourceError(f"Two rows of {dataset} have the same value in {which}, or one has none in the primary key.")

@@ -18,17 +18,21 @@ from datasources.errors import (
 from queryengine.errors import QueryError
 from queryengine.pool.client import ERRORS as QUERY_ERRORS
 
-_MAKERS: Mapping[str, Callable[[Mapping[str, Any]], DatasetError | QueryError]] = {
+_Make = Callable[[Mapping[str, Any]], DatasetError | QueryError]
+
+
+def _by(field: str, kind: Callable[[str], DatasetError]) -> _Make:
+    return lambda fields: kind(fields[field])
+
+
+#: How each error is made, by its code.
+_MAKERS: Mapping[str, _Make] = {
     **QUERY_ERRORS,
     DatasetsUnavailableError.code: lambda _: DatasetsUnavailableError(),
-    **{
-        kind.code: lambda fields, kind=kind: kind(fields["name"])
-        for kind in (UnknownDatasetError, AccelerationDisabledError, TimeColumnMissingError)
-    },
-    **{
-        kind.code: lambda fields, kind=kind: kind(fields["message"])
-        for kind in (SourceError, SchemaChangedError, SnapshotError)
-    },
+    UnknownDatasetError.code: _by("name", UnknownDatasetError),
+    AccelerationDisabledError.code: _by("name", AccelerationDisabledError),
+    TimeColumnMissingError.code: _by("name", TimeColumnMissingError),
+    **{kind.code: _by("message", kind) for kind in (SourceError, SchemaChangedError, SnapshotError)},
 }
 
 
@@ -46,7 +50,7 @@ def decode(fields: Any) -> DatasetError | QueryError:
     """
     if not isinstance(fields, Mapping) or not isinstance(fields.get("message"), str):
         raise ValueError("an error has a message")  # noqa: TRY004 (what callers catch)
-    make = _MAKERS.get(str(fields.get("code")), lambda fields: DatasetError(fields["message"]))
+    make = _MAKERS.get(str(fields.get("code")), _by("message", DatasetError))
     try:
         return make(fields)
     except (KeyError, TypeError) as exc:

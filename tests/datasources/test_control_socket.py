@@ -20,7 +20,9 @@ from datasources.errors import (
     AccelerationDisabledError,
     DatasetError,
     DatasetsUnavailableError,
+    SchemaChangedError,
     SnapshotError,
+    SourceError,
     TimeColumnMissingError,
     UnknownDatasetError,
 )
@@ -168,6 +170,9 @@ ERRORS: list[Exception] = [
     TimeColumnMissingError("x"),
     DatasetsUnavailableError(),
     SnapshotError("No space."),
+    SourceError("No file."),
+    SchemaChangedError("b is gone."),
+    DatasetError("Failed."),
     EmptyStatementError(),
     SqlSyntaxError("Syntax."),
     SqlError("Unknown."),
@@ -196,11 +201,11 @@ def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Fixed, err
     assert str(caught.value) == str(error)
 
 
-def test_every_class_that_a_refresh_sql_can_be_refused_with_is_tried_here() -> None:
+def test_every_class_of_error_is_tried_here() -> None:
     def tree(cls: type[Exception]) -> set[type[Exception]]:
         return {cls}.union(*map(tree, cls.__subclasses__()))
 
-    assert tree(QueryError) <= {type(error) for error in ERRORS}
+    assert tree(QueryError) | tree(DatasetError) <= {type(error) for error in ERRORS}
 
 
 def test_what_an_error_is_made_of_arrives_too(tmp_path: Path, served: Fixed) -> None:
@@ -237,8 +242,8 @@ def test_statements_that_are_judged_slowly_keep_nobody_else_waiting(tmp_path: Pa
     control = Slow()
     server = ControlServer(tmp_path, control)
     client = ControlClient(tmp_path, judging_s=60)
-    with ThreadPoolExecutor(control_socket._MAX_JUDGED) as pool:
-        judged = [pool.submit(client.request_refresh, "x", "SELECT 1") for _ in range(control_socket._MAX_JUDGED)]
+    with ThreadPoolExecutor(control_socket._MAX_CHECKED) as pool:
+        judged = [pool.submit(client.request_refresh, "x", "SELECT 1") for _ in range(control_socket._MAX_CHECKED)]
         for _ in judged:
             assert control.judging.acquire(timeout=60)
 

@@ -54,15 +54,6 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     running.close()
 
 
-def test_the_other_datasets_stay_published(tmp_path: Path) -> None:
-    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
-
-    published = publish(tmp_path, datasets)
-
-    assert read_manifest(tmp_path / "state").snapshots == tuple(published)
-    assert Publication(tmp_path / "state", datasets).snapshot("absent") is None
-
-
 def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])

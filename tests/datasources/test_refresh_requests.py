@@ -14,7 +14,8 @@ from datasources.snapshots.snapshot import Order
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import builder, deadline, declare, loaded, wait_for
-from tests.datasources.test_refresher import finished, served, settled, state, tick
+from tests.datasources.test_refresh_clock import tick
+from tests.datasources.test_refresher import finished, served, settled, state
 
 OLD = "t,v\n1,a\n2,b\n"
 #: Row 1 is gone, row 2 is another one, row 3 is new.

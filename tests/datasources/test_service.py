@@ -164,7 +164,7 @@ def test_a_start_that_fails_gives_the_lock_back(tmp_path: Path, start: Callable[
 @pytest.fixture
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have losses noticed and loads tried again soon."""
-    monkeypatch.setattr(refresher, "LOOK_S", 0.02)
+    monkeypatch.setattr(refresher, "POLL_S", 0.02)
     monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
 
 
@@ -289,7 +289,7 @@ def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(
 def test_a_follower_takes_over_when_the_holder_stops(
     tmp_path: Path, start: Callable[..., DatasetService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(module, "_POLL_S", 0.1)
     put(tmp_path, "a.csv")
     holder, follower = start(), start(exclusive=False)
     wait_for(follower.is_loaded, "the load")
@@ -315,7 +315,7 @@ def test_a_follower_that_cannot_take_over_goes_on_trying(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_POLL_S", 0.05)
     put(tmp_path, "a.csv")
     holder, follower = start(), start(exclusive=False)
     wait_for(holder.is_loaded, "the load")
@@ -369,7 +369,7 @@ def start_process(directory: Path, text: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2, 3))])
 def test_r02_a_runtime_killed_while_it_refreshes_leaves_old_or_new_and_no_rest(
     tmp_path: Path, start: Callable[..., DatasetService], seed: int
 ) -> None:
@@ -391,40 +391,6 @@ def test_r02_a_runtime_killed_while_it_refreshes_leaves_old_or_new_and_no_rest(
     wait_for(lambda: service.history("d")[0].finished_at, "the refresh behind it")
     assert files_below(tmp_path) == [MANIFEST_NAME, "refreshes.json", f"{SNAPSHOT_DIRECTORY}/{snapshot.file}"]
     assert not [run for run in service.history("d") if run.finished_at is None]
-
-
-def test_r14_a_killed_holder_does_not_block_the_next_one_and_its_run_is_listed_as_interrupted(
-    tmp_path: Path, start: Callable[..., DatasetService]
-) -> None:
-    put_parquet(tmp_path, "a.parquet", n=[1])
-    process = start_process(tmp_path, "a.parquet")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    began = time.monotonic()
-
-    service = start(configure(tmp_path, declare(tmp_path, "a.parquet")))
-
-    assert time.monotonic() - began < 30
-    assert service.is_loaded()
-    for run in service.history("d")[1:]:
-        assert run.finished_at is not None
-        assert run.error in (None, "interrupted")
-
-
-def test_a_source_that_hangs_elsewhere_does_not_keep_a_stop_waiting(
-    tmp_path: Path, start: Callable[..., DatasetService]
-) -> None:
-    put(tmp_path, "a.csv")
-    service = start()
-    wait_for(service.is_loaded, "the load")
-    service.request_refresh("d", "SELECT count(*) AS n FROM d, range(100000000000) r")
-    wait_for(lambda: service.datasets()[0].status == "Refreshing", "the slow load")
-    began = time.monotonic()
-
-    service.stop(30)
-
-    assert time.monotonic() - began < 20
-    assert not service._lock.held
 
 
 def test_a_load_that_does_not_end_keeps_the_lock(

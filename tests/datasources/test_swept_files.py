@@ -25,8 +25,8 @@ def test_files_that_are_swept_away_come_back(
     monkeypatch: pytest.MonkeyPatch,
     exclusive: bool,
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
-    monkeypatch.setattr(control_socket, "_LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_POLL_S", 0.05)
+    monkeypatch.setattr(control_socket, "_POLL_S", 0.05)
     put(tmp_path, "a.csv")
     state_dir = tmp_path / "state"
     service = DatasetService(configure(tmp_path, declare(tmp_path, "a.csv")), exclusive=exclusive)

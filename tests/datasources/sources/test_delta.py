@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -15,7 +14,6 @@ from deltalake import DeltaTable, write_deltalake
 from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
-from datasources.sources.registry import source_of
 from datasources.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
@@ -478,6 +476,7 @@ def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, bounds: list[B
 # --- in the process that loads ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
     for start in range(0, 1_000_000, 500_000):
         numbers = range(start, start + 500_000)
@@ -497,8 +496,3 @@ def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
     write(tmp_path, n=[1])
 
     outlive(tmp_path, delta(tmp_path), tmp_path / "t", lambda: write(tmp_path, n=[2]))
-
-
-def test_sources_are_made_by_both_names(tmp_path: Path) -> None:
-    assert type(source_of(delta(tmp_path))) is type(source_of(table(tmp_path, "delta_lake:t")))
-    assert os.environ.get("AWS_SECRET_ACCESS_KEY") is None

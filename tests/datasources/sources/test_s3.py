@@ -3,11 +3,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
-import socket
-import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,42 +11,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import trustme
 
-from datasources.errors import SnapshotError, SourceError
+from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
-from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
-from datasources.sources.s3_bucket import place_of
 from tests.datasources.sources import declaring
-from tests.datasources.sources.declaring import built, configured, declared
+from tests.datasources.sources.declaring import declared
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasources.sources.web_server import File, WebServer, serving
 from tests.datasources.support import (
     builder,
-    connections_to,
     deadline,
-    files_below,
     new_load,
-    open_below,
     rows,
-    wait_for,
 )
+
+pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
 SECRET = "canary-3bZ"
 _NUMBERS = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "absent"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +84,6 @@ LIST = (
     b"""<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>"""
 )
 ENTRY = b"<Contents><Key>d/%s</Key><ETag>%s</ETag><Size>8</Size></Contents>"
-
-
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    """A server that answers as S3 does, as far as the test says."""
-    with serving() as running:
-        yield running
 
 
 def listing(*entries: tuple[bytes, bytes], more: bytes = b"") -> File:
@@ -362,138 +337,6 @@ def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
     assert declaring.version_of(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) is None
 
 
-# --- servers that are not as they should be ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(b"<html></html>", id="a web page"),
-        pytest.param(b"no XML", id="no XML"),
-        pytest.param(LIST % b"", id="not UTF-8"),
-        pytest.param(b'<!DOCTYPE x [<!ENTITY a "b">]>' + LIST % b"<Name>&a;</Name>", id="entities"),
-        pytest.param(LIST % b"<IsTruncated>true</IsTruncated>", id="cut without the rest"),
-        pytest.param(LIST % (b"<a>" * 10), id="nested"),
-        pytest.param(LIST % (b" " * 8 * 1024 * 1024), id="too long"),
-    ],
-)
-def test_a_list_that_is_none_is_refused(web: WebServer, tmp_path: Path, page: bytes, request: Any) -> None:
-    body = page.decode().encode("utf-16") if "UTF-8" in request.node.callspec.id else page
-    web.files[LIST_TARGET] = File(body, tag=None)
-
-    assert refused(web, tmp_path) == "'s3://bucket/d/': the server does not list objects as S3 does."
-
-
-@pytest.mark.parametrize(
-    ("listed", "sent", "condition"),
-    [("1", '"1"', '"1"'), ('W/"1"', 'W/"1"', None), ('"1"', 'W/"1"', '"1"'), ('"1"', None, '"1"')],
-    ids=["listed without quotes", "weak", "weakened on the way", "not sent"],
-)
-def test_tags_are_compared_however_a_server_writes_them(
-    web: WebServer, tmp_path: Path, listed: str, sent: str | None, condition: str | None
-) -> None:
-    web.files[LIST_TARGET] = listing((b"b.csv", listed.encode()), (b"a.csv", listed.encode()))
-    web.files["/bucket/d/a.csv"] = web.files["/bucket/d/b.csv"] = File(CSV, tag=sent)
-
-    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
-    assert web.targets[1:3] == ["/bucket/d/a.csv", "/bucket/d/b.csv"]
-    assert web.requests[1].get("If-Match") == condition
-
-
-def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
-    web.files[LIST_TARGET] = File(LIST % b"<Contents><Key>other/a.csv</Key></Contents>", tag=None)
-
-    assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
-
-
-def test_a_server_that_answers_no_head_is_asked_with_get(web: WebServer, tmp_path: Path) -> None:
-    web.files["/bucket/a.csv"] = File(CSV, head_status=405)
-
-    assert declaring.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
-
-
-def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: WebServer, tmp_path: Path) -> None:
-    web.files[LIST_TARGET] = listing((b"a%2B+.csv", b'"1"'))
-    web.files["/bucket/d/a%252B%2B.csv"] = File(CSV, tag='"1"')
-
-    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "said"),
-    [
-        (
-            301,
-            {"x-amz-bucket-region": "eu-central-1"},
-            "the bucket is in the region eu-central-1: set params.s3_region",
-        ),
-        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not answer as S3 does (status 301)"),
-        (307, {"Location": "http://127.0.0.1:1/x"}, "sends to another one, http://127.0.0.1:1, which is not followed"),
-        (400, {}, "the server does not understand the request"),
-        (503, {}, "the server failed (status 503)"),
-    ],
-)
-def test_an_answer_that_is_no_object_is_refused(
-    web: WebServer, tmp_path: Path, status: int, headers: dict[str, str], said: str
-) -> None:
-    web.files["/bucket/a.csv"] = File(b"<Error><Code>Strange</Code></Error>", status=status, headers=headers)
-
-    sentence = refused(web, tmp_path, "s3://bucket/a.csv", s3_key="AKIA", s3_secret=SECRET, s3_session_token=SECRET)
-
-    assert said in sentence
-    assert SECRET not in sentence
-    assert web.requests[0]["X-Amz-Security-Token"] == SECRET
-    assert all(SECRET not in request.get("Authorization", "") for request in web.requests)
-
-
-@pytest.mark.parametrize(
-    ("bucket", "params", "place"),
-    [
-        ("b-1", {}, ("https://b-1.s3.us-east-1.amazonaws.com", "")),
-        ("b-1", {"s3_region": "cn-north-1"}, ("https://b-1.s3.cn-north-1.amazonaws.com.cn", "")),
-        ("b.1", {"s3_region": "eu-west-1"}, ("https://s3.eu-west-1.amazonaws.com", "/b.1")),
-        ("b", {"s3_url_style": "path"}, ("https://s3.us-east-1.amazonaws.com", "/b")),
-        ("b", {"s3_endpoint": "http://[::1]:9000"}, ("http://[::1]:9000", "/b")),
-        ("b", {"s3_endpoint": "https://h:9000", "s3_url_style": "vhost"}, ("https://b.h:9000", "")),
-    ],
-)
-def test_where_a_bucket_is(bucket: str, params: dict[str, str], place: tuple[str, str]) -> None:
-    assert place_of(bucket, params) == place
-
-
-def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    authority.cert_pem.write_to_path(tmp_path / "root.pem")
-    with serving(context) as secure:
-        secure.files["/bucket/a.csv"] = File(CSV)
-        endpoint = f"https://localhost:{secure.port}"
-
-        found = declaring.loaded(
-            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file="root.pem"
-        )
-        untrusted = declaring.refused(tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint)
-
-    assert found == ROWS
-    assert "the certificate of the server is not trusted" in untrusted
-
-
-def test_fifty_servers_that_never_answer_leave_nothing(tmp_path: Path) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
-        port = listener.getsockname()[1]
-        params = {"s3_endpoint": f"http://127.0.0.1:{port}", "s3_key": "a", "s3_secret": "b"}
-        dataset = declared(tmp_path, "s3://bucket/a.csv", params)
-
-        for _ in range(50):
-            with pytest.raises(SnapshotError, match="refresh_timeout"):
-                built(tmp_path, dataset, deadline(0.02))
-
-        assert connections_to(port) == 0
-        assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
-        assert (files_below(tmp_path), open_below(tmp_path)) == ([], [])
-
-
 # --- in its place -----------------------------------------------------------------------------------------------------
 
 
@@ -510,35 +353,6 @@ def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: 
         process.close()
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
-
-
-def test_a_service_refreshes_through_an_outage(server: S3Server, store: Store, tmp_path: Path) -> None:
-    store.put("a.csv")
-    params = store.params | {"client_timeout": "500ms"}
-    config = configured(tmp_path, f"s3://{store.name}/a.csv", params, refresh_check_interval="100ms")
-    service = DatasetService(config, exclusive=True)
-    service.start()
-
-    def rows_served(expected: int) -> Callable[[], bool]:
-        return lambda: service.datasets()[0].rows == expected
-
-    def failures() -> int:
-        return sum(run.status == "failed" for run in service.history("d"))
-
-    try:
-        wait_for(rows_served(1), "the first load")
-        store.put("a.csv", b"a,b\n1,x\n2,y\n")
-        wait_for(rows_served(2), "the changed object")
-        with server.stopped():
-            before = failures()
-            wait_for(lambda: failures() >= before + 3, "three failures")
-            state = service.datasets()[0]
-        store.put("a.csv", b"a,b\n1,x\n2,y\n3,z\n")
-        wait_for(rows_served(3), "the source to be back")
-    finally:
-        service.stop(30)
-    assert (state.rows, state.status) == (2, "Error")
-    assert state.error == f"'s3://{store.name}': the server was silent for 0.5 s, the client_timeout."
 
 
 def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -> None:
