@@ -94,10 +94,12 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
     wanted = str(dataset.time_column)
     column = find_column(wanted, columns)
     if column is None:
-        raise SourceError(f"The source of {dataset.name} has no column '{wanted}', which is to be its time_column.")
+        raise SourceError(
+            f"The source of {dataset.name} has no column '{wanted}', which the YAML declares as its time_column."
+        )
     if _ORDERED.fullmatch(column.type) is None:
         raise SourceError(
-            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: newer rows can be told by a "
+            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: a time_column is a "
             "number, a date or a timestamp."
         )
     return column
@@ -114,7 +116,7 @@ def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Co
     if column is None or column.type != of_source.type:
         raise SourceError(
             f"The refresh_sql of {dataset.name} must keep the time_column '{of_source.name}' as it is "
-            f"({of_source.type:.80}): the next refresh tells by it which rows are newer."
+            f"({of_source.type:.80}): the next refresh finds newer rows by it."
         )
 
 

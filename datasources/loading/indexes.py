@@ -42,7 +42,7 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
     for number, index in enumerate(declared(dataset)):
         found = find_column(index.column, columns)
         if found is None:
-            raise SourceError(f"The column {index.column}, which is to have an index, is not there in {dataset.name}.")
+            raise SourceError(f"The indexed column {index.column} of {dataset.name} does not exist.")
         column = identifier(found.name)
         try:
             if index.kind == "primary":
@@ -53,7 +53,9 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
         except duckdb.ConstraintException as exc:
             raise refusal(dataset.name, index.column) from exc
         except duckdb.InvalidTypeException as exc:
-            raise SourceError(f"The column {index.column} of {dataset.name} has a type without indexes.") from exc
+            raise SourceError(
+                f"The column {index.column} of {dataset.name} has a type that cannot be indexed."
+            ) from exc
 
 
 def refusal(dataset: str, column: str = "") -> SourceError:

@@ -259,7 +259,7 @@ class LoadingEngine:
                 raise (not_written("The snapshot", reason[0]) if reason else failed) from exc
             if is_broken:
                 raise SourceError(
-                    "The engine broke off: the source, or what the refresh_sql makes of it, is not what it can take."
+                    "The engine failed: it cannot process the source, or the result of the refresh_sql."
                 ) from exc
             if refreshed is not None and not any(path in text for path in scan.paths):
                 said = text.partition("\n")[0].rstrip(".")[:300]

@@ -139,7 +139,7 @@ def answer(control: DatasetControl, line: bytes, checks: threading.Semaphore | N
         error = error_codec.encode(exc)
     except Exception:
         logger.exception("A control request failed")
-        error = error_codec.encode(DatasetError("The refresher failed; the log of the runtime tells why."))
+        error = error_codec.encode(DatasetError("The refresher failed; see the log of the runtime."))
     return encode_reply(error=error)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
+from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
 from datasources.errors import (
     AccelerationDisabledError,
@@ -32,12 +32,12 @@ from datasources.errors import (
     TimeColumnMissingError,
     UnknownDatasetError,
 )
+from datasources.loading.columns import refuse_changes
 from datasources.refresh import schedule
 from datasources.refresh.declarations import StatementJudge, admit_refresh_sql
 from datasources.refresh.history import History
 from datasources.snapshots.publication import Publication
-from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, compare_columns, refresh_sql_of
-from queryengine.manifest import Snapshot
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in, utc_now
 
@@ -89,22 +89,6 @@ class _Dataset:
     checked_at: str | None = None  # the end of the last run that succeeded
     due: float | None = None
     logged: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The result of a load: the rows now served, or the error."""
-
-    rows: int | None = None
-    bytes: int | None = None
-    unchanged: bool = False
-    error: str | None = None
-
-
-def _outcome(snapshot: Snapshot | None, *, unchanged: bool = False) -> _Outcome:
-    if snapshot is None:
-        return _Outcome(unchanged=unchanged)
-    return _Outcome(rows=snapshot.rows, bytes=snapshot.size_bytes, unchanged=unchanged)
 
 
 def _phase(entry: _Dataset, written: int | None) -> RefreshPhase:
@@ -367,22 +351,13 @@ class Refresher:
 
     def _refresh(self, queued: _QueueEntry, builder: Builder) -> None:
         entry = queued.entry
-        outcome = self._load(queued, builder)
-        duration_ms = _milliseconds_since(entry.began)
-        run = replace(
-            queued.run,
-            status="succeeded" if outcome.error is None else "failed",
-            finished_at=utc_now(),
-            rows=outcome.rows,
-            bytes=outcome.bytes,
-            duration_ms=duration_ms,
-            error=outcome.error,
-            unchanged=outcome.unchanged,
-        )
+        run = self._load(queued, builder)
+        status: RefreshStatus = "succeeded" if run.error is None else "failed"
+        run = replace(run, status=status, finished_at=utc_now(), duration_ms=_milliseconds_since(entry.began))
         with self._condition:
             entry.is_running = False
-            entry.error = outcome.error
-            if outcome.error is None:
+            entry.error = run.error
+            if run.error is None:
                 entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
             else:
                 entry.failures += 1
@@ -391,8 +366,9 @@ class Refresher:
             self._condition.notify_all()
         self._log(entry, run)
 
-    def _load(self, queued: _QueueEntry, builder: Builder) -> _Outcome:
-        """Build and publish; return the outcome."""
+    def _load(self, queued: _QueueEntry, builder: Builder) -> RefreshRun:
+        """Build and publish; return the run with its result."""
+        run = queued.run
         dataset = queued.entry.config
         deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
         served = self._publication.snapshot(dataset.name)
@@ -401,22 +377,23 @@ class Refresher:
             snapshot = builder.build(order, deadline)
             if snapshot is None:
                 self._publication.restore()
-                return _outcome(served, unchanged=True)
+                rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
+                return replace(run, unchanged=True, rows=rows, bytes=size)
             queued.entry.is_publishing = True
             if served is not None and dataset.on_schema_change == "fail":
                 try:
-                    compare_columns(served, snapshot)
+                    refuse_changes(dataset.name, served.columns, snapshot.columns)
                 except SchemaChangedError:
                     self._publication.discard(snapshot)
                     raise
             self._publication.publish(snapshot)
         except DatasetError as exc:
-            return _Outcome(error=str(exc))
+            return replace(run, error=str(exc))
         except Exception:
             # The failure of one dataset must not end the refreshes of all.
             logger.exception("The refresh of dataset %s failed", dataset.name)
-            return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
-        return _outcome(snapshot)
+            return replace(run, error="The refresh failed; see the log of the runtime.")
+        return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)
 
     def _watch(self) -> None:
         """Reload published data that is lost, until the refresher stops."""

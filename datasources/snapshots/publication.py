@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,7 +234,7 @@ class Publication:
             write_manifest(self._state_dir, found)
             return found
         declared = {dataset.name: dataset for dataset in datasets}
-        with Verifier(self._state_dir) as verifier:
+        with closing(Verifier(self._state_dir)) as verifier:
             kept = tuple(
                 snapshot for snapshot in found.snapshots if _is_good(snapshot, declared.get(snapshot.dataset), verifier)
             )

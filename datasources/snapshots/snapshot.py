@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import duckdb
 
@@ -83,14 +83,6 @@ class Verifier:
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
         self._connection: duckdb.DuckDBPyConnection | None = None
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """As `close`."""
-        self.close()
 
     def close(self) -> None:
         """Close the engine; the next verification starts another one."""
@@ -180,16 +172,6 @@ def _unreadable(snapshot: Snapshot, error: OSError) -> SnapshotError:
     return SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {error.strerror}.")
 
 
-def compare_columns(served: Snapshot, new: Snapshot) -> None:
-    """
-    Refuse *new* if its columns, their order or their types differ from those served.
-
-    Raises:
-        SchemaChangedError: They differ; the sentence names the first differences.
-    """
-    refuse_changes(new.dataset, served.columns, new.columns)
-
-
 def new_file_name(dataset: DatasetConfig) -> str:
     """Return a file name that no snapshot has yet."""
     slug = re.sub(r"[^a-z0-9_]", "_", dataset.name.lower())[:40]
@@ -270,7 +252,7 @@ class SnapshotBuilder:
 
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
-        with Verifier(self.state_dir) as verifier:
+        with contextlib.closing(Verifier(self.state_dir)) as verifier:
             return self.carry_out(order, deadline, verifier)
 
     def rest(self) -> None:

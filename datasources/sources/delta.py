@@ -186,8 +186,8 @@ class _Table:
                 path = inside(unquote(text))
                 if path is None:
                     raise SourceError(
-                        f"The log of '{self._root.shown}' names a file outside of the table, as that of a shallow "
-                        "clone does: only what lies in the table is read."
+                        f"The log of '{self._root.shown}' names a file outside of the table, as a shallow "
+                        "clone does: only files in the table are read."
                     )
                 partition = lists["partition"][index] if self._partitions else {}
                 constants = {column.key: _constant(partition[name]) for name, column in self._partitions.items()}
@@ -252,7 +252,7 @@ def _unsupported(root: TableRoot, what: str) -> SourceError:
 
 
 def _damaged(root: TableRoot) -> SourceError:
-    return SourceError(f"The log of '{root.shown}' is damaged, or not as the protocol has it.")
+    return SourceError(f"The log of '{root.shown}' is damaged, or does not follow the protocol.")
 
 
 def _physical_name(described: pa.Field) -> str:

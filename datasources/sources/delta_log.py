@@ -222,6 +222,6 @@ def _word(digits: str) -> bytes:
 
 def _outside(root: TableRoot) -> SourceError:
     return SourceError(
-        f"The log of '{root.shown}' names a file outside of the table, as that of a shallow clone does: only what lies "
-        "in the table is read."
+        f"The log of '{root.shown}' names a file outside of the table, as a shallow clone does: only files in "
+        "the table are read."
     )

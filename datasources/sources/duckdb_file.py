@@ -29,7 +29,7 @@ _DEFAULT_SCHEMA = "main"
 _OTHER_NAME = "_source"
 
 _REASONS = (
-    ("Could not set lock", "another program has it open for writing; the next refresh reads it again"),
+    ("Could not set lock", "another program has it open for writing; the next refresh tries again"),
     ("version number", "it was written by another version of DuckDB, whose files this engine does not read"),
     ("not a valid DuckDB database", "it is not a DuckDB database"),
     ("encrypted", "it is encrypted"),
@@ -119,7 +119,10 @@ class DuckdbFileScan:
         text = str(error)
         reason = next((reason for words, reason in _REASONS if re.search(words, text)), None)
         if reason is None and isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-            reason = f"the view {self._shown} names what is not there; in it, write a schema before each table"
+            reason = (
+                f"the view {self._shown} names a table or column that does not exist; in it, write a schema before "
+                "each table"
+            )
         return SourceError(f"'{self._path.name}': {reason or f'the engine cannot read {self._shown}'}.")
 
     def confirm(self) -> None:

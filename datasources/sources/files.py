@@ -12,12 +12,10 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import duckdb
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
@@ -52,16 +50,21 @@ class FileSource:
         self._format = dataset.params.get("file_format")
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[FileScan]:
+    def open(self, load: Load) -> Iterator[FileFormat]:
         """Pin the files, as `Source.open` promises."""
         deadline = load.deadline
         found = self._find(deadline)
         detected = detect_format([file.shown for file in found], self._shown, self._format)
         with ExitStack() as stack:
             files = [_pin(file, stack, deadline) for file in found]
-            reader = detected.format(files, gzipped=detected.gzipped, deadline=deadline)
-            version = version_of(file.identity for file in files)
-            yield FileScan(reader, self._shown, version, lambda: self._confirm(files, found, deadline))
+            yield detected.format(
+                files,
+                self._shown,
+                deadline,
+                gzipped=detected.gzipped,
+                version=version_of(file.identity for file in files),
+                confirm=lambda: self._confirm(files, found, deadline),
+            )
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the files."""
@@ -124,42 +127,6 @@ class FileSource:
             raise SourceError(
                 f"The files of '{self._shown}' changed while they were read; the next refresh reads them again."
             )
-
-
-class FileScan:
-    """
-    Pinned files that *reader* reads; see `Scan` for the methods.
-
-    *shown* names the files in errors; *version* and *confirm* are as in `Scan`.
-    """
-
-    is_read_once = False
-    held_bytes = 0
-
-    def __init__(
-        self, reader: FileFormat, shown: str, version: str | None, confirm: Callable[[], None] = lambda: None
-    ) -> None:
-        self._reader = reader
-        self._shown = shown
-        self.version = version
-        self.confirm = confirm
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of the pinned files."""
-        return tuple(file.path for file in self._reader.files)
-
-    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """As `FileFormat`."""
-        return self._reader.bind(connection)
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """As `FileFormat`."""
-        self._reader.accept(connection, names)
-
-    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """As `FileFormat`."""
-        return self._reader.explain(connection, error, self._shown)
 
 
 def _stat(file: _Found) -> os.stat_result:

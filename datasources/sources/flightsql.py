@@ -86,9 +86,9 @@ _BY_WORDS = (
     ("first record does not look like a TLS|tls:|authentication handshake failed", "TLS with it failed"),
     ("connection refused", "nothing listens there"),
     ("no such host|name resolver error|produced zero addresses", "its name is not known"),
-    ("unreachable|no route", "there is no way to it"),
+    ("unreachable|no route", "it is unreachable"),
     ("received message larger than max", "it sends messages of more than 64 MiB"),
-    ("ResourceExhausted", "it has no place left for the query, or no memory"),
+    ("ResourceExhausted", "it has no capacity left for the query, or no memory"),
     (
         "error reading server preface|failed to receive server preface|frame too large|http2",
         "it does not speak gRPC; a server with TLS takes grpc+tls://",

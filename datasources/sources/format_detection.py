@@ -77,7 +77,7 @@ def refuse_gzipped_parquet(detected: DetectedFormat, file: str) -> DetectedForma
         SourceError: It is; the sentence names *file*.
     """
     if detected.gzipped and detected.format is FORMATS["parquet"]:
-        raise SourceError(f"'{file}' is compressed twice: Parquet is not to be gzipped.")
+        raise SourceError(f"'{file}' is compressed twice: Parquet must not be gzipped.")
     return detected
 
 

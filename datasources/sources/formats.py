@@ -16,7 +16,7 @@ import re
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -87,17 +87,41 @@ class PinnedFile:
 
 
 class FileFormat(ABC):
-    """Pinned files of one format, *gzipped* or not."""
+    """
+    A `Scan` of pinned files of one format, *gzipped* or not.
+
+    *shown* names all of them in errors; *version* and *confirm* are as in `Scan`.
+    """
+
+    is_read_once = False
+    held_bytes = 0
 
     name: ClassVar[str]
     #: Our reasons, by a part of the engine's message, which may quote contents, paths and options.
     reasons: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, files: Sequence[PinnedFile], *, gzipped: bool, deadline: Deadline) -> None:
+    def __init__(  # noqa: PLR0913 (each is about the same files)
+        self,
+        files: Sequence[PinnedFile],
+        shown: str,
+        deadline: Deadline,
+        *,
+        gzipped: bool,
+        version: str | None,
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
         self.files = tuple(files)
+        self.version = version
+        self.confirm = confirm
+        self._shown = shown
         self.deadline = deadline
         self.compression = "gzip" if gzipped else "none"
         self._names: list[str] = []
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the pinned files."""
+        return tuple(file.path for file in self.files)
 
     @abstractmethod
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
@@ -109,7 +133,7 @@ class FileFormat(ABC):
             duckdb.Error: The engine cannot read a file.
         """
 
-    def accept(self, _connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         """
         Compare the *names* of the columns that the engine found with those that the files have.
 
@@ -117,10 +141,11 @@ class FileFormat(ABC):
             SourceError: They differ: the engine dropped a column or made up a name.
         """
         if set(map(_folded, names)) != set(map(_folded, self._names)):
-            raise SourceError(f"'{self.files[0].shown}': its columns cannot be told from its first line.")
+            raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
 
-    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error, shown: str) -> SourceError:
-        """Return which file cannot be read and why; *shown* names the files if the engine names none."""
+    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
+        """Return which file cannot be read and why."""
+        shown = self._shown
         text = self.details(connection, error)
         named = re.search(rf"{DESCRIPTORS}/(\d+)", text)
         by_descriptor = {file.descriptor: file.shown for file in self.files}
@@ -211,7 +236,7 @@ class Csv(FileFormat):
         "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
         # Types come from all rows, so only a refresh_sql asks for one that does not fit.
-        "converting column": "a value does not fit the type that it is to have",
+        "converting column": "a value does not fit the type of its column",
         "Unexpected end of GZIP": "it was cut short",
     }
 

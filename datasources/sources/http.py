@@ -19,9 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from datasources.errors import SourceError
 from datasources.sources.downloads import DEFAULT_SILENCE_S, Downloads
-from datasources.sources.files import FileScan
 from datasources.sources.format_detection import DetectedFormat, extension, refuse_gzipped_parquet
-from datasources.sources.formats import FORMATS
+from datasources.sources.formats import FORMATS, FileFormat
 from datasources.sources.origin import Answer, Origin
 from datasources.sources.source import Load
 from runtimeconf.connectors.http import parse_headers
@@ -44,12 +43,12 @@ _MEDIA_TYPES = {
 _WEB_PAGES = frozenset({"text/html", "application/xhtml+xml"})
 
 _STATUSES = {
-    401: "the server wants credentials, or others than these: see http_username, http_bearer_token and http_headers",
+    401: "the server requires other credentials: see http_username, http_bearer_token and http_headers",
     403: "the server does not allow it",
     404: "it does not exist",
-    407: "the proxy that the environment names wants credentials",
+    407: "the proxy from the environment requires credentials",
     410: "it does not exist any more",
-    429: "the server wants fewer requests",
+    429: "the server is rate limiting requests",
 }
 
 #: A longer validator is not kept; the version is then unknown.
@@ -72,7 +71,7 @@ class HttpSource:
         self._headers = _request_headers(params)
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[FileScan]:
+    def open(self, load: Load) -> Iterator[FileFormat]:
         """Download the file; see `Source.open`."""
         with ExitStack() as stack:
             with self._server(load) as server:
@@ -84,8 +83,7 @@ class HttpSource:
                     file = downloads.save(answer, self._shown)
                 if _identifies_bytes(version) and self._is_other(server, version):
                     raise SourceError(f"'{self._shown}' changed while it was read; the next refresh reads it again.")
-            reader = detected.format([file], gzipped=detected.gzipped, deadline=load.deadline)
-            yield FileScan(reader, self._shown, version)
+            yield detected.format([file], self._shown, load.deadline, gzipped=detected.gzipped, version=version)
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Ask the server for the file on the condition that it has changed."""

@@ -240,8 +240,8 @@ class _Table:
         path = inside(plain.removeprefix(start)) if plain.startswith(start) else None
         if path is None:
             raise SourceError(
-                f"The metadata of '{self._root.shown}' name a file outside of the table: only what lies in the table "
-                "is read."
+                f"The metadata of '{self._root.shown}' name a file outside of the table: only files in the table "
+                "are read."
             )
         return path
 
@@ -286,4 +286,4 @@ def _unsupported(root: TableRoot, what: str) -> SourceError:
 
 
 def _damaged(root: TableRoot, path: str) -> SourceError:
-    return SourceError(f"'{path}' of '{root.shown}' is damaged, or not as the specification has it.")
+    return SourceError(f"'{path}' of '{root.shown}' is damaged, or does not follow the specification.")

@@ -78,8 +78,8 @@ class Answer:
         """
         if self.length is None and "chunked" not in self.headers.get("transfer-encoding", "").lower():
             raise SourceError(
-                f"'{self._shown}': the server gives neither the length of the file nor a chunked one, so that a file "
-                "that was cut short could not be told from a whole one."
+                f"'{self._shown}': the server gives neither the length of the file nor a chunked one, so that a "
+                "truncated file could not be detected."
             )
         yield from self._response.iter_stream()
 
@@ -150,7 +150,7 @@ class Origin:
                     yield answer
                     return
                 target = self._within(target, answer.headers["location"])
-        raise SourceError(f"'{self._shown}': the server sends from one address to the next without end.")
+        raise SourceError(f"'{self._shown}': the server redirects too often.")
 
     @property
     def _host_header(self) -> str:
@@ -169,11 +169,11 @@ class Origin:
             origin, rest = parse_origin(url)
             rest.encode("ascii")
         except (UnfitError, ValueError):
-            raise SourceError(f"'{self._shown}': the server sends to an address that is not a URL.") from None
+            raise SourceError(f"'{self._shown}': the server redirects to an address that is not a URL.") from None
         if _endpoint(origin) != _endpoint(self._origin):
             raise SourceError(
-                f"'{self._shown}': the server sends to another one, {origin}, which is not followed: "
-                "name that one in the YAML if it is to be trusted."
+                f"'{self._shown}': the server redirects to another one, {origin}, which is not followed: "
+                "if you trust that server, name it in the YAML."
             )
         return rest if rest.startswith("/") else f"/{rest}"
 
@@ -188,16 +188,16 @@ class Origin:
 
     def _reason(self, error: Exception) -> str:
         cause = error.args[0] if error.args else None
-        through = " through the proxy that the environment names" if self._proxy is not None else ""
+        through = " through the proxy from the environment" if self._proxy is not None else ""
         silence = f"{self._silence_s:g} s, the client_timeout"
         untrusted = getattr(cause, "verify_message", None)
         why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "the connection failed"
         reasons: tuple[tuple[bool, str], ...] = (
             (untrusted is not None, f"the certificate of the server is not trusted ({untrusted})"),
-            (isinstance(cause, ssl.SSLError), "the server and this program find no way to speak TLS"),
+            (isinstance(cause, ssl.SSLError), "the server does not speak TLS as this program does"),
             (
                 isinstance(error, httpcore.ProxyError),
-                "the proxy that the environment names does not let the connection through",
+                "the proxy from the environment refuses the connection",
             ),
             (isinstance(cause, socket.gaierror), f"the name of the server cannot be resolved{through}"),
             (isinstance(error, httpcore.ConnectTimeout), f"no connection to the server{through} within {silence}"),
@@ -235,9 +235,7 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         origin, _ = parse_origin(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
     except (UnfitError, ValueError):
-        raise SourceError(
-            "The proxy that the environment names cannot be used: give an http:// or https:// URL."
-        ) from None
+        raise SourceError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from None
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     ssl_context = _tls_context(None) if parts.scheme == "https" else None
     return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)

@@ -119,7 +119,7 @@ _BY_WORDS = (
     ("Connection refused|No such file", "nothing listens there"),
     ("starting up|shutting down|recovery", "it is starting up or shutting down"),
     ("too many clients|remaining connection slots", "it has no connection left"),
-    ("unreachable|No route", "there is no way to it"),
+    ("unreachable|No route", "it is unreachable"),
     ("expected authentication request|invalid response|received invalid", "it is not a PostgreSQL server"),
 )
 
@@ -265,7 +265,9 @@ class PostgresSource:
         if state is not None:
             return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
         if "Failed to connect" in text:
-            reason = next((reason for words, reason in _BY_WORDS if re.search(words, text)), "it does not let us in")
+            reason = next(
+                (reason for words, reason in _BY_WORDS if re.search(words, text)), "it refuses the connection"
+            )
             return SourceError(f"The PostgreSQL server cannot be reached: {reason.format(tls=_tls_reason(text))}.")
         if "lower bound" in text:
             names = ", ".join(f"'{name}'" for name in arrays)

@@ -17,7 +17,6 @@ from fnmatch import fnmatchcase
 
 from datasources.errors import SourceError
 from datasources.sources.downloads import Downloads
-from datasources.sources.files import FileScan
 from datasources.sources.format_detection import (
     DetectedFormat,
     detect_format,
@@ -25,7 +24,7 @@ from datasources.sources.format_detection import (
     limited_list,
     refuse_gzipped_parquet,
 )
-from datasources.sources.formats import FORMATS
+from datasources.sources.formats import FORMATS, FileFormat
 from datasources.sources.origin import Answer
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from datasources.sources.source import Load
@@ -41,7 +40,7 @@ class S3Source:
         self._bucket, _, self._key = dataset.location.removeprefix("s3://").partition("/")
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[FileScan]:
+    def open(self, load: Load) -> Iterator[FileFormat]:
         """Download the objects; see `Source.open`."""
         with ExitStack() as stack:
             with Bucket(self._bucket, self._params, load.deadline) as bucket:
@@ -63,8 +62,9 @@ class S3Source:
                         "again."
                     )
             (detected,) = formats
-            reader = detected.format(files, gzipped=detected.gzipped, deadline=load.deadline)
-            yield FileScan(reader, self._shown, version_of(found))
+            yield detected.format(
+                files, self._shown, load.deadline, gzipped=detected.gzipped, version=version_of(found)
+            )
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the ETags of the objects."""

@@ -47,15 +47,15 @@ _CODES = {
     "InvalidToken": "the session token is not valid",
     "RequestTimeTooSkewed": "the clock of this machine is wrong",
     "InvalidObjectState": "it is archived: restore it first",
-    "SlowDown": "the server wants fewer requests",
+    "SlowDown": "the server is rate limiting requests",
 }
 _STATUSES = {
     400: "the server does not understand the request, perhaps for a wrong s3_region or s3_url_style",
-    401: "the server wants credentials, or others than these: see s3_key and s3_secret",
+    401: "the server requires other credentials: see s3_key and s3_secret",
     403: "the server does not allow it: see s3_auth, s3_key and s3_secret",
     404: "it does not exist",
-    407: "the proxy that the environment names wants credentials",
-    429: "the server wants fewer requests",
+    407: "the proxy from the environment requires credentials",
+    429: "the server is rate limiting requests",
 }
 
 
@@ -242,7 +242,7 @@ def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials
         raise
     except Exception as exc:
         # It reads files, runs programs and asks services; their output may contain a secret, so it is not shown.
-        raise SourceError(f"The credentials of this machine cannot be had ({type(exc).__name__}).") from exc
+        raise SourceError(f"The credentials of this machine cannot be read ({type(exc).__name__}).") from exc
     if frozen is None:
         raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
     return frozen

@@ -84,8 +84,8 @@ class StreamScan:
         for field in self._reader.schema:
             if not self._fits(connection, field):
                 kind = self._types.get(field.name, field.type)
-                return SourceError(f"The engine cannot take the column '{field.name}': a value does not fit {kind}.")
-        return SourceError("The engine cannot take a type or a value of the source.")
+                return SourceError(f"The engine cannot read the column '{field.name}': a value does not fit {kind}.")
+        return SourceError("The engine cannot read a type or a value of the source.")
 
     def _cast(self, name: str) -> str:
         quoted = identifier(name)

@@ -1,4 +1,4 @@
-"""What would not work is found without a load: in files, in what is published, and in the views over both."""
+"""Mismatches are found without a load: in files, in published data, and in views over both."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def configured(directory: Path, text: str) -> RuntimeConfig:
         ),
         pytest.param(
             ORDERS % ", indexes: {nmae: enabled}",
-            "2: datasets[0].acceleration: The column nmae, which is to have an index, is not there in Orders.",
+            "2: datasets[0].acceleration: The indexed column nmae of Orders does not exist.",
             id="an index of a column that is not there",
         ),
         pytest.param(
             ORDERS.replace("name: Orders", "name: Orders, time_column: at") % ", refresh_mode: append",
-            "2: datasets[0].time_column: The source of Orders has no column 'at', which is to be its time_column.",
+            "2: datasets[0].time_column: The source of Orders has no column 'at', which the YAML declares as its ",
             id="a time_column that is not there",
         ),
     ],
@@ -88,7 +88,7 @@ def test_a_dataset_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert (found.errors, found.warnings) == ((), ())
 
 
-def test_a_file_that_cannot_be_read_is_a_warning_and_its_views_are_not_judged(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_warning_and_its_views_are_not_checked(tmp_path: Path) -> None:
     text = ORDERS % "" + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"
     (tmp_path / "orders.csv").unlink()
 
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_read_is_a_warning_and_its_views_are_not_judged(tm
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
-def test_files_of_databases_are_looked_into(tmp_path: Path, kind: str) -> None:
+def test_database_files_are_inspected(tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"orders.{kind}"
     connect = duckdb.connect if kind == "duckdb" else sqlite3.connect
     connection = connect(file)
@@ -126,9 +126,7 @@ def test_files_of_databases_are_looked_into(tmp_path: Path, kind: str) -> None:
         pytest.param("these settings", ["views[0].sql"], id="what is published is of these settings"),
     ],
 )
-def test_what_is_published_says_what_a_source_elsewhere_holds(
-    tmp_path: Path, published: str, errors: list[str]
-) -> None:
+def test_published_columns_stand_in_for_a_remote_source(tmp_path: Path, published: str, errors: list[str]) -> None:
     """Nobody answers at the address: it is not asked."""
     text = "datasets:\n  - {from: 'http://127.0.0.1:1/orders.csv', name: orders}\n"
     config = configured(tmp_path, text + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n")

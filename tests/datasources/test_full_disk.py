@@ -105,7 +105,7 @@ def test_r04_a_full_disk_costs_refreshes_only_and_needs_no_restart(tmp_path: Pat
     assert list(state_dir.iterdir()) == []
 
 
-def test_no_room_for_the_copy_of_a_delta_log_is_not_the_fault_of_the_table(tmp_path: Path) -> None:
+def test_a_full_disk_is_not_blamed_on_the_delta_table(tmp_path: Path) -> None:
     write_deltalake((tmp_path / "t").as_uri(), pa.table({"n": [1]}))
     made = builder(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

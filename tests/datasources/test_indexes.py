@@ -34,7 +34,7 @@ def indexes_of(directory: Path, snapshot: Snapshot) -> list[tuple[str, bool, boo
     return [*keys, *((text.strip("'[]\""), unique, primary) for text, unique, primary in others)]
 
 
-def test_a_snapshot_has_what_is_declared(tmp_path: Path) -> None:
+def test_a_snapshot_has_the_declared_indexes(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b,c\n1,x,1\n2,y,1\n")
 
     made = builder(tmp_path).build(
@@ -66,13 +66,11 @@ def test_a_look_up_by_an_indexed_column_reads_the_index(tmp_path: Path) -> None:
         pytest.param("a\n1\n1\n", {"primary_key": "a"}, "same value in the column a, or", id="key twice"),
         pytest.param("a,b\n1,x\n,y\n", {"primary_key": "a"}, "none in the primary key", id="no key"),
         pytest.param("a\n1\n1\n", {"indexes": (UNIQUE_A,)}, "same value in the column A, or", id="twice"),
-        pytest.param(
-            "b\n1\n", {"indexes": (BY_A,)}, "The column a, which is to have an index, is not there", id="absent"
-        ),
-        pytest.param("b\n1\n", {"primary_key": "a"}, "The column a, which is to have an index", id="no such key"),
+        pytest.param("b\n1\n", {"indexes": (BY_A,)}, "The indexed column a of d does not exist", id="absent"),
+        pytest.param("b\n1\n", {"primary_key": "a"}, "The indexed column a of d", id="no such key"),
     ],
 )
-def test_data_that_is_not_as_declared_is_refused(tmp_path: Path, text: str, settings: Any, said: str) -> None:
+def test_data_that_violates_an_index_is_refused(tmp_path: Path, text: str, settings: Any, said: str) -> None:
     put(tmp_path, "a.csv", text)
 
     with pytest.raises(SourceError, match=said):
@@ -80,10 +78,10 @@ def test_data_that_is_not_as_declared_is_refused(tmp_path: Path, text: str, sett
     assert files_below(tmp_path) == []
 
 
-def test_a_type_that_no_index_holds_is_named(tmp_path: Path) -> None:
+def test_a_type_that_cannot_be_indexed_is_reported(tmp_path: Path) -> None:
     duckdb.execute(f"COPY (SELECT [1] AS a) TO '{tmp_path}/s.parquet'")
 
-    with pytest.raises(SourceError, match="The column a of d has a type without indexes"):
+    with pytest.raises(SourceError, match="The column a of d has a type that cannot be indexed"):
         builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", indexes=(BY_A,))), deadline())
 
 

@@ -93,9 +93,7 @@ def parquet(directory: Path) -> None:
     duckdb.execute(f"COPY ({rows_of_it}) TO '{directory / 's.parquet'}'")
 
 
-def test_its_process_ends_when_there_is_nothing_to_load_for_a_while(
-    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_loader_process_ends(process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresher, "REST_S", 0.01)
     service = refresher.Refresher(configure(tmp_path, declare(tmp_path, "a.csv")), Gate(), builders=[process])
     service.start()
@@ -119,7 +117,7 @@ def test_its_process_ends_when_there_is_nothing_to_load_for_a_while(
         pytest.param("parquet", "SELECT a + 1 AS n FROM d WHERE a > 1", marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_snapshot_is_that_of_a_load_in_this_process(
+def test_a_loader_process_builds_the_same_snapshot(
     process: LoaderProcess, tmp_path: Path, kind: str, sql: str | None
 ) -> None:
     text = "a,b\n" + "".join(f"{i},text {i}\n" for i in range(5000))
@@ -165,7 +163,7 @@ def test_an_error_keeps_its_class_and_its_sentence(
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
-def test_what_nobody_foresaw_is_for_the_log_and_costs_the_process(process: LoaderProcess, tmp_path: Path) -> None:
+def test_an_unexpected_error_is_logged_and_ends_the_process(process: LoaderProcess, tmp_path: Path) -> None:
     with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*snapshots/snapshot\.py.*RuntimeError: std::bad_cast"):
         loaded(process, declare(tmp_path, "a.csv"), "SELECT '\ud800' AS n FROM d", deadline())
 
@@ -174,7 +172,7 @@ def test_what_nobody_foresaw_is_for_the_log_and_costs_the_process(process: Loade
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
-def test_s27_what_nobody_foresaw_is_logged_without_secrets(process: LoaderProcess, tmp_path: Path) -> None:
+def test_s27_an_unexpected_error_is_logged_without_secrets(process: LoaderProcess, tmp_path: Path) -> None:
     # An error of the interpreter that repeats a value, which is a secret too here.
     params = {"client_timeout": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
     dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="//127.0.0.1:9/a.csv", params=params)
@@ -213,9 +211,7 @@ def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderPro
     assert children() == {child}
 
 
-def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
-    process: LoaderProcess, tmp_path: Path
-) -> None:
+def test_a_load_that_ignores_interrupts_is_killed_and_the_next_works(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
     first = child_of(process)
     began = time.monotonic()
@@ -231,7 +227,7 @@ def test_a_load_that_listens_to_no_interrupt_is_killed_and_the_next_one_works(
     assert child_of(process) != first
 
 
-def test_a_load_that_listens_keeps_its_process(process: LoaderProcess, tmp_path: Path) -> None:
+def test_an_interrupted_load_keeps_its_process(process: LoaderProcess, tmp_path: Path) -> None:
     loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     child = child_of(process)
 
@@ -331,7 +327,7 @@ def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
-def test_a_process_that_died_idle_costs_nothing(process: LoaderProcess, tmp_path: Path) -> None:
+def test_a_process_that_died_idle_is_replaced(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
     child = child_of(process)
     os.kill(child, signal.SIGKILL)
@@ -361,22 +357,20 @@ def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tm
     assert files_below(tmp_path) == []
 
 
-def test_a_process_that_cannot_be_started_is_said(
-    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/absent", r"^The process that loads data cannot be started: No such file"),
+        ("/bin/false", r"ended with its process \(exit code 1\)"),
+    ],
+)
+def test_a_process_that_does_not_start_is_said(
+    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
 ) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    monkeypatch.setattr(sys, "executable", program)
 
     process.start()
-    with pytest.raises(SnapshotError, match=r"^The process that loads data cannot be started: No such file"):
-        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
-
-
-def test_a_program_that_does_not_run_is_said(
-    process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-
-    with pytest.raises(SnapshotError, match=r"ended with its process \(exit code 1\)"):
+    with pytest.raises(SnapshotError, match=said):
         loaded(process, declare(tmp_path, "a.csv"), None, deadline())
 
 

@@ -54,7 +54,7 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     running.close()
 
 
-def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> None:
+def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     publication = Publication(tmp_path / "state", [dataset])
@@ -74,7 +74,7 @@ def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> N
     assert path.exists()
 
 
-def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path) -> None:
+def test_a_failed_write_of_the_manifest_keeps_the_served_data(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     made = builder(tmp_path)
     publication = Publication(tmp_path / "state", [dataset])
@@ -122,7 +122,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
 
 
-def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
+def test_r02_leftovers_of_a_killed_predecessor_are_swept(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     state_dir = tmp_path / "state"
@@ -148,7 +148,7 @@ def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
     assert rows(tmp_path, snapshot) == [(1, "x")]
 
 
-def test_what_has_no_name_of_ours_is_not_swept(tmp_path: Path) -> None:
+def test_foreign_files_are_not_swept(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     state_dir = tmp_path / "state"
@@ -274,7 +274,7 @@ def test_a_changed_definition_does_not_serve_what_was_loaded_under_the_old_one(t
     assert files_below(tmp_path) == ["manifest.json"]
 
 
-def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_state_directory_is_reported(tmp_path: Path) -> None:
     put(tmp_path, "state/snapshots", b"a file")
 
     with pytest.raises(StateDirectoryError, match=r"^The state directory cannot be written: File exists\.$"):

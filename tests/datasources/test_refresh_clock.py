@@ -74,7 +74,7 @@ def test_a_step_of_the_wall_clock_moves_no_refresh(
     wait_for(lambda: len(refresher.history("d")) == 2, "the next refresh")
 
 
-def test_jitter_puts_off_what_the_clock_starts_and_nothing_else(
+def test_jitter_delays_only_scheduled_refreshes(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
 ) -> None:
     put(tmp_path, "a.csv")
@@ -132,7 +132,7 @@ def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, star
     assert finished(refresher, again, "a").status == "succeeded"
     for name in "bc":
         assert settled(refresher, name).status == "succeeded"
-    # What was asked for first comes first: c before the second load of a.
+    # First come, first served: c before the second load of a.
     assert building == ["a", "b", "c", "a"]
     assert len(read_manifest(tmp_path / "state").snapshots) == 3
     assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 3
@@ -181,7 +181,7 @@ def test_the_clock_leaves_an_unchanged_source_unread_and_a_caller_has_it_read(
     assert third.snapshot != first.snapshot
 
 
-def test_a_caller_who_joins_what_nobody_asked_for_has_the_source_read(
+def test_a_caller_who_joins_a_scheduled_run_has_the_source_read(
     tmp_path: Path, start: Callable[..., Refresher]
 ) -> None:
     put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
@@ -193,7 +193,7 @@ def test_a_caller_who_joins_what_nobody_asked_for_has_the_source_read(
 
     first, second = refresher.history("c")[0], refresher.history("d")[0]
     asked = refresher.request_refresh("c", "SELECT * FROM c WHERE a = 2")
-    # Whom nobody asked takes nothing back.
+    # A request of the clock does not undo that of a caller.
     with refresher._condition:
         refresher._enqueue(refresher._entries["c"], None, skips=True)
     go_on.set()

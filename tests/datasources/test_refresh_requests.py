@@ -1,4 +1,4 @@
-"""What one request says of its own run: the mode, and by how much it may be put off."""
+"""The options of a refresh request: its mode and its delay."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def status_of(refresher: Refresher, run_id: str) -> str:
     return next(run.status for run in refresher.history("d") if run.id == run_id)
 
 
-def test_a_run_that_is_put_off_is_listed_and_keeps_no_other_waiting(
+def test_a_delayed_run_is_listed_and_blocks_no_other(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
 ) -> None:
     put(tmp_path, "a.csv")
@@ -135,7 +135,7 @@ def test_a_run_that_is_put_off_is_listed_and_keeps_no_other_waiting(
 
 
 @pytest.mark.parametrize("jitter_max_s", [0.0, 10.0])
-def test_who_joins_waits_no_longer_than_alone(
+def test_a_joined_run_begins_at_the_earliest_time_asked_for(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float], jitter_max_s: float
 ) -> None:
     put(tmp_path, "a.csv")
@@ -163,7 +163,7 @@ def test_the_interval_ends_the_wait(tmp_path: Path, start: Callable[..., Refresh
     assert len(refresher.history("d")) == 2
 
 
-def test_a_run_that_is_put_off_ends_with_the_runtime(
+def test_a_delayed_run_ends_with_the_runtime(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
 ) -> None:
     put(tmp_path, "a.csv")

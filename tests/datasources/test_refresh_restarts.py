@@ -54,7 +54,9 @@ def test_loading_once_what_is_unknown_loads_nothing(tmp_path: Path, gate: Gate) 
 # --- stop and restart -------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_interrupts_the_load_and_lists_what_was_cut_off(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+def test_a_stop_interrupts_the_load_and_lists_its_run_as_failed(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
     put(tmp_path, "a.csv")
     refresher = start(accelerated(tmp_path))
     settled(refresher)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
-from tests.datasources.sources.test_files import make_fifo, make_loop, put, put_parquet
+from tests.datasources.sources.test_files import make_loop, put, put_parquet
 from tests.datasources.support import configure, declare, rows, wait_for
 
 
@@ -150,7 +151,7 @@ def test_a_run_says_when_it_was_asked_for_began_and_ended(tmp_path: Path, start:
     assert 0 < run.duration_ms < 60_000
 
 
-def test_a_run_under_way_says_how_far_it_is(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+def test_a_running_refresh_reports_its_progress(tmp_path: Path, start: Callable[..., Refresher]) -> None:
     class Patient(SnapshotBuilder):
         """Opens its source when it may."""
 
@@ -303,7 +304,7 @@ def instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
         pytest.param(lambda path: path.write_bytes(b""), id="R06 0 bytes"),
         pytest.param(lambda path: path.unlink(), id="R08 gone"),
         pytest.param(instead(Path.mkdir), id="R08 directory"),
-        pytest.param(instead(make_fifo), id="R08 FIFO"),
+        pytest.param(instead(os.mkfifo), id="R08 FIFO"),
         pytest.param(instead(make_loop), id="R08 symlink loop"),
         pytest.param(instead(lambda path: path.symlink_to("/dev/zero")), id="R08 device"),
     ],
@@ -368,7 +369,7 @@ def test_r09_a_source_that_is_replaced_or_overwritten_is_never_mixed(
     assert served(tmp_path)[0][0] == times
 
 
-def test_p10_one_of_five_that_cannot_be_loaded_does_not_keep_the_others_back(
+def test_p10_one_failing_dataset_of_five_does_not_block_the_others(
     tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["a", "b", "c", "d", "e"]
@@ -445,7 +446,7 @@ def test_changed_columns_are_accepted_when_the_yaml_says_so(tmp_path: Path, star
     assert served(tmp_path) == [(7,)]
 
 
-def test_trouble_nobody_thought_of_fails_one_run_and_is_logged(
+def test_an_unexpected_error_fails_one_run_and_is_logged(
     tmp_path: Path, start: Callable[..., Refresher], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, "a.csv")
@@ -456,6 +457,6 @@ def test_trouble_nobody_thought_of_fails_one_run_and_is_logged(
         patch.setattr(duckdb, "connect", lambda *_args, **_more: 1 / 0)
         run = finished(refresher, refresher.request_refresh("d"))
 
-    assert run.error == "The refresh failed for a reason that the log of the runtime tells."
+    assert run.error == "The refresh failed; see the log of the runtime."
     assert "ZeroDivisionError" in caplog.text
     assert finished(refresher, refresher.request_refresh("d")).status == "succeeded"

@@ -1,4 +1,4 @@
-"""What happens when files of the state directory go while it is in use."""
+"""Files of the state directory are deleted while it is in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.datasources.support import configure, declare, rows, wait_for
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_files_that_are_swept_away_come_back(
+def test_deleted_files_of_the_state_directory_come_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     exclusive: bool,

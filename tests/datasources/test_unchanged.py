@@ -19,7 +19,7 @@ from tests.datasources.support import builder, deadline, declare, files_below, l
 SQL = "SELECT a FROM d"
 
 
-@pytest.fixture(params=["here", "process"])
+@pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.exhaustive)])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Builder]:
     put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
     here = builder(tmp_path)
@@ -46,7 +46,7 @@ def again(made: Builder, dataset: DatasetConfig, served: Snapshot, sql: str | No
 
 
 @pytest.mark.parametrize("sql", [None, SQL])
-def test_what_is_served_stays_while_the_source_is_the_same(
+def test_an_unchanged_source_is_not_loaded_again(
     made: Builder, dataset: DatasetConfig, tmp_path: Path, sql: str | None
 ) -> None:
     served = loaded(made, dataset, sql, deadline())
@@ -57,7 +57,7 @@ def test_what_is_served_stays_while_the_source_is_the_same(
     assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
 
 
-def test_who_does_not_ask_for_it_has_the_source_read(made: Builder, dataset: DatasetConfig) -> None:
+def test_an_unchanged_source_is_loaded_on_request(made: Builder, dataset: DatasetConfig) -> None:
     served = loaded(made, dataset, None, deadline())
 
     assert loaded(made, dataset, None, deadline(), served=served).file != served.file

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -26,7 +27,6 @@ from tests.datasources.sources.lakes import (
     table,
     version,
 )
-from tests.datasources.sources.test_files import make_fifo
 from tests.datasources.support import builder, deadline, rows
 
 OUTSIDE = "names a file outside of the table"
@@ -364,7 +364,7 @@ def test_links_pipes_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t/sub").unlink()
 
     (tmp_path / "t/sub").mkdir()
-    make_fifo(tmp_path / "t/sub/a.parquet")
+    os.mkfifo(tmp_path / "t/sub/a.parquet")
     assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' is not a regular file."
     (tmp_path / "t/sub/a.parquet").unlink()
 
@@ -413,7 +413,7 @@ def test_a_damaged_log_is_refused(tmp_path: Path, kind: str) -> None:
     assert said in refusal(tmp_path, delta(tmp_path))
 
 
-def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("x")
 
     assert refusal(tmp_path, delta(tmp_path)) == "'t' is not a directory."

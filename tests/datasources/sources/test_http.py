@@ -65,7 +65,7 @@ def parquet(table: pa.Table | None = None) -> bytes:
         pytest.param("/i.csv", File(CSV, headers={"Content-Encoding": "identity"}), {}, id="encoded as it is"),
     ],
 )
-def test_a_file_is_read_as_what_it_is(
+def test_a_file_is_read_in_its_format(
     web: WebServer, tmp_path: Path, target: str, file: File, params: dict[str, str]
 ) -> None:
     web.files[target] = file
@@ -76,14 +76,14 @@ def test_a_file_is_read_as_what_it_is(
 @pytest.mark.parametrize(
     ("written", "target"), [("/a b/ü'\".csv", "/a%20b/%C3%BC'%22.csv"), ("/a%20b.csv", "/a%20b.csv"), ("/@:*.csv",) * 2]
 )
-def test_names_are_escaped_as_urls_are(web: WebServer, tmp_path: Path, written: str, target: str) -> None:
+def test_names_are_url_encoded(web: WebServer, tmp_path: Path, written: str, target: str) -> None:
     web.files[target] = File(CSV)
 
     assert loaded(tmp_path, web.url + written) == ROWS
     assert web.targets == [target, target]
 
 
-def test_all_is_asked_over_one_connection_and_nothing_is_left(web: WebServer, tmp_path: Path) -> None:
+def test_one_connection_serves_all_requests_and_nothing_is_left(web: WebServer, tmp_path: Path) -> None:
     assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
 
     assert web.targets == ["/a.csv", "/a.csv"]
@@ -106,7 +106,7 @@ def test_the_port_may_be_a_parameter(web: WebServer, tmp_path: Path) -> None:
     assert loaded(tmp_path, f"http://127.0.0.1:{web.port}/a.csv", http_port="1") == ROWS
 
 
-def test_a_query_is_sent_and_shown_nowhere(web: WebServer, tmp_path: Path) -> None:
+def test_a_query_is_sent_but_never_shown(web: WebServer, tmp_path: Path) -> None:
     web.files[f"/a.csv?token={TOKEN}&x=%20"] = File(CSV)
 
     assert loaded(tmp_path, f"{web.url}/a.csv", http_query=f"token={TOKEN}&x= ") == ROWS
@@ -144,8 +144,8 @@ def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code:
         sentence = refused(tmp_path, f"{web.url}/a.csv", http_bearer_token=TOKEN)
 
     assert sentence == (
-        f"'{web.url}/a.csv': the server sends to another one, http://127.0.0.1:{other.port}, which is not followed: "
-        "name that one in the YAML if it is to be trusted."
+        f"'{web.url}/a.csv': the server redirects to another one, http://127.0.0.1:{other.port}, which is not "
+        "followed: if you trust that server, name it in the YAML."
     )
     assert other.requests == []
 
@@ -153,13 +153,13 @@ def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code:
 @pytest.mark.parametrize(
     ("location", "said"),
     [
-        ("/loop.csv", "the server sends from one address to the next without end"),
-        ("https://127.0.0.1:{port}/a.csv", "sends to another one"),
-        ("http://127.0.0.1/a.csv", "sends to another one, http://127.0.0.1, which"),
-        ("http://u:p@127.0.0.1:{port}/a.csv", "sends to an address that is not a URL"),
-        ("ftp://127.0.0.1/a.csv", "sends to an address that is not a URL"),
-        ("//[/a.csv", "sends to an address that is not a URL"),
-        ("/\xe4.csv", "sends to an address that is not a URL"),
+        ("/loop.csv", "the server redirects too often"),
+        ("https://127.0.0.1:{port}/a.csv", "redirects to another one"),
+        ("http://127.0.0.1/a.csv", "redirects to another one, http://127.0.0.1, which"),
+        ("http://u:p@127.0.0.1:{port}/a.csv", "redirects to an address that is not a URL"),
+        ("ftp://127.0.0.1/a.csv", "redirects to an address that is not a URL"),
+        ("//[/a.csv", "redirects to an address that is not a URL"),
+        ("/\xe4.csv", "redirects to an address that is not a URL"),
     ],
 )
 def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: str, said: str) -> None:
@@ -174,10 +174,10 @@ def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: s
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        (File(status=401), "the server wants credentials, or others than these: see http_username"),
+        (File(status=401), "the server requires other credentials: see http_username"),
         (File(status=403), "the server does not allow it (status 403)"),
         (File(status=404), "it does not exist (status 404)"),
-        (File(status=429), "the server wants fewer requests (status 429)"),
+        (File(status=429), "the server is rate limiting requests (status 429)"),
         (File(status=503), "the server failed (status 503)"),
         (File(CSV, status=206), "the server does not answer with the file (status 206)"),
         (File(status=304), "the server does not answer with the file (status 304)"),
@@ -190,7 +190,7 @@ def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: s
         (File(b"a,b\n1\n"), "line 2: it has more or fewer fields than the header"),
     ],
 )
-def test_what_is_no_file_is_refused(web: WebServer, tmp_path: Path, file: File, said: str) -> None:
+def test_responses_without_a_valid_file_are_refused(web: WebServer, tmp_path: Path, file: File, said: str) -> None:
     web.files["/a.csv"] = file
 
     sentence = refused(tmp_path, f"{web.url}/a.csv", http_username="u", http_password=TOKEN)
@@ -200,7 +200,7 @@ def test_what_is_no_file_is_refused(web: WebServer, tmp_path: Path, file: File, 
     assert TOKEN not in sentence
 
 
-def test_a_file_of_no_known_format_is_refused(web: WebServer, tmp_path: Path) -> None:
+def test_a_file_of_an_unknown_format_is_refused(web: WebServer, tmp_path: Path) -> None:
     web.files["/a"] = File(CSV, headers={"Content-Type": "application/octet-stream"})
     web.files["/a.parquet"] = File(gzip.compress(parquet()), headers={"Content-Encoding": "gzip"})
 
@@ -224,9 +224,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\n"
         pytest.param("before everything had arrived", (HEAD, b"X: ", b"x" * 200_000), id="endless header"),
     ],
 )
-def test_an_answer_that_is_cut_short_is_refused(
-    web: WebServer, tmp_path: Path, said: str, parts: tuple[bytes, ...]
-) -> None:
+def test_a_truncated_response_is_refused(web: WebServer, tmp_path: Path, said: str, parts: tuple[bytes, ...]) -> None:
     web.files["/a.csv"] = File(take_over=saying(*parts))
 
     assert said in refused(tmp_path, f"{web.url}/a.csv")
@@ -244,7 +242,7 @@ def test_more_bytes_than_allowed_are_refused(web: WebServer, tmp_path: Path, chu
     assert len(loaded(tmp_path, f"{web.url}/a.csv", max_download_size="20002B")) == 10_000
 
 
-def test_a_length_that_chunks_go_beyond_does_not_count(web: WebServer, tmp_path: Path) -> None:
+def test_a_content_length_beside_chunks_is_ignored(web: WebServer, tmp_path: Path) -> None:
     body = b"a\n" + b"1\n" * 10_000
     web.files["/a.csv"] = File(body, chunk_bytes=1000, headers={"Content-Length": "5"})
 
@@ -252,7 +250,7 @@ def test_a_length_that_chunks_go_beyond_does_not_count(web: WebServer, tmp_path:
     assert len(loaded(tmp_path, f"{web.url}/a.csv")) == 10_000
 
 
-def test_a_disk_that_is_full_is_said(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     web.files["/a.csv"] = File(b"a\n" + b"1\n" * 500_000)
     dataset = declared(tmp_path, f"{web.url}/a.csv", {})
@@ -264,7 +262,7 @@ def test_a_disk_that_is_full_is_said(web: WebServer, tmp_path: Path, monkeypatch
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
 
@@ -306,9 +304,7 @@ def dripping(head: bytes, drop: bytes) -> Callable[[socket.socket], None]:
         pytest.param(File(take_over=dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n")), id="informational answers"),
     ],
 )
-def test_a_server_that_sends_a_little_all_the_time_ends_with_the_deadline(
-    web: WebServer, tmp_path: Path, file: File
-) -> None:
+def test_a_server_that_trickles_bytes_is_cut_off_at_the_deadline(web: WebServer, tmp_path: Path, file: File) -> None:
     web.files["/a.csv"] = file
     began = time.monotonic()
 
@@ -348,7 +344,7 @@ def test_fifty_servers_that_never_answer_leave_nothing(tmp_path: Path, released:
         ),
     ],
 )
-def test_a_changed_file_is_told_from_an_unchanged_one(
+def test_a_changed_file_is_detected(
     web: WebServer,
     tmp_path: Path,
     first: dict[str, object],
@@ -379,7 +375,7 @@ def test_a_changed_file_is_told_from_an_unchanged_one(
     ],
     ids=["none", "in this second", "no date", "no year", "no such zone", "no zone", "too long"],
 )
-def test_a_version_that_would_not_tell_every_change_is_none(
+def test_validators_that_could_miss_a_change_give_no_version(
     web: WebServer, tmp_path: Path, headers: dict[str, str]
 ) -> None:
     web.files["/a.csv"] = File(CSV, tag=None, headers=headers)
@@ -387,7 +383,7 @@ def test_a_version_that_would_not_tell_every_change_is_none(
     assert version_of(tmp_path, f"{web.url}/a.csv") is None
 
 
-def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -> None:
+def test_a_failed_version_check_is_reported(web: WebServer, tmp_path: Path) -> None:
     version = version_of(tmp_path, f"{web.url}/a.csv")
     web.files["/a.csv"] = File(status=500)
 
@@ -407,7 +403,7 @@ def test_r09_a_file_that_changes_while_it_is_sent_is_refused(web: WebServer, tmp
     assert loaded(tmp_path, f"{web.url}/a.csv") == [(2, "y")]
 
 
-def test_an_answer_that_is_made_anew_each_time_is_read(web: WebServer, tmp_path: Path) -> None:
+def test_a_file_with_a_changing_weak_etag_is_read(web: WebServer, tmp_path: Path) -> None:
     def change() -> None:
         web.files["/a.csv"] = File(CSV, tag='W/"2"')
 

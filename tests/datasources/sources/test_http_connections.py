@@ -11,14 +11,12 @@ import trustme
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import Order
-from datasources.sources.registry import source_of
 from tests.datasources.sources.declaring import configured, declared, loaded, refused
 from tests.datasources.sources.test_http import CSV, ROWS, TOKEN, parquet
 from tests.datasources.sources.web_server import File, WebServer, serving
 from tests.datasources.support import (
     builder,
     deadline,
-    new_load,
     rows,
     wait_for,
 )
@@ -42,7 +40,7 @@ def secure(authority: trustme.CA) -> Iterator[WebServer]:
 
 @pytest.fixture
 def root(authority: trustme.CA, tmp_path: Path) -> str:
-    """The file of the root that is to be trusted, beside the YAML."""
+    """The file of the trusted root certificate, beside the YAML."""
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
     return "root.pem"
 
@@ -63,7 +61,7 @@ def test_a_certificate_of_another_name_is_refused(secure: WebServer, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "No such file"), ("no certificate", "it is not a PEM certificate")]
 )
-def test_a_root_certificate_that_cannot_be_used_is_said(tmp_path: Path, content: str | None, said: str) -> None:
+def test_an_unusable_root_certificate_is_reported(tmp_path: Path, content: str | None, said: str) -> None:
     if content is not None:
         (tmp_path / "root.pem").write_text(content)
 
@@ -72,11 +70,11 @@ def test_a_root_certificate_that_cannot_be_used_is_said(tmp_path: Path, content:
     assert sentence.startswith(f"The file of root certificates cannot be used: {said}")
 
 
-def test_a_server_that_speaks_no_tls_is_refused(web: WebServer, tmp_path: Path) -> None:
-    assert "find no way to speak TLS" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
+def test_a_server_without_tls_is_refused(web: WebServer, tmp_path: Path) -> None:
+    assert "does not speak TLS as this program does" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
 
 
-def test_a_proxy_of_the_environment_is_used_but_for_loopback(
+def test_the_proxy_from_the_environment_is_used_except_for_loopback(
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
@@ -90,7 +88,7 @@ def test_a_proxy_of_the_environment_is_used_but_for_loopback(
     assert "cannot be resolved" in refused(tmp_path, "http://data.example/a.csv")
 
 
-def test_a_proxy_that_cannot_be_used_is_said_without_its_password(
+def test_an_unusable_proxy_is_reported_without_its_password(
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
@@ -99,8 +97,8 @@ def test_a_proxy_that_cannot_be_used_is_said_without_its_password(
     no_tunnel = refused(tmp_path, "https://data.example/a.csv")
     no_url = refused(tmp_path, "http://data.example/a.csv")
 
-    assert "the proxy that the environment names does not let the connection through" in no_tunnel
-    assert no_url == "The proxy that the environment names cannot be used: give an http:// or https:// URL."
+    assert "the proxy from the environment refuses the connection" in no_tunnel
+    assert no_url == "The proxy from the environment cannot be used: give an http:// or https:// URL."
     assert TOKEN not in no_tunnel + no_url
 
 
@@ -108,7 +106,7 @@ def test_a_proxy_that_cannot_be_used_is_said_without_its_password(
 
 
 @pytest.mark.exhaustive
-def test_a_large_file_is_brought_by_the_loader_s_process_in_bounded_memory(web: WebServer, tmp_path: Path) -> None:
+def test_a_large_file_is_downloaded_in_bounded_memory(web: WebServer, tmp_path: Path) -> None:
     table = pa.table({"a": range(1_000_000), "b": [index % 7 for index in range(1_000_000)]})
     web.files["/a.parquet"] = File(parquet(table))
     dataset = declared(tmp_path, f"{web.url}/a.parquet", {})
@@ -149,13 +147,3 @@ def test_a_service_refreshes_through_an_outage(web: WebServer, tmp_path: Path) -
         wait_for(lambda: service.datasets()[0].error is None, "the error to be gone")
     finally:
         service.stop(30)
-
-
-def test_what_the_scan_says_of_itself(web: WebServer, tmp_path: Path) -> None:
-    with source_of(declared(tmp_path, f"{web.url}/a.csv", {})).open(new_load(tmp_path)) as scan:
-        (path,) = scan.paths
-        scan.confirm()
-
-        assert Path(path).read_bytes() == CSV
-        assert not scan.is_read_once
-        assert list((tmp_path / "scratch").iterdir()) == []

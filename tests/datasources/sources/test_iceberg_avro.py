@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from datasources.sources.iceberg_avro import _long, _read_bytes, _read_long
+from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, _long, _read_bytes, _read_long
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, place
 from tests.datasources.sources.lakes import load, refusal
 from tests.datasources.sources.test_iceberg import iceberg, numbers
@@ -85,3 +85,31 @@ def test_a_damaged_snappy_block_is_refused(tmp_path: Path, damage: str) -> None:
 
         assert f"'metadata/{file.name}' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
         file.write_bytes(whole)
+
+
+HEADER = b"Obj\x01"
+SYNC = b"0123456789abcdef"
+
+
+def avro(codec: str, block: bytes) -> bytes:
+    """Write an Avro file of one record, which is *block*."""
+    key = b"".join(_long(len(text)) + text for text in (b"avro.codec", codec.encode()))
+    packed = PACKERS.get(codec, bytes)(block)
+    return HEADER + _long(1) + key + _long(0) + SYNC + _long(1) + _long(len(packed)) + packed + SYNC
+
+
+@pytest.mark.parametrize("codec", PACKERS)
+def test_a_block_that_unpacks_to_more_than_the_limit_is_refused(codec: str) -> None:
+    with pytest.raises(ValueError, match="large"):
+        AvroContent(avro(codec, bytes(MAX_BYTES + 1)))
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
+def test_a_file_cut_short_anywhere_is_refused(codec: str) -> None:
+    whole = avro(codec, b"the only record")
+    header_bytes = whole.index(SYNC) + len(SYNC)
+
+    assert AvroContent(whole).new_input("a").open().read() == avro("null", b"the only record")
+    for cut in set(range(len(whole))) - {header_bytes}:
+        with pytest.raises(ValueError, match=r"."):
+            AvroContent(whole[:cut])

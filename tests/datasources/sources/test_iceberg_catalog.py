@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -11,7 +12,6 @@ from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, place
 from tests.datasources.sources.lakes import load, refusal
-from tests.datasources.sources.test_files import make_fifo
 from tests.datasources.sources.test_iceberg import catalogued, write
 from tests.datasources.support import builder, deadline
 
@@ -55,7 +55,7 @@ def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
     file.unlink()
     assert refusal(tmp_path, dataset) == "The file of iceberg_catalog cannot be read: No such file or directory."
-    make_fifo(file)
+    os.mkfifo(file)
     assert refusal(tmp_path, dataset) == "The file of iceberg_catalog is not a regular file."
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
         pytest.param(LIST % (b" " * 8 * 1024 * 1024), id="too long"),
     ],
 )
-def test_a_list_that_is_none_is_refused(web: WebServer, tmp_path: Path, page: bytes, request: Any) -> None:
+def test_an_invalid_listing_is_refused(web: WebServer, tmp_path: Path, page: bytes, request: Any) -> None:
     body = page.decode().encode("utf-16") if "UTF-8" in request.node.callspec.id else page
     web.files[LIST_TARGET] = File(body, tag=None)
 
@@ -58,7 +58,7 @@ def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: P
     assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
 
 
-def test_a_server_that_answers_no_head_is_asked_with_get(web: WebServer, tmp_path: Path) -> None:
+def test_get_replaces_head_where_that_is_not_supported(web: WebServer, tmp_path: Path) -> None:
     web.files["/bucket/a.csv"] = File(CSV, head_status=405)
 
     assert declaring.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
@@ -80,12 +80,16 @@ def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: W
             "the bucket is in the region eu-central-1: set params.s3_region",
         ),
         (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not answer as S3 does (status 301)"),
-        (307, {"Location": "http://127.0.0.1:1/x"}, "sends to another one, http://127.0.0.1:1, which is not followed"),
+        (
+            307,
+            {"Location": "http://127.0.0.1:1/x"},
+            "redirects to another one, http://127.0.0.1:1, which is not followed",
+        ),
         (400, {}, "the server does not understand the request"),
         (503, {}, "the server failed (status 503)"),
     ],
 )
-def test_an_answer_that_is_no_object_is_refused(
+def test_a_response_without_an_object_is_refused(
     web: WebServer, tmp_path: Path, status: int, headers: dict[str, str], said: str
 ) -> None:
     web.files["/bucket/a.csv"] = File(b"<Error><Code>Strange</Code></Error>", status=status, headers=headers)
@@ -109,7 +113,7 @@ def test_an_answer_that_is_no_object_is_refused(
         ("b", {"s3_endpoint": "https://h:9000", "s3_url_style": "vhost"}, ("https://b.h:9000", "")),
     ],
 )
-def test_where_a_bucket_is(bucket: str, params: dict[str, str], place: tuple[str, str]) -> None:
+def test_the_address_of_a_bucket(bucket: str, params: dict[str, str], place: tuple[str, str]) -> None:
     assert address_of(bucket, params) == place
 
 
