@@ -109,13 +109,6 @@ class DatasetControl(Protocol):
         """
 
 
-class DatasetRegistry(DatasetControl, Protocol):
-    """The control that `datasources.state` holds for a whole process; it also remembers whether data is served."""
-
-    def is_loaded(self) -> bool:
-        """Return whether every dataset has data to serve, according to the last answer."""
-
-
 class Loaded:
     """Caches a true result of *is_loaded* until other data is published."""
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from datasources.errors import DatasetsUnavailableError
 
 if TYPE_CHECKING:  # Client commands import this module too, and must start fast.
-    from datasources.control import DatasetRegistry
+    from datasources.control import DatasetControl
 
-_control: DatasetRegistry | None = None
+_control: DatasetControl | None = None
 _start: Callable[[], object] | None = None
 
 
-def get_datasets() -> DatasetRegistry:
+def get_datasets() -> DatasetControl:
     """
     Return the control of the datasets.
 
@@ -28,7 +28,7 @@ def get_datasets() -> DatasetRegistry:
     return _control
 
 
-def set_datasets(control: DatasetRegistry | None) -> None:
+def set_datasets(control: DatasetControl | None) -> None:
     """Set the control of the datasets; None removes it."""
     global _control, _start
     _control, _start = control, None

@@ -8,7 +8,7 @@ from runtimeconf.model import RuntimeConfig
 
 
 class RemoteDatasets(ControlClient):
-    """A `DatasetRegistry` that asks the process that holds the lock, and never takes over from it."""
+    """A `DatasetControl` that asks the process that holds the lock, and never takes over from it."""
 
     def __init__(self, config: RuntimeConfig) -> None:
         # A refresh_sql waits for an engine worker as any statement does, under the same time limit.
@@ -16,5 +16,5 @@ class RemoteDatasets(ControlClient):
         self._loaded = Loaded(config.state_dir, super().is_loaded)
 
     def is_loaded(self) -> bool:
-        """As `DatasetRegistry.is_loaded`."""
+        """As `DatasetControl.is_loaded`."""
         return self._loaded.check()

@@ -139,7 +139,7 @@ class DatasetService:
         self._lock.release()
 
     def is_loaded(self) -> bool:
-        """As `DatasetRegistry.is_loaded`."""
+        """As `DatasetControl.is_loaded`."""
         return self._loaded.check()
 
     def datasets(self) -> tuple[DatasetState, ...]:
