@@ -1,8 +1,8 @@
 """
-What the HTTP API asks about datasets, whoever refreshes them.
+The interface for asking about datasets and requesting refreshes.
 
 The process that holds the lock of the state directory answers directly (`datasources.refresh.refresher`); any other
-process asks it over the control socket. Both are a `DatasetControl`.
+process asks that one over the control socket. Both are a `DatasetControl`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DatasetState:
     """
     One row of `GET /v1/datasets`. Times are ISO 8601 in UTC; `error` is a sentence without paths.
 
-    `refreshed_at` is when the data that is served was built; `checked_at` is when a refresh last succeeded, even if the
-    source was unchanged, and `age_s` the whole seconds since then. `bytes` is the size of the snapshot's file.
+    `refreshed_at` is when the served data was built; `checked_at` is when a refresh last succeeded, even if the source
+    was unchanged, and `age_s` is the whole seconds since then. `bytes` is the size of the snapshot file.
     """
 
     from_: str
@@ -49,13 +49,13 @@ class DatasetState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshRun:
     """
-    One refresh of one dataset, asked for or scheduled. Times are ISO 8601 in UTC.
+    One refresh of one dataset, requested or scheduled. Times are ISO 8601 in UTC.
 
-    One that found its source `unchanged`, or nothing newer in it, loaded nothing: `rows` are those served already.
+    A run is `unchanged` if it loaded nothing because its source had not changed or had no newer rows; `rows` then
+    counts the rows already served.
 
-    While it runs, `duration_ms` is the time so far and `bytes` the size of the snapshot as far as it is written;
-    `phase` is "opening" until the source is open and has said whether it changed, "loading" while rows are written, and
-    "publishing" when all are.
+    While it runs, `duration_ms` is the time so far and `bytes` the size written so far. `phase` is "opening" until the
+    source is open and known to have changed, "loading" while rows are written, and "publishing" after that.
     """
 
     id: str
@@ -72,63 +72,56 @@ class RefreshRun:
 
 
 class DatasetControl(Protocol):
-    """Asks about datasets and starts refreshes."""
+    """Answers questions about datasets and starts refreshes."""
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """All declared datasets, in the order of the YAML."""
 
     def is_loaded(self) -> bool:
-        """Say whether there is data to serve of every dataset."""
+        """Return whether every dataset has data to serve."""
 
     def request_refresh(
         self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
     ) -> RefreshRun:
         """
-        Ask for a refresh; a waiting one is joined, and its run returned.
+        Request a refresh. If one is queued already, join it and return its run.
 
         Args:
-            name: The dataset, whatever the case of its letters.
-            refresh_sql: What this run keeps of the source; None: as declared.
-            mode: What this run does with the rows that are served; None: as declared.
-            jitter_max_s: This run begins up to so many seconds later, by chance.
+            name: The dataset; case is ignored.
+            refresh_sql: The SELECT that this run applies to the source; None: as declared.
+            mode: Whether this run replaces the served rows or appends to them; None: as declared.
+            jitter_max_s: The longest random delay before this run begins, in seconds.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
-            AccelerationDisabledError: The dataset is read once at start only.
+            AccelerationDisabledError: The dataset is read only once, at startup.
             TimeColumnMissingError: *mode* is append, and the dataset has no time_column.
-            DatasetsUnavailableError: No process answers for the datasets at the moment.
+            DatasetsUnavailableError: No process manages the datasets at the moment.
         """
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """
-        The last 100 runs of a dataset, newest first.
+        Return the last 100 runs of a dataset, newest first.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
-            DatasetsUnavailableError: No process answers for the datasets at the moment.
+            DatasetsUnavailableError: No process manages the datasets at the moment.
         """
 
 
-class DatasetRegistry(DatasetControl, Protocol):
-    """What `datasources.state` holds: the control of a whole process, which also knows whether it serves yet."""
-
-    def is_loaded(self) -> bool:
-        """Say whether there is data to serve of every dataset, as far as was known last."""
-
-
 class Loaded:
-    """Whether all datasets are served, as *is_loaded* said last; it is asked again when other data is published."""
+    """Caches a true result of *is_loaded* until other data is published."""
 
     def __init__(self, state_dir: Path, is_loaded: Callable[[], bool]) -> None:
         self._manifest = str(manifest_path(state_dir))
         self._is_loaded = is_loaded
-        self._was = False
+        self._last = False
         self._published: Signature = None
 
-    def look(self) -> bool:
-        """Return what was said last when nobody answers for the datasets; False when nobody ever did."""
+    def check(self) -> bool:
+        """Return whether all datasets are served; the last known answer while no process manages the datasets."""
         published = signature(self._manifest)
-        if not self._was or published is None or published != self._published:
+        if not self._last or published is None or published != self._published:
             with suppress(DatasetError):
-                self._was, self._published = self._is_loaded(), published
-        return self._was
+                self._last, self._published = self._is_loaded(), published
+        return self._last

@@ -1,4 +1,4 @@
-"""What ends a load before it is done: its time is up, or the runtime stops."""
+"""The deadline of a load: it ends when its time is up or when the runtime stops."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import duckdb
 
 from datasources.errors import INTERRUPTED, SnapshotError
 
-#: Seconds between two looks at the clock while the engine works: an interrupt sent between two statements is lost.
-_LOOK_S = 0.05
+#: Seconds between two interrupts of the engine. They are repeated: one sent between two statements is lost.
+_POLL_S = 0.05
 
 
 class Deadline:
     """
     The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
 
-    Of a load that has begun in another process, *left_s* is what is left of its limit.
-
-    Long work in Python calls `check`; work inside the engine runs under `guard`.
+    *left_s* is the rest of the limit, for a load that another process began. Long work in Python calls `check`; work
+    inside the engine runs under `guard`.
     """
 
     def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
@@ -31,12 +30,12 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the time is up; below 0 when it is."""
+        """Seconds until the time is up; negative afterwards."""
         return self._end - time.monotonic()
 
     @property
     def stopped(self) -> bool:
-        """Whether the runtime stops."""
+        """Whether the runtime is stopping."""
         return self._stop.is_set()
 
     @property
@@ -46,10 +45,10 @@ class Deadline:
 
     def check(self) -> None:
         """
-        Raise when the load must end.
+        Raise if the load must end.
 
         Raises:
-            SnapshotError: The time is up, or the runtime stops.
+            SnapshotError: The time is up, or the runtime is stopping.
         """
         if self.stopped:
             raise SnapshotError(INTERRUPTED)
@@ -64,15 +63,15 @@ class Deadline:
     @contextmanager
     def guard(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         """
-        Interrupt what *connection* runs as soon as the load must end.
+        Interrupt the statements of *connection* as soon as the load must end.
 
         Raises:
-            SnapshotError: It was interrupted.
+            SnapshotError: A statement was interrupted.
         """
         done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(_LOOK_S):
+            while not done.wait(_POLL_S):
                 if self.passed:
                     connection.interrupt()
 

@@ -1,26 +1,26 @@
 """
-What can go wrong with datasets.
+The errors of this room.
 
 ::
 
     DatasetError
     ├── UnknownDatasetError           no dataset has that name
-    ├── AccelerationDisabledError     the dataset is read once at start only
-    ├── TimeColumnMissingError        append was asked for, and the dataset has no time_column
-    ├── DatasetsUnavailableError      no process answers for the datasets at the moment
-    ├── SourceError                   the source cannot be read, or is not what it should be
+    ├── AccelerationDisabledError     the dataset is read only once, at startup
+    ├── TimeColumnMissingError        append was requested, and the dataset has no time_column
+    ├── DatasetsUnavailableError      no process manages the datasets at the moment
+    ├── SourceError                   the source cannot be read, or its data is not valid
     │   └── SchemaChangedError        columns or types differ from those served
     └── SnapshotError                 a snapshot cannot be built, verified or published
 """
 
 from __future__ import annotations
 
-#: What a run that was cut off by the end of the runtime says, in the list of refreshes.
+#: The error of a run that the end of the runtime interrupted.
 INTERRUPTED = "interrupted"
 
 
 class DatasetError(Exception):
-    """Base of this room's errors. `str()` is a sentence without paths that the caller did not write."""
+    """Base of this room's errors. `str()` is a sentence; it shows no path that the caller did not write."""
 
     code = "dataset_error"
 
@@ -36,7 +36,7 @@ class UnknownDatasetError(DatasetError):
 
 
 class AccelerationDisabledError(DatasetError):
-    """The dataset is read once at start and not refreshed."""
+    """The dataset is read once at startup and is not refreshed."""
 
     code = "acceleration_disabled"
 
@@ -46,7 +46,7 @@ class AccelerationDisabledError(DatasetError):
 
 
 class TimeColumnMissingError(DatasetError):
-    """A refresh was to append, and nothing declares which rows are newer."""
+    """A refresh was to append, but the dataset declares no `time_column`."""
 
     code = "time_column_missing"
 
@@ -56,7 +56,7 @@ class TimeColumnMissingError(DatasetError):
 
 
 class DatasetsUnavailableError(DatasetError):
-    """No process answers for the datasets at the moment."""
+    """No process manages the datasets at the moment."""
 
     code = "datasets_unavailable"
 
@@ -66,9 +66,9 @@ class DatasetsUnavailableError(DatasetError):
 
 class SourceError(DatasetError):
     """
-    The source cannot be read, or is not what it should be.
+    The source cannot be read, or its data is not valid.
 
-    With *broke_library*, what reads it is not fit for another load, nor is its process.
+    With *broke_library*, the library that reads it cannot be used again in this process.
     """
 
     code = "source_error"
@@ -91,5 +91,5 @@ class SnapshotError(DatasetError):
 
 
 def not_written(what: str, reason: str | None) -> SnapshotError:
-    """Return the error about *what* the disk did not take; *reason* is the system's, without a path, if it has one."""
+    """Return the error for *what* cannot be written; *reason* is the system's message, without a path."""
     return SnapshotError(f"{what} cannot be written to the state directory: {reason or 'it failed'}.")

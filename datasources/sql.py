@@ -1,4 +1,4 @@
-"""Our own values and names as SQL text."""
+"""Quote values and names in SQL."""
 
 from __future__ import annotations
 

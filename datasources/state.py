@@ -1,4 +1,4 @@
-"""The datasets of this process. Only what a framework instantiates calls it; everything else is handed a control."""
+"""The datasets of this process, for classes that a framework instantiates. All others receive a control."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from datasources.errors import DatasetsUnavailableError
 
-if TYPE_CHECKING:  # Django's start imports this module for client commands too, which are to start fast.
-    from datasources.control import DatasetRegistry
+if TYPE_CHECKING:  # Client commands import this module too, and must start fast.
+    from datasources.control import DatasetControl
 
-_control: DatasetRegistry | None = None
+_control: DatasetControl | None = None
 _start: Callable[[], object] | None = None
 
 
-def get_datasets() -> DatasetRegistry:
+def get_datasets() -> DatasetControl:
     """
-    Return who answers for the datasets.
+    Return the control of the datasets.
 
     Raises:
-        DatasetsUnavailableError: Nobody does: the runtime has not started them, or has stopped them.
+        DatasetsUnavailableError: There is none: the runtime has not started the datasets, or has stopped them.
     """
     if _control is None and _start is not None:
         _start()
@@ -28,13 +28,13 @@ def get_datasets() -> DatasetRegistry:
     return _control
 
 
-def set_datasets(control: DatasetRegistry | None) -> None:
-    """Make *control* answer from now on; None forgets."""
+def set_datasets(control: DatasetControl | None) -> None:
+    """Set the control of the datasets; None removes it."""
     global _control, _start
     _control, _start = control, None
 
 
 def start_on_demand(start: Callable[[], object]) -> None:
-    """Have *start*, which sets a control, called when one is asked for before anybody has set one."""
+    """Register *start*, which sets a control. It is called when a control is first needed and none is set."""
     global _start  # noqa: PLW0603 - as above
     _start = start

@@ -10,7 +10,7 @@ from django.core import checks
 import runtimeconf.state
 from authkeys import salt
 from authkeys.errors import SaltError
-from datasources.refresh.rehearsal import rehearse
+from datasources.refresh.dry_run import dry_run
 from runtime_site import startup
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import RuntimeConfig
@@ -33,7 +33,7 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
     messages: list[checks.CheckMessage] = [checks.Error(text, id=START_ERROR_ID) for text in _start_problems(config)]
     messages += [checks.Warning(text, id=MACHINE_WARNING_ID) for text in startup.machine_warnings(config)]
     if not startup.statement_faults(config):  # Otherwise another check reports them.
-        found = rehearse(config)
+        found = dry_run(config)
         messages += [checks.Error(str(fault), id=DATA_ERROR_ID) for fault in found.errors]
         messages += [checks.Warning(str(fault), id=SOURCE_WARNING_ID) for fault in found.warnings]
     return messages

@@ -20,7 +20,7 @@ from benchmarks.samples import Target
 from benchmarks.tables import ITEMS
 from datasources.deadline import Deadline
 from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.encoders import encode
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path
 from runtimeconf.model import GIB, AccelerationConfig, DatasetConfig
@@ -130,7 +130,7 @@ def appending(place: Place, number: int, _effort: Effort) -> dict[str, dict[str,
 
 def _timed(loader: LoaderProcess, dataset: DatasetConfig, served: Snapshot | None = None) -> tuple[Snapshot, float]:
     began = time.monotonic()
-    snapshot = loader.build(dataset, None, Deadline(3600, threading.Event()), served=served)
+    snapshot = loader.build(Order(dataset, served=served), Deadline(3600, threading.Event()))
     if snapshot is None:
         raise AnswerError("there was nothing to load")
     return snapshot, time.monotonic() - began

@@ -1,1 +1,1 @@
-"""Load one dataset, in a process of its own that may be killed."""
+"""Load one dataset into a snapshot file."""

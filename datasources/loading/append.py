@@ -1,8 +1,8 @@
 """
-`refresh_mode: append`: what is newer than what is served is added to it.
+`refresh_mode: append`: add newer rows to the served ones.
 
-Newer is a row whose `time_column` is greater than the greatest that is served. A null, NaN or infinite time is neither
-newer than another nor a measure for others: the first load takes such rows, later ones leave them out.
+A row is newer if its `time_column` is greater than the greatest served value. A null, NaN or infinite time is never
+newer and never the greatest: the first load takes such rows, later ones leave them out.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from datasources.sql import identifier, literal
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig, RefreshMode
 
-#: The types whose values are in an order that can be one of time. Not texts: '10' would be older than '9'.
+#: The types of a time_column. Strings are not among them: '10' sorts before '9'.
 _ORDERED = re.compile(
     r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|DATE"
     r"|TIMESTAMP(?:_S|_MS|_NS)?|TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ_NS"
 )
-#: Those of them that have values beyond all others.
+#: Those of them that have infinite values.
 _UNBOUNDED = re.compile(r"FLOAT|DOUBLE|DATE|TIMESTAMP.*")
 
-#: For a source, a value that is not greater than the greatest, in a type that Python has. Nanoseconds are cut.
+#: SQL for the greatest value as a Python type, rounded down, for a source. Nanoseconds are cut.
 _HINTS = {
     "TIMESTAMP_NS": "{}::TIMESTAMP - INTERVAL 1 MICROSECOND",
     "TIMESTAMP WITH TIME ZONE": "{} AT TIME ZONE 'UTC'",
     "TIMESTAMPTZ_NS": "({}::TIMESTAMPTZ AT TIME ZONE 'UTC') - INTERVAL 1 MICROSECOND",
 }
 
-#: What a file system says that cannot copy by itself.
+#: Errors of a file system that does not support copy_file_range.
 _CANNOT_COPY = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV})
 _COPY_BYTES = 64 * 1024 * 1024
 
 
 def time_column_of(dataset: DatasetConfig) -> str | None:
-    """Return the `time_column` that refreshes of *dataset* go by; None when each of them replaces all rows."""
+    """Return the `time_column` by which *dataset* is appended to; None if each refresh replaces all rows."""
     acceleration = dataset.acceleration
     return dataset.time_column if acceleration.enabled and acceleration.refresh_mode == "append" else None
 
 
 def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
     """
-    Return *dataset* as a load in *mode* takes it; None: as declared.
+    Return *dataset* with the refresh mode *mode*; None: as declared.
 
-    A full load of a dataset that is appended to otherwise still has to keep its time.
+    A full load of a dataset that appends keeps that mode: its rows must still have the `time_column`.
     """
     if mode != "append" or dataset.acceleration.refresh_mode == "append":
         return dataset
@@ -66,7 +66,7 @@ def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The greatest time that is served: of *column*, as a *literal* of the engine, and as a *hint* for sources."""
+    """The greatest served time: its *column*, a *literal* for the engine, and a *hint* for sources."""
 
     column: Column
     literal: str
@@ -74,13 +74,13 @@ class Watermark:
 
     @property
     def condition(self) -> str:
-        """What is true of newer rows, as SQL."""
+        """The condition on newer rows, as SQL."""
         newer = f"{identifier(self.column.name)} > {self.literal}"
         return f"{newer} AND {_finite(self.column)}" if _UNBOUNDED.fullmatch(self.column.type) else newer
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
-        """What is true of newer rows, for a source."""
+        """The condition on newer rows, for a source."""
         return () if self.hint is None else (Bound(self.column.name.lower(), ">", self.hint),)
 
 
@@ -89,15 +89,17 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
     Return the `time_column` among the *columns* of the source.
 
     Raises:
-        SourceError: It is not there, or has no order.
+        SourceError: It is missing, or its type has no order.
     """
     wanted = str(dataset.time_column)
     column = find_column(wanted, columns)
     if column is None:
-        raise SourceError(f"The source of {dataset.name} has no column '{wanted}', which is to be its time_column.")
+        raise SourceError(
+            f"The source of {dataset.name} has no column '{wanted}', which the YAML declares as its time_column."
+        )
     if _ORDERED.fullmatch(column.type) is None:
         raise SourceError(
-            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: newer rows can be told by a "
+            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: a time_column is a "
             "number, a date or a timestamp."
         )
     return column
@@ -105,27 +107,27 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
 
 def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Column]) -> None:
     """
-    See that a `refresh_sql` leaves the time of the source among its *columns*.
+    Check that the *columns* of a `refresh_sql` include the time column of the source.
 
     Raises:
-        SourceError: It does not.
+        SourceError: They do not.
     """
     column = find_column(of_source.name, columns)
     if column is None or column.type != of_source.type:
         raise SourceError(
             f"The refresh_sql of {dataset.name} must keep the time_column '{of_source.name}' as it is "
-            f"({of_source.type:.80}): the next refresh tells by it which rows are newer."
+            f"({of_source.type:.80}): the next refresh finds newer rows by it."
         )
 
 
 def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> Watermark | None:
     """
-    Return the greatest time in *table*, which is quoted, None when it has none.
+    Return the greatest time in *table*, which is quoted; None if there is none.
 
-    The time zone of *connection* is UTC; *name* is the `time_column`.
+    The time zone of *connection* must be UTC; *name* is the `time_column`.
 
     Raises:
-        duckdb.Error: It cannot be read.
+        duckdb.Error: The table cannot be read.
     """
     column = find_column(name, columns_of(connection, table))
     if column is None:
@@ -141,17 +143,17 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
     text, value = row
     if isinstance(value, datetime) and column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
         value = value.replace(tzinfo=UTC)
-    # What is before the year 1 or after 9999 is none for Python.
+    # Python has no times before the year 1 or after 9999.
     hint = value if isinstance(value, int | float | Decimal | date) else None
     return Watermark(column, f"CAST({literal(text)} AS {column.type})", hint)
 
 
 def copy(source: Path, target: Path, deadline: Deadline) -> None:
     """
-    Copy a file to one that is not there yet; a file system that can share the blocks does.
+    Copy a file to a new one; a file system that can share blocks does so.
 
     Raises:
-        OSError: It cannot be read or written.
+        OSError: A file cannot be read or written, or *target* exists.
         SnapshotError: *deadline* passed.
     """
     with source.open("rb", buffering=0) as old, target.open("xb", buffering=0) as new:
@@ -165,7 +167,7 @@ def copy(source: Path, target: Path, deadline: Deadline) -> None:
 
 
 def _finite(column: Column) -> str:
-    """Say, as SQL, that a time of *column*, of a type that has infinite ones, is not one of these."""
-    # The engine lacks this one function for this one type; the coarser type has the same infinities.
+    """Return SQL that is true if a time of *column*, whose type has infinite values, is finite."""
+    # The engine lacks isfinite for this type; the coarser type has the same infinities.
     coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
     return f"isfinite({identifier(column.name)}{coarser})"

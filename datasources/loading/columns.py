@@ -1,4 +1,4 @@
-"""The columns of a table, and what it means when they are others than before."""
+"""The columns of a table, and their limits and changes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import duckdb
 from datasources.errors import SchemaChangedError, SourceError
 from queryengine.manifest import Column
 
-#: What one dataset may have. Each column takes memory in every engine worker, and the manifest names them all.
+#: The most columns of a dataset: each takes memory in every engine worker, and is listed in the manifest.
 MAX_COLUMNS = 10_000
-#: And the characters of their names and types together, which a nested type can have more of than of columns.
+#: The most characters of their names and types together, because a nested type can be long.
 MAX_SCHEMA_LENGTH = 2_000_000
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Column, ...]:
-    """Return the columns of *table*, which is quoted, or of a SELECT, in their order."""
+    """Return the columns of *table*, a quoted name or a SELECT, in order."""
     rows = connection.execute(f"DESCRIBE {table}").fetchall()
     return tuple(Column(name=row[0], type=row[1]) for row in rows)
 
 
 def find_column(name: str, columns: Sequence[Column]) -> Column | None:
-    """Return the one of *columns* that *name* means, whatever the case of its letters, of all alphabets."""
+    """Return the column called *name*, ignoring case in all alphabets; None if there is none."""
     return next((column for column in columns if column.name.lower() == name.lower()), None)
 
 
@@ -34,10 +34,10 @@ def count_of(connection: duckdb.DuckDBPyConnection, table: str) -> int:
 
 def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
     """
-    Refuse more *columns* than a dataset may have.
+    Refuse *columns* beyond the limits of a dataset.
 
     Raises:
-        SourceError: They are too many, or their names and types too long.
+        SourceError: There are too many, or their names and types are too long.
     """
     if len(columns) > MAX_COLUMNS:
         raise SourceError(f"The source of {dataset} has {len(columns)} columns: a dataset has at most {MAX_COLUMNS}.")
@@ -51,7 +51,7 @@ def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
 
 def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]) -> None:
     """
-    Refuse the *new* columns of *dataset* when they, their order or their types differ from those *served*.
+    Refuse the *new* columns of *dataset* if their names, order or types differ from those *served*.
 
     Raises:
         SchemaChangedError: They differ; the sentence names the first differences.

@@ -1,4 +1,4 @@
-"""The indexes that a snapshot has: what the YAML declares of columns, and what is wrong with the data then."""
+"""The indexes of a snapshot, as the YAML declares them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ IndexKind = Literal["enabled", "unique", "primary"]
 
 
 class Index(NamedTuple):
-    """What is declared of one column."""
+    """The declared index of one column."""
 
     column: str
     kind: IndexKind
 
 
 def declared(dataset: DatasetConfig) -> tuple[Index, ...]:
-    """Return the indexes of *dataset*; they are a part of the acceleration and off with it."""
+    """Return the declared indexes of *dataset*; none if its acceleration is off."""
     acceleration = dataset.acceleration
     if not acceleration.enabled:
         return ()
@@ -34,15 +34,15 @@ def declared(dataset: DatasetConfig) -> tuple[Index, ...]:
 
 def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[Column], dataset: DatasetConfig) -> None:
     """
-    Make the indexes of *dataset* on *table*, which is quoted and has *columns*.
+    Create the indexes of *dataset* on *table*, which is quoted and has *columns*.
 
     Raises:
-        SourceError: A column is not there or cannot have an index, or its values are not what is declared of them.
+        SourceError: A column is missing or cannot have an index, or its values violate a constraint.
     """
     for number, index in enumerate(declared(dataset)):
         found = find_column(index.column, columns)
         if found is None:
-            raise SourceError(f"The column {index.column}, which is to have an index, is not there in {dataset.name}.")
+            raise SourceError(f"The indexed column {index.column} of {dataset.name} does not exist.")
         column = identifier(found.name)
         try:
             if index.kind == "primary":
@@ -53,10 +53,12 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
         except duckdb.ConstraintException as exc:
             raise refusal(dataset.name, index.column) from exc
         except duckdb.InvalidTypeException as exc:
-            raise SourceError(f"The column {index.column} of {dataset.name} has a type without indexes.") from exc
+            raise SourceError(
+                f"The column {index.column} of {dataset.name} has a type that cannot be indexed."
+            ) from exc
 
 
 def refusal(dataset: str, column: str = "") -> SourceError:
-    """Return what is to be said of values that are not what is declared of *column*, or of one of the columns."""
+    """Return the error for values that violate the constraint on *column*, or on any of the columns."""
     which = f"the column {column}" if column else "a column with a unique index"
     return SourceError(f"Two rows of {dataset} have the same value in {which}, or one has none in the primary key.")

@@ -1,9 +1,9 @@
 """
-The engine that loads: private to one load, confined to it, and thrown away with it.
+The engine for one load.
 
-It has its own memory limit and temporary directory, and can open nothing but the pinned files of the source and the
-file that it writes. So a `refresh_sql`, gated before, cannot reach further than its dataset even if the gate let
-something through.
+It has its own memory limit and temporary directory, and can open only the pinned files of the source and the file that
+it writes. So a `refresh_sql`, which the gate has checked, cannot reach beyond its dataset even if the gate missed
+something.
 """
 
 from __future__ import annotations
@@ -35,32 +35,31 @@ TOO_LARGE = (
     "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
 )
 
-#: Types that a table can hold but no answer can show.
+#: Types that a table can hold but that no result can show.
 _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 
-#: What the engine says when the snapshot, not the source, is the trouble, free of paths.
+#: Messages of the engine that concern the snapshot, not the source.
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT)
 _WRITE_FAILURES = re.compile("|".join([*map(os.strerror, _WRITE_ERRNOS), "fsync failed"]))
 
-#: What the engine says in a commit that lacks memory, for which it has no type of error then.
+#: Messages of a commit that runs out of memory, for which the engine raises no specific error.
 _WANT_OF_MEMORY = re.compile(rf"{WANT_OF_MEMORY.pattern}|(?:allocate|pin) (?:block|data) of size", re.IGNORECASE)
 
-#: The columns of the view of the source. Not DESCRIBE: that reads a text file once more to find its types.
+#: The columns of the view of the source. DESCRIBE would read a text file again to find its types.
 _COLUMNS_READ = (
     "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = 'runtime' ORDER BY column_index"
 )
 
-#: Where a stream that a SELECT may read more than once is kept meanwhile; it spills as any temporary table does.
+#: The temporary table for a stream that a SELECT may read more than once.
 _KEPT = "_rows"
 
-
-#: What a source holds beside the engine comes out of the engine's memory: at most this part of it.
+#: The memory of a client library is taken from that of the engine: at most 1 / this of it.
 _MAX_HELD_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load wrote, and the version of the source that it read."""
+    """The result of a load, and the version of the source."""
 
     columns: tuple[Column, ...]
     rows: int
@@ -70,7 +69,7 @@ class Loaded:
 @dataclass(frozen=True, slots=True)
 class LoadingEngine:
     """
-    Loads for the runtime whose state is in *state_dir*, of which no error says anything.
+    Loads for the runtime with the state directory *state_dir*, which no error mentions.
 
     It uses at most *memory_limit_bytes* of memory, the temporary space that a load allows, and one thread.
     """
@@ -90,15 +89,15 @@ class LoadingEngine:
         Read the source into a table named like *dataset*, in a new file at *path*.
 
         Args:
-            dataset: What to read.
-            refresh_sql: As in `Builder.build`.
-            path: The file; what is there of it after an error is the caller's to delete.
-            load: The load, of which everything is wanted.
-            newer_than: Only newer rows are read; None for all.
+            dataset: The dataset to read.
+            refresh_sql: As in `Order`.
+            path: The file; the caller deletes it after an error.
+            load: The load.
+            newer_than: Read only newer rows; None for all.
 
         Raises:
-            SchemaChangedError: The time of the source is of another type than in *newer_than*.
-            SourceError: The source cannot be read, or is not what it should be.
+            SchemaChangedError: The time column has another type than in *newer_than*.
+            SourceError: The source cannot be read, or its data is not valid.
             SnapshotError: The file cannot be written, or the deadline passed.
         """
         deadline = load.deadline
@@ -128,7 +127,7 @@ class LoadingEngine:
                 written = columns_of(connection, table)
                 refuse_excess(dataset.name, written)
             with deadline.guard(connection), self._explained(connection):
-                if newer_than is None:  # What is added to others is checked with them.
+                if newer_than is None:  # Otherwise `add` checks the rows.
                     indexes.build(connection, table, written, dataset)
                 connection.execute("CHECKPOINT _snapshot")
             scan.confirm()
@@ -141,10 +140,10 @@ class LoadingEngine:
 
     def columns(self, dataset: DatasetConfig, refresh_sql: str | None, load: Load) -> tuple[Column, ...]:
         """
-        Return the columns that `load` would write. No rows are read but those by which a text file shows its types.
+        Return the columns that `load` would write. It reads rows only of text files, to find their types.
 
         Raises:
-            SourceError: The source cannot be read, or *refresh_sql* does not fit it.
+            SourceError: The source cannot be read, or *refresh_sql* fails.
             SnapshotError: The deadline passed.
         """
         deadline = load.deadline
@@ -159,13 +158,13 @@ class LoadingEngine:
 
     def add(self, table: str, new: Path, path: Path, load: Load) -> int:
         """
-        Add to the *table* in the file *path* the one of the same name and columns in the file *new*.
+        Append the *table* in the file *new* to the table of the same name and columns in the file *path*.
 
         Returns:
-            The rows there are then.
+            The number of rows afterwards.
 
         Raises:
-            SourceError: A value is there already, and the column has a unique index.
+            SourceError: A new value violates a unique index.
             SnapshotError: *path* cannot be written, or the deadline passed.
         """
         quoted = identifier(table)
@@ -181,7 +180,7 @@ class LoadingEngine:
 
     def watermark(self, table: str, column: str, path: Path, load: Load) -> Watermark | None:
         """
-        Return the greatest time in the *column* of *table* in the file *path*, None when there is none.
+        Return the greatest time in the *column* of *table* in the file *path*; None if there is none.
 
         Raises:
             SnapshotError: It cannot be read, or the deadline passed.
@@ -205,7 +204,7 @@ class LoadingEngine:
                 "autoload_known_extensions": False,
                 "allow_community_extensions": False,
                 "python_enable_replacements": False,
-                # A column without a single value gets a type that every table and every answer knows.
+                # A column without any value gets a type that tables and results support.
                 "legacy_disable_null_type": True,
             },
         )
@@ -217,7 +216,7 @@ class LoadingEngine:
             connection.close()
 
     def _engine_bytes(self, scan: Scan | None) -> int:
-        """Return what the engine itself may use while it reads *scan*."""
+        """Return the memory limit of the engine while it reads *scan*."""
         held_bytes = scan.held_bytes if scan is not None else 0
         return self.memory_limit_bytes - min(held_bytes, self.memory_limit_bytes // _MAX_HELD_PART)
 
@@ -227,8 +226,8 @@ class LoadingEngine:
         connection.execute("USE runtime")
         connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
         if any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths):
-            # The engine compares the name that a file has by then. A file that was renamed over has none any more, and
-            # is found below this directory only; a descriptor of what has a name never is.
+            # The engine compares the current name of a file. A file that was replaced has none, and is found only below
+            # this directory; descriptors of files with a name never are.
             connection.execute(f"SET GLOBAL allowed_directories = {literals([DESCRIPTORS])}")
         connection.execute("SET GLOBAL enable_external_access = false")
         connection.execute("SET GLOBAL lock_configuration = true")
@@ -238,9 +237,9 @@ class LoadingEngine:
         self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refreshed: DatasetConfig | None = None
     ) -> Iterator[None]:
         """
-        Turn what the engine raises into this room's errors; an interrupt is the deadline's to explain.
+        Turn errors of the engine into those of this room, except an interrupt, which the deadline explains.
 
-        *refreshed* is the dataset whose `refresh_sql` runs, if one does.
+        *refreshed* is the dataset whose `refresh_sql` runs, if any.
         """
         try:
             yield
@@ -251,7 +250,7 @@ class LoadingEngine:
         except duckdb.Error as exc:
             text = str(exc)
             is_broken = isinstance(exc, duckdb.FatalException | duckdb.InternalException)
-            # A commit writes rows out, and says of itself only that it failed.
+            # A commit writes rows to disk, and reports only that it failed.
             if (is_broken or isinstance(exc, duckdb.TransactionException)) and _WANT_OF_MEMORY.search(text):
                 raise SnapshotError(TOO_LARGE) from exc
             reason = _WRITE_FAILURES.search(text)
@@ -260,7 +259,7 @@ class LoadingEngine:
                 raise (not_written("The snapshot", reason[0]) if reason else failed) from exc
             if is_broken:
                 raise SourceError(
-                    "The engine broke off: the source, or what the refresh_sql makes of it, is not what it can take."
+                    "The engine failed: it cannot process the source, or the result of the refresh_sql."
                 ) from exc
             if refreshed is not None and not any(path in text for path in scan.paths):
                 said = text.partition("\n")[0].rstrip(".")[:300]
@@ -277,13 +276,13 @@ def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Waterma
 
 
 def _viewed(connection: duckdb.DuckDBPyConnection, view: str, rows: str) -> tuple[Column, ...]:
-    """Make *view* of *rows*, and return its columns."""
+    """Create *view* of *rows*, and return its columns."""
     connection.execute(f"CREATE VIEW {view} AS {rows}")
     return tuple(Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall())
 
 
 def _chosen(rows: str, columns: Sequence[Column], wanted: Wanted) -> str:
-    """Return *rows*, a SELECT of all *columns*, with those only that are wanted."""
+    """Return *rows*, a SELECT of all *columns*, reduced to the wanted columns."""
     if wanted.columns is None:
         return rows
     names = [identifier(column.name) for column in columns if column.name.lower() in wanted.columns]

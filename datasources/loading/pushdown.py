@@ -1,10 +1,10 @@
 """
-What a `refresh_sql` needs of its source at most, so that a source can leave the rest unread.
+The columns and rows that a `refresh_sql` needs, so that a source can leave the rest unread.
 
-It is read off the parse tree, by a positive list as in the gate (`queryengine.gate.parse_tree`): where the SELECT has
-anything that could mean columns without naming them, all columns are wanted, and where a row could count that its WHERE
-does not pass, all rows are. So the answer may be too much, never too little. The SELECT runs on what comes, with its
-WHERE, whatever the source left out.
+They come from the parse tree, by an allow-list as in the gate (`queryengine.gate.parse_tree`): if the SELECT contains
+anything that could use columns without naming them, all columns are needed; if it could use rows that its WHERE
+excludes, all rows are. So the result may be too much, but never too little. The SELECT, with its WHERE, then runs on
+what the source returns.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "python_enable_replacements": False,
 }
 
-#: Expressions that mean no columns but those they name. Not among them: STAR, COLUMNS(), #1, and LAMBDA, whose
-#: parameters look like columns.
+#: Expressions that use only the columns they name. STAR, COLUMNS() and #1 do not; the parameters of LAMBDA look like
+#: columns.
 _EXPRESSIONS: Final = frozenset(
     {
         *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
         *("OPERATOR", "SUBQUERY", "TYPE", "WINDOW"),
     }
 )
-#: The same of query nodes, table references and modifiers. Not among them: JOIN (NATURAL), PIVOT, SHOW_REF (SUMMARIZE).
+#: The same for query nodes, table references and modifiers, without JOIN (NATURAL), PIVOT and SHOW_REF (SUMMARIZE).
 _NODES: Final = frozenset(
     {
         *("SELECT_NODE", "SET_OPERATION_NODE", "BASE_TABLE", "EMPTY", "SUBQUERY"),
         *("ORDER_MODIFIER", "ORDER_DEFAULT", "ASCENDING", "DESCENDING", "DISTINCT_MODIFIER", "LIMIT_MODIFIER"),
     }
 )
-#: Parts that give columns other names by their position.
+#: Parts that rename columns by position.
 _RENAMES: Final = frozenset({"column_name_alias", "aliases"})
 
 _OPERATORS: Final[Mapping[str, Operator]] = {
@@ -55,7 +55,7 @@ _OPERATORS: Final[Mapping[str, Operator]] = {
 }
 _MIRRORED: Final[Mapping[Operator, Operator]] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-#: The types of literals such as DATE '2024-01-01', and what of them Python can hold exactly.
+#: The types of literals such as DATE '2024-01-01', and SQL for their value as a Python type.
 _TIMES: Final[Mapping[str, str]] = {
     "date": "{}::DATE",
     "timestamp": "{}::TIMESTAMP",
@@ -64,20 +64,20 @@ _TIMES: Final[Mapping[str, str]] = {
 }
 _ZONED: Final = "timestamptz"
 
-#: The engine takes a number with a point and more digits for an approximate one.
+#: The engine reads a decimal number with more digits as an approximate one.
 _MAX_DECIMAL_DIGITS: Final = 38
 
 _Node = Mapping[str, Any]
 
 
 def wanted_by(refresh_sql: str) -> Wanted:
-    """Return what *refresh_sql*, a SELECT that the gate let through, needs of the dataset that it is over."""
+    """Return the needs of *refresh_sql*, a SELECT that the gate has admitted."""
     with duckdb.connect(":memory:", config=_SETTINGS) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         try:
             row = connection.execute(_PARSE, [refresh_sql]).fetchone()
         except duckdb.Error:
-            return Wanted()  # the load says what is wrong with it
+            return Wanted()  # The load reports the error.
         answer = decode(row[0]) if row else {}
         statements = answer.get("statements", ())
         if len(statements) != 1:
@@ -88,7 +88,7 @@ def wanted_by(refresh_sql: str) -> Wanted:
 
 
 def _nodes(root: _Node) -> Iterator[_Node]:
-    """Give every node of the tree, of any depth."""
+    """Yield every node of the tree."""
     pending: list[Any] = [root]
     while pending:
         value = pending.pop()
@@ -100,7 +100,7 @@ def _nodes(root: _Node) -> Iterator[_Node]:
 
 
 def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
-    """Return every name that may be one of a column, None when there may be others."""
+    """Return every name that may be a column; None if there may be columns without a name."""
     names: set[str] = set()
     lasts: set[str] = set()
     relations: set[str] = set()
@@ -115,31 +115,31 @@ def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
             return None
         if class_ == "COLUMN_REF":
             parts = [part.lower() for part in node["column_names"]]
-            # Which part is the column, and which its table, its schema or a field of it, only the engine knows.
+            # Only the engine knows which part is the column, and which is a table, a schema or a field.
             names.update(parts)
             lasts.add(parts[-1])
         elif not isinstance(class_, str):
             relations.update(_relation_names(node))
-    # The name of a table, where a column could stand, is a row with all of its columns.
+    # The name of a table in the position of a column means a row with all its columns.
     return frozenset(names) if names and relations.isdisjoint(lasts) else None
 
 
 def _relation_names(node: _Node) -> Iterator[str]:
-    """Give the names by which an expression may refer to a table reference or common table expression."""
+    """Yield the names by which an expression may refer to a table reference or common table expression."""
     for name in (node.get("table_name"), node.get("alias"), node.get("key")):
         if isinstance(name, str):
             yield name.lower()
 
 
 def _bounds(root: _Node, nodes: Iterable[_Node], connection: duckdb.DuckDBPyConnection) -> Iterator[Bound]:
-    """Give the comparisons of a plain WHERE over the one place in which the dataset stands."""
+    """Yield the comparisons in the WHERE of a plain SELECT that names the dataset only once."""
     tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
     if root.get("type") != "SELECT_NODE" or tables != [root.get("from_table")] or root["cte_map"].get("map"):
         return
     table = tables[0]
     if "sample" in root or "sample" in table or not _RENAMES.isdisjoint(table):
         return
-    # A name of the select list may stand in WHERE too, where no column has it.
+    # WHERE may use an alias of the select list if no column has that name.
     given = {item["alias"].lower() for item in root["select_list"] if "alias" in item}
     given.update(_relation_names(table))
     for conjunct in _conjuncts(root.get("where_clause", {})):
@@ -175,7 +175,7 @@ def _column(node: _Node) -> str | None:
 
 
 def _value(node: _Node, connection: duckdb.DuckDBPyConnection) -> Value | None:
-    """Return the value of a literal; None for what is none, or has no exact counterpart in Python."""
+    """Return the value of a literal; None for another node, or a value that Python cannot represent exactly."""
     if node.get("class") == "CAST" and not node.get("try_cast"):
         child, kind = node["child"].get("literal", {}), node["type_expr"].get("type_name", "").lower()
         return _time(child["text"], kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None
@@ -202,7 +202,7 @@ def _time(text: str, kind: str, connection: duckdb.DuckDBPyConnection) -> date |
     try:
         row = connection.execute(f"SELECT m FROM (SELECT {moment} AS m) WHERE isfinite(m)").fetchone()  # noqa: S608
     except duckdb.Error:
-        return None  # the load says what is wrong with it
+        return None  # The load reports the error.
     value: Any = row[0] if row else None
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if kind == _ZONED else value

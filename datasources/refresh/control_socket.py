@@ -1,10 +1,10 @@
 """
-Asking the refresher from another process: one JSON line there, one back, over a Unix socket.
+Ask the refresher from another process: one JSON line each way over a Unix socket.
 
 A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", "name": ...}` or `{"call": "refresh",
 "name": ..., "refresh_sql": ..., "mode": ..., "jitter_max_s": ...}`; a reply is `{"result": ...}` or `{"error": {"code":
-..., "message": ...}}`, with more fields in the error where its class takes more. The socket lies in the state
-directory, which only its owner may enter.
+..., "message": ...}}`, with the other attributes of the error. The socket is in the state directory, which only its
+owner may enter.
 """
 
 from __future__ import annotations
@@ -13,23 +13,17 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from datasources.control import DatasetControl, DatasetState, DatasetStatus, RefreshRun
-from datasources.errors import (
-    AccelerationDisabledError,
-    DatasetError,
-    DatasetsUnavailableError,
-    TimeColumnMissingError,
-    UnknownDatasetError,
-)
+from datasources.errors import DatasetError, DatasetsUnavailableError
+from datasources.refresh import error_codec
 from datasources.refresh.history import run_of
 from queryengine.errors import EngineBusyError, QueryError
-from queryengine.pool.client import ERRORS
 from runtimeconf.model import RefreshMode
 from system.errors import StateDirectoryError
 from system.state_socket import StateSocket
@@ -38,45 +32,38 @@ logger = logging.getLogger(__name__)
 
 SOCKET_NAME = "control.sock"
 
-#: The longest request (a refresh_sql, escaped, makes nearly all of it) and the longest reply, in bytes.
+#: The longest request and reply, in bytes. A request is nearly all refresh_sql, escaped.
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 
-#: Connections that wait to be taken.
+#: The length of the listen queue.
 _BACKLOG = 128
 
-#: Seconds between two looks whether the socket is still there.
-_LOOK_S = 1.0
+#: Seconds between two checks whether the socket file still exists.
+_POLL_S = 1.0
 
-#: Seconds that either side waits for the other. A caller of the HTTP API waits behind it.
+#: Seconds that either side waits for the other; a caller of the HTTP API waits with it.
 _TIMEOUT_S = 5.0
 
-#: Requests that are answered at the same time; more wait in the listen queue.
+#: Requests that are answered at the same time; others wait in the listen queue.
 _MAX_CONNECTIONS = 32
 
-#: Of these, so many at most may have a refresh_sql judged, which takes as long as the engine takes: the rest is for
-#: what is answered at once.
-_MAX_JUDGED = 8
+#: The most requests at a time that have a refresh_sql checked, which takes as long as the engine takes. The other
+#: connections stay free for requests that are answered at once.
+_MAX_CHECKED = 8
 
 Call = Literal["datasets", "loaded", "history", "refresh"]
+_T = TypeVar("_T")
 _CALLS: tuple[Call, ...] = get_args(Call)
-
-#: What a request about a dataset of this name raises here, by the code that the other side gives.
-_ERRORS: Mapping[str, Callable[[str], DatasetError]] = {
-    UnknownDatasetError.code: UnknownDatasetError,
-    AccelerationDisabledError.code: AccelerationDisabledError,
-    TimeColumnMissingError.code: TimeColumnMissingError,
-    DatasetsUnavailableError.code: lambda _name: DatasetsUnavailableError(),
-}
 
 
 class ProtocolError(Exception):
-    """A line is not a request, or not a reply."""
+    """A line is not a valid request or reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call; `name` is "" for `datasets` and `loaded`, which are about all of them."""
+    """One call; `name` is "" for `datasets` and `loaded`, which concern all datasets."""
 
     call: Call
     name: str = ""
@@ -95,7 +82,7 @@ def decode_request(line: bytes) -> Request:
     Return the request of *line*.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: It is not a valid request.
     """
     fields = _fields(line)
     if not fields.keys() <= {"call", "name", "refresh_sql", "mode", "jitter_max_s"}:
@@ -106,7 +93,7 @@ def decode_request(line: bytes) -> Request:
     if call is None:
         raise ProtocolError("the call is datasets, loaded, history or refresh")
     if not isinstance(name, str) or not isinstance(refresh_sql, str | None):
-        raise ProtocolError("the name and the refresh_sql are texts")
+        raise ProtocolError("the name and the refresh_sql are strings")
     if mode not in (None, *get_args(RefreshMode)):
         raise ProtocolError("the mode is full, append or null")
     if type(jitter_max_s) not in (int, float) or not 0 <= jitter_max_s < 1e9:
@@ -114,9 +101,9 @@ def decode_request(line: bytes) -> Request:
     return Request(call=call, name=name, refresh_sql=refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
 
 
-def encode_error(code: str, message: str, **more: Any) -> bytes:
-    """Return the line of a reply that says what is wrong; *more* is what the error is made of beside its message."""
-    return _line({"error": {**more, "code": code, "message": message}})
+def encode_reply(**fields: Any) -> bytes:
+    """Return the line of a reply: its `result`, or the fields of its `error`."""
+    return _line(fields)
 
 
 def decode_reply(line: bytes, name: str = "") -> Any:
@@ -124,82 +111,56 @@ def decode_reply(line: bytes, name: str = "") -> Any:
     Return the result in *line*, which answers a request about the dataset *name*.
 
     Raises:
-        DatasetError, QueryError: What the other side says.
-        ProtocolError: It is no reply.
+        DatasetError, QueryError: The error in *line*.
+        ProtocolError: *line* is not a reply.
     """
     fields = _fields(line)
     if "result" in fields:
         return fields["result"]
-    error = fields.get("error")
-    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        raise ProtocolError("a reply has a result or an error")
-    raise _error_of(error, name)
-
-
-def _error_of(fields: dict[str, Any], name: str) -> DatasetError | QueryError:
-    code = str(fields.get("code"))
-    if code in _ERRORS:
-        return _ERRORS[code](name)
-    if code not in ERRORS:
-        return DatasetError(fields["message"])
     try:
-        return ERRORS[code](fields)
+        # An error names the dataset as the caller wrote it.
+        error = error_codec.decode({**fields["error"], "name": name})
     except (KeyError, TypeError, ValueError) as exc:
-        raise ProtocolError("an error lacks what it is made of") from exc
+        raise ProtocolError("a reply has a result or an error") from exc
+    raise error
 
 
-def answer(control: DatasetControl, line: bytes, judged: threading.Semaphore | None = None) -> bytes:
+def answer(control: DatasetControl, line: bytes, checks: threading.Semaphore | None = None) -> bytes:
     """
-    Return the reply of *control* to the request in *line*, whatever that holds.
+    Return the reply of *control* to the request in *line*, which may hold anything.
 
-    With *judged*, a request that has a statement judged takes one place of it, or is told that there is none.
+    A request whose refresh_sql is checked takes one slot of *checks*, if given, or is refused if none is free.
     """
     try:
-        return _line({"result": _result(control, decode_request(line), judged)})
+        return encode_reply(result=_result(control, decode_request(line), checks))
     except ProtocolError as exc:
-        return encode_error("protocol_error", f"The control request is malformed: {exc}.")
-    except DatasetError as exc:
-        return encode_error(exc.code, str(exc))
-    except QueryError as exc:
-        return encode_error(exc.code, str(exc), **vars(exc))
+        error = {"code": "protocol_error", "message": f"The control request is malformed: {exc}."}
+    except (DatasetError, QueryError) as exc:
+        error = error_codec.encode(exc)
     except Exception:
-        # The next request may well be answered: the caller is told, and the log has the reason.
         logger.exception("A control request failed")
-        return encode_error(DatasetError.code, "The refresher failed; the log of the runtime tells why.")
+        error = error_codec.encode(DatasetError("The refresher failed; see the log of the runtime."))
+    return encode_reply(error=error)
 
 
-def _result(control: DatasetControl, request: Request, judged: threading.Semaphore | None) -> Any:
+def _result(control: DatasetControl, request: Request, checks: threading.Semaphore | None) -> Any:
     if request.call == "datasets":
         return [asdict(state) for state in control.datasets()]
     if request.call == "loaded":
         return control.is_loaded()
     if request.call == "history":
         return [asdict(run) for run in control.history(request.name)]
-    with _place(judged if request.refresh_sql is not None else None):
-        return asdict(
-            control.request_refresh(
-                request.name, request.refresh_sql, mode=request.mode, jitter_max_s=request.jitter_max_s
-            )
-        )
-
-
-@contextmanager
-def _place(places: threading.Semaphore | None) -> Iterator[None]:
-    """
-    Hold one of *places*, if there are any to hold.
-
-    Raises:
-        EngineBusyError: None is free.
-    """
-    if places is None:
-        yield
-        return
-    if not places.acquire(blocking=False):
+    slots = checks if request.refresh_sql is not None else None
+    if slots is not None and not slots.acquire(blocking=False):
         raise EngineBusyError
     try:
-        yield
+        run = control.request_refresh(
+            request.name, request.refresh_sql, mode=request.mode, jitter_max_s=request.jitter_max_s
+        )
+        return asdict(run)
     finally:
-        places.release()
+        if slots is not None:
+            slots.release()
 
 
 class ControlServer:
@@ -207,16 +168,16 @@ class ControlServer:
     Answers for *control* on the socket of *state_dir*, in threads of its own.
 
     Raises:
-        StateDirectoryError: The socket cannot be made.
+        StateDirectoryError: The socket cannot be created.
     """
 
     def __init__(self, state_dir: Path, control: DatasetControl) -> None:
         self._path = state_dir / SOCKET_NAME
         self._control = control
-        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        self._judged = threading.BoundedSemaphore(_MAX_JUDGED)
+        self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._checks = threading.BoundedSemaphore(_MAX_CHECKED)
         self._is_closed = threading.Event()
-        self._is_missed = False
+        self._is_reported = False
         try:
             self._socket = StateSocket(self._path, _BACKLOG)
         except OSError as exc:
@@ -227,7 +188,7 @@ class ControlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more requests; those under way are answered."""
+        """Accept no more requests; those in progress are answered."""
         self._is_closed.set()
         with suppress(OSError):
             self._socket.listener.shutdown(socket.SHUT_RDWR)
@@ -236,36 +197,36 @@ class ControlServer:
 
     def _accept(self) -> None:
         while True:
-            self._places.acquire()
+            self._connections.acquire()
             connection = self._next_connection()
             if connection is None:
                 return
             threading.Thread(target=self._serve, args=(connection,), name="control-request", daemon=True).start()
 
     def _next_connection(self) -> socket.socket | None:
-        """Wait for a client, and see meanwhile that the socket is where clients look for it; None when closed."""
+        """Wait for a client and keep the socket file in place meanwhile; None when closed."""
         while not self._is_closed.is_set():
-            self._socket.listener.settimeout(_LOOK_S)
+            self._socket.listener.settimeout(_POLL_S)
             try:
                 return self._socket.listener.accept()[0]
             except TimeoutError:
-                self._make_again_if_gone()
-            except OSError:  # closed, or no descriptor is left for now
-                self._is_closed.wait(_LOOK_S)
+                self._restore_socket()
+            except OSError:  # closed, or out of descriptors
+                self._is_closed.wait(_POLL_S)
         return None
 
-    def _make_again_if_gone(self) -> None:
+    def _restore_socket(self) -> None:
         if self._socket.is_there:
             return
         try:
             again = StateSocket(self._path, _BACKLOG)
         except OSError as exc:
-            if not self._is_missed:
+            if not self._is_reported:
                 logger.error("The control socket is gone and cannot be made again: %s", exc.strerror or exc)  # noqa: TRY400
-            self._is_missed = True
+            self._is_reported = True
             return
         logger.warning("The control socket was gone from the state directory: it is made again")
-        self._is_missed = False
+        self._is_reported = False
         self._socket.listener.close()
         self._socket = again
 
@@ -274,9 +235,9 @@ class ControlServer:
             with connection, suppress(OSError):
                 connection.settimeout(_TIMEOUT_S)
                 line = _read_line(connection, MAX_REQUEST_BYTES)
-                connection.sendall(answer(self._control, line, self._judged))
+                connection.sendall(answer(self._control, line, self._checks))
         finally:
-            self._places.release()
+            self._connections.release()
 
 
 class ControlClient:
@@ -284,8 +245,8 @@ class ControlClient:
     The `DatasetControl` of a process that does not hold the lock: it asks the one that does.
 
     Args:
-        state_dir: Where the other process has its socket.
-        judging_s: Seconds that it may take, beside its answer, to have a `refresh_sql` judged.
+        state_dir: The directory of the socket.
+        judging_s: Extra seconds to wait for the check of a `refresh_sql`.
     """
 
     def __init__(self, state_dir: Path, *, judging_s: float = 0.0) -> None:
@@ -294,27 +255,24 @@ class ControlClient:
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
-        result = self._ask(Request(call="datasets"))
-        return _decoded(lambda: tuple(_state_of(item) for item in result))
+        return self._ask(Request(call="datasets"), lambda result: tuple(map(_state_of, result)))
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`; also raises `DatasetsUnavailableError`."""
-        return self._ask(Request(call="loaded")) is True
+        return self._ask(Request(call="loaded"), lambda result: result is True)
 
     def request_refresh(
         self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
         request = Request(call="refresh", name=name, refresh_sql=refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
-        result = self._ask(request)
-        return _decoded(lambda: run_of(result))
+        return self._ask(request, run_of)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
-        result = self._ask(Request(call="history", name=name))
-        return _decoded(lambda: tuple(run_of(item) for item in result))
+        return self._ask(Request(call="history", name=name), lambda result: tuple(map(run_of, result)))
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, request: Request, decode: Callable[[Any], _T]) -> _T:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(_TIMEOUT_S)
@@ -322,19 +280,9 @@ class ControlClient:
                 connection.sendall(encode_request(request))
                 connection.settimeout(_TIMEOUT_S + (0.0 if request.refresh_sql is None else self._judging_s))
                 line = _read_line(connection, MAX_REPLY_BYTES)
-            return decode_reply(line, request.name)
-        except (OSError, ProtocolError) as exc:
+            return decode(decode_reply(line, request.name))
+        except (OSError, ProtocolError, TypeError, ValueError) as exc:
             raise DatasetsUnavailableError from exc
-
-
-_T = TypeVar("_T")
-
-
-def _decoded(decode: Callable[[], _T]) -> _T:
-    try:
-        return decode()
-    except (TypeError, ValueError) as exc:
-        raise DatasetsUnavailableError from exc
 
 
 def _state_of(item: dict[str, Any]) -> DatasetState:
@@ -345,7 +293,7 @@ def _state_of(item: dict[str, Any]) -> DatasetState:
 
 
 def _read_line(connection: socket.socket, limit: int) -> bytes:
-    """Return one line, at most *limit* bytes of it; less than a line when the other side ends early."""
+    """Return at most *limit* bytes of one line; less than a line if the other side ends early."""
     with connection.makefile("rb") as stream:
         return stream.readline(limit)
 

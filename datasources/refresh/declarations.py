@@ -1,4 +1,4 @@
-"""What can be found wrong with the declared datasets before anything is read: their `refresh_sql`."""
+"""Check the `refresh_sql` of datasets, before anything is read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 
 class StatementJudge(Protocol):
-    """Says whether a statement may run: a gate of this process, or an engine, which has one elsewhere."""
+    """Decides whether a statement may run: the gate of this process, or an engine with a gate of its own."""
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """
-        Judge *sql*, which may read *relations* (names in lower case).
+        Check *sql*, which may read *relations* (names in lower case).
 
         Raises:
             StatementError: It cannot be parsed or is not allowed.
-            QueryError: It cannot be judged at the moment.
+            QueryError: It cannot be checked at the moment.
         """
 
 
 def faults(config: RuntimeConfig, gate: StatementJudge) -> tuple[ConfigFault, ...]:
-    """Return a fault for each `refresh_sql` of the YAML that may not run."""
+    """Return a fault for each `refresh_sql` in the YAML that may not run."""
     found = []
     for dataset in config.datasets:
         if dataset.acceleration.refresh_sql is None:
@@ -39,11 +39,11 @@ def faults(config: RuntimeConfig, gate: StatementJudge) -> tuple[ConfigFault, ..
 
 def admit_refresh_sql(gate: StatementJudge, dataset: DatasetConfig, sql: str) -> str:
     """
-    Return the text to run for *sql*, one query over the rows of its own dataset.
+    Return the SQL to run for *sql*, which must be one query over the rows of its own dataset.
 
     Raises:
         StatementError: It cannot be parsed, or is not such a query.
-        QueryError: It cannot be judged at the moment.
+        QueryError: It cannot be checked at the moment.
     """
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":
@@ -51,7 +51,7 @@ def admit_refresh_sql(gate: StatementJudge, dataset: DatasetConfig, sql: str) ->
             f"The refresh_sql of {dataset.name} must be a query for its rows: SELECT, FROM, WITH or VALUES. SHOW, "
             "DESCRIBE, SUMMARIZE, EXPLAIN and a PIVOT without IN (...) are not allowed."
         )
-    # The gate turns the views of information_schema into those of a session, which a load does not have.
+    # The gate replaces information_schema by views of a session, which a load does not have.
     if statement.sql.count("_catalog.") > sql.count("_catalog."):
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} may not read information_schema.")
     if statement.parameters:

@@ -1,9 +1,9 @@
 """
-The last refreshes of each dataset, kept over a restart.
+The last refreshes of each dataset, which survive a restart.
 
-The file has a JSON document in its first line, and in each later line a run that came after it or took another's
-place, so that a change costs the same however many runs there are. When these lines are more than the document, all
-becomes one document again.
+The first line of the file is a JSON document; each later line is a run that was added or updated since, so that the
+cost of a change does not depend on the number of runs. When the later lines outgrow the document, the file is rewritten
+as one document.
 """
 
 from __future__ import annotations
@@ -30,29 +30,28 @@ FORMAT_VERSION = 1
 #: Runs kept of each dataset.
 MAX_RUNS = 100
 
-#: The lines after the document are so many bytes at least before all is written anew.
+#: The file is rewritten only when the later lines have at least this many bytes.
 _LEAST_LINES_BYTES = 256 * 1024
 
 _STATUSES = get_args(RefreshStatus)
 
-#: What comes of reading what is not ours, or was damaged.
+#: Exceptions from reading a damaged file.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class History:
     """
-    Runs by dataset, newest first; every change is on disk before the call returns. Safe for threads.
+    Runs by dataset, newest first; every change is on disk before the call returns. Thread-safe.
 
-    Making one reads what a predecessor left in *state_dir*. A run that it did not finish is listed as failed
-    (`interrupted`). A history that cannot be read is given up with a warning, and so is a later line of it alone: it is
-    no reason not to start.
+    The constructor reads the file of a predecessor in *state_dir*, and lists its unfinished runs as failed
+    (`interrupted`). A damaged file, or a damaged later line, is dropped with a warning: it must not prevent a start.
     """
 
     def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
         self._is_saved = True
-        self._is_told = False  # that it cannot be saved
+        self._is_told = False  # whether the failure to save was logged
         self._document_bytes = self._lines_bytes = 0
         found = self._read()
         self._runs = {name: found.get(name, []) for name in datasets}
@@ -64,7 +63,7 @@ class History:
             return tuple(self._runs[dataset])
 
     def put(self, *changes: tuple[str, RefreshRun]) -> None:
-        """Add each run to those of its dataset, or take it in place of the one with its id."""
+        """Add each run to its dataset, or replace the run with the same id."""
         with self._lock:
             for dataset, run in changes:
                 _put(self._runs[dataset], run)
@@ -97,7 +96,7 @@ class History:
             logger.warning("The list of past refreshes cannot be read: it starts anew")
             return {}
         damaged = 0
-        for line in lines[:-1]:  # What follows the last end of a line was cut off.
+        for line in lines[:-1]:  # The last one is empty, or was cut off.
             try:
                 change = json.loads(line)
                 _put(found.setdefault(change["dataset"], []), _kept(change["run"]))
@@ -112,7 +111,7 @@ class History:
             try:
                 _write(self._path, os.O_APPEND, lines)
             except OSError:
-                self._is_saved = False  # A part of them may be there.
+                self._is_saved = False  # A part of them may have been written.
             else:
                 self._lines_bytes += len(lines)
                 return
@@ -130,7 +129,7 @@ class History:
             _write(temporary, os.O_CREAT | os.O_TRUNC, document)
             temporary.replace(self._path)
         except OSError as exc:
-            # The list in memory is right; a full disk must not stop the refresh that may be about to free it.
+            # The list in memory is right; a full disk must not stop a refresh, which may free space.
             if not self._is_told:
                 logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
             self._is_saved, self._is_told = False, True
@@ -163,10 +162,10 @@ def _put(runs: list[RefreshRun], run: RefreshRun) -> None:
 
 def run_of(item: dict[str, Any]) -> RefreshRun:
     """
-    Make a run of what JSON says of it.
+    Return the run for the JSON object *item*.
 
     Raises:
-        TypeError: It is not what `dataclasses.asdict` gives for a run.
+        TypeError: It does not have the fields of a run.
         ValueError: Its status is unknown.
     """
     run = RefreshRun(**item)
@@ -176,7 +175,7 @@ def run_of(item: dict[str, Any]) -> RefreshRun:
 
 
 def _kept(item: dict[str, Any]) -> RefreshRun:
-    """Make a run as `run_of` does, and see that its end, of which the age of data is worked out, is a time."""
+    """Return a run as `run_of` does, after checking its end time, from which the age of data is computed."""
     run = run_of(item)
     if run.finished_at is not None:
         seconds_since(run.finished_at)

@@ -1,10 +1,9 @@
 """
-Loading in a process of its own, which may be killed.
+Load in a process of its own, which can be killed (`datasources.refresh.loader_process`).
 
-A call inside DuckDB that looks at no interrupt, or that takes memory DuckDB does not count, would hold up the process
-that runs it for good. Here it holds up one that nobody else depends on: when its time is up it is told by its own
-deadline, and when it does not obey the system ends it. What it leaves half-built is deleted, and the next load has
-another process (`datasources.refresh.loader_process`).
+A call inside DuckDB that ignores interrupts, or that uses memory which DuckDB does not count, would block its process
+for good. Here nobody else depends on that process: its own deadline ends the load, and if that fails, the process is
+killed. Unfinished files are then deleted, and the next load starts another process.
 """
 
 from __future__ import annotations
@@ -22,39 +21,37 @@ from pathlib import Path
 from typing import Any
 
 from datasources.deadline import Deadline
-from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, SourceError
-from datasources.snapshots.snapshot import Order, SnapshotBuilder, new_file_name, remove, scratch_directory
+from datasources.errors import SnapshotError
+from datasources.refresh import error_codec
+from datasources.snapshots.snapshot import Order, SnapshotBuilder, remove, scratch_directory
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot
 from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf import handover
-from runtimeconf.model import DatasetConfig, RefreshMode
 from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
 
-#: How long a load whose time is up has until its process ends.
+#: Seconds after its deadline when the process of a load is killed.
 GRACE_S = 1.0
-#: Seconds between two looks whether the runtime stops.
-_LOOK_S = 0.05
-#: How long a process that was told to end, or killed, is waited for.
+#: Seconds between two checks whether the runtime is stopping.
+_POLL_S = 0.05
+#: The longest wait for a process that was told to end, or killed (seconds).
 _END_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 
 _ROOT = Path(__file__).resolve().parents[2]
 
-_ERRORS: dict[str, type[DatasetError]] = {cls.code: cls for cls in (SourceError, SchemaChangedError, SnapshotError)}
-
 
 class LoaderFaultError(Exception):
-    """A load failed in a way that nobody foresaw; `str()` is the traceback of its process, for the log."""
+    """A load failed unexpectedly; `str()` is the traceback from its process, for the log."""
 
 
 class LoaderProcess:
     """
-    A `Builder` whose builds are those of *builder*, in a process of their own. One thread at a time builds.
+    A `Builder` that runs the builds of *builder* in a process of their own. For one thread at a time.
 
-    The process serves one load after the other; one that has died, or was killed, is replaced when the next load
-    begins. It ends with the thread that started it, whatever happens.
+    The process serves one load after the other; if it died or was killed, the next load starts another. It ends with
+    the thread that started it, whatever happens.
     """
 
     def __init__(self, builder: SnapshotBuilder) -> None:
@@ -62,7 +59,7 @@ class LoaderProcess:
         self._child: _Child | None = None
 
     def start(self) -> None:
-        """Start the process, so that the first load need not wait for it. Where that fails, the load says so."""
+        """Start the process, so that the first load need not wait for it. The load reports a failure."""
         with suppress(SnapshotError):
             self._running()
 
@@ -76,32 +73,15 @@ class LoaderProcess:
             self._child.end()
             self._child = None
 
-    def build(  # noqa: PLR0913 (each is a field of the order)
-        self,
-        dataset: DatasetConfig,
-        refresh_sql: str | None,
-        deadline: Deadline,
-        *,
-        served: Snapshot | None = None,
-        skip_unchanged: bool = False,
-        mode: RefreshMode | None = None,
-    ) -> Snapshot | None:
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
         As `Builder.build`.
 
         Raises:
             SourceError: As there.
             SnapshotError: As there; or the process died or cannot be started.
-            LoaderFaultError: The load failed for another reason.
+            LoaderFaultError: The load failed for an unexpected reason.
         """
-        order = Order(
-            file=new_file_name(dataset),
-            dataset=dataset,
-            refresh_sql=refresh_sql,
-            served=served,
-            skip_unchanged=skip_unchanged,
-            mode=mode,
-        )
         child = self._running()
         request = {
             "builder": handover.plain(self._builder),
@@ -121,7 +101,7 @@ class LoaderProcess:
         if answer is None:
             deadline.check()
             raise SnapshotError(
-                f"The load of {dataset.name} ended with its process ({reason}): a fault of the engine, "
+                f"The load of {order.dataset.name} ended with its process ({reason}): a fault of the engine, "
                 "or not enough memory."
             )
         for level, message in answer["log"]:
@@ -129,9 +109,9 @@ class LoaderProcess:
         if "snapshot" in answer:
             snapshot: Snapshot | None = handover.rebuilt(Snapshot | None, answer["snapshot"])
             return snapshot
-        if answer["error"] in _ERRORS:
-            raise _ERRORS[answer["error"]](answer["message"])
-        raise LoaderFaultError(answer["message"])
+        if "error" in answer:
+            raise error_codec.decode(answer["error"])
+        raise LoaderFaultError(answer["fault"])
 
     def _running(self) -> _Child:
         if self._child is not None and not self._child.is_alive:
@@ -145,7 +125,7 @@ class LoaderProcess:
         return self._child
 
     def _clean_up(self, file: str) -> None:
-        """Delete what a load left that could not do so itself."""
+        """Delete the files of a load whose process did not end by itself."""
         remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / file)
         scratch = scratch_directory(self._builder.state_dir, file)
         remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
@@ -156,7 +136,7 @@ class _Child:
     The process, and the connection to it.
 
     Raises:
-        OSError: The system has no room for it.
+        OSError: The system lacks resources.
     """
 
     def __init__(self) -> None:
@@ -187,16 +167,16 @@ class _Child:
 
     def ask(self, request: bytes, deadline: Deadline) -> dict[str, Any] | None:
         """
-        Send *request* and return the answer to it.
+        Send *request* and return the answer.
 
-        None: it died, or the runtime stops, or it did not answer within `GRACE_S` after its time was up.
+        None if the process died, the runtime is stopping, or `GRACE_S` passed after the deadline without an answer.
         """
         decoder = FrameDecoder()
         unsent = memoryview(request)
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
             while not deadline.stopped and deadline.left_s > -GRACE_S:
-                ready = sum(events for _, events in selector.select(_LOOK_S))
+                ready = sum(events for _, events in selector.select(_POLL_S))
                 try:
                     if ready & selectors.EVENT_WRITE:
                         unsent = unsent[self._connection.send(unsent) :]
@@ -213,12 +193,12 @@ class _Child:
         return None
 
     def end(self, *, kill: bool = False) -> str:
-        """End it: it may do so itself unless *kill* says otherwise. Returns how it ended, for people."""
+        """Close the connection, on which the process ends, or *kill* it. Return how it ended, for an error message."""
         self._connection.close()
         if kill and self._process.poll() is None:
-            # What ended its connection by itself is about to be waited for: that tells more than our own signal.
+            # If the process is ending by itself, wait for its exit code: it says more than our own signal.
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LOOK_S)
+                self._process.wait(_POLL_S)
         if kill:
             self._process.kill()
         try:
@@ -232,7 +212,7 @@ class _Child:
 
 def _reason(code: int | None) -> str:
     if code is None:
-        # In the hands of a device or a file system that does not answer.
+        # It is blocked by a device or a file system that does not respond.
         return "it does not end"
     if code >= 0:
         return f"exit code {code}"

@@ -1,13 +1,13 @@
 """
-Keep the published data of every dataset fresh: two loads at once at most, and one of each dataset.
+Keep the published data of every dataset fresh: at most two loads at once, and one per dataset.
 
-A refresh is a run that waits in one queue, whoever asked for it: the start of the runtime, the clock, or a caller.
-Of a dataset at most one run is under way and one more waits; who asks again joins the one that waits. When two callers
-ask for different `refresh_sql`, the later one decides for both: a load replaces all data, so the earlier one's would
-not have been seen beyond the end of the later one. It is a full load when one of them asks for one, and begins when the
-first of them would have it begin. The clock joins what waits as it is, and lets it begin.
+All refreshes wait in one queue, whether requested by startup, the clock or a caller. A dataset has at most one running
+and one queued run; a further request joins the queued one. If two callers send different `refresh_sql`, the later one
+applies to both: a load replaces all data, so the result of the earlier one would be replaced at once. The run is a full
+load if one of them requests that, and begins at the earliest time that one of them asks for. The clock joins a queued
+run without changing it, except that it may begin at once.
 
-What nobody asked for leaves a source unread that has not changed since it was loaded.
+A run that no caller requested skips a source that has not changed since it was loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
+from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
 from datasources.errors import (
     AccelerationDisabledError,
@@ -32,41 +32,41 @@ from datasources.errors import (
     TimeColumnMissingError,
     UnknownDatasetError,
 )
+from datasources.loading.columns import refuse_changes
 from datasources.refresh import schedule
 from datasources.refresh.declarations import StatementJudge, admit_refresh_sql
 from datasources.refresh.history import History
 from datasources.snapshots.publication import Publication
-from datasources.snapshots.snapshot import Builder, SnapshotBuilder, compare_columns, refresh_sql_of
-from queryengine.manifest import Snapshot
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in, utc_now
 
 logger = logging.getLogger(__name__)
 
-#: Loads at once.
+#: The number of loads that run at once.
 MAX_LOADS = 2
 
-#: What loads gives back what it holds when there is nothing to load for so many seconds.
+#: Seconds without a load after which builders release their resources.
 REST_S = 20.0
 
-#: At most one line of log about a failing dataset in so many seconds.
+#: A failing dataset is logged at most once in this many seconds.
 _LOG_INTERVAL_S = 60.0
 
-#: Seconds between two looks at the files that are published.
-LOOK_S = 1.0
+#: Seconds between two checks of the published files.
+POLL_S = 1.0
 
 _random = secrets.SystemRandom()
 
 
 @dataclass(slots=True)
-class _Turn:
+class _QueueEntry:
     """
-    A run that waits, and the SELECT it is to run, None for all of the source.
+    A queued run, and the SELECT to run, None for all of the source.
 
-    `skips` says that it may leave an unchanged source unread. It does not begin before `begins`, by the clock.
+    `skips` says that it may skip an unchanged source. It does not begin before `begins`, by the clock.
     """
 
-    entry: _Entry
+    entry: _Dataset
     run: RefreshRun
     sql: str | None
     skips: bool
@@ -75,13 +75,13 @@ class _Turn:
 
 
 @dataclass(slots=True)
-class _Entry:
-    """What the refresher knows of one dataset. Guarded by the refresher's condition."""
+class _Dataset:
+    """The state of one dataset. Guarded by the condition of the refresher."""
 
     config: DatasetConfig
-    waiting: _Turn | None = None
+    waiting: _QueueEntry | None = None
     is_running: bool = False
-    began: float = 0.0  # the load that is under way
+    began: float = 0.0  # of the running load
     is_publishing: bool = False
     error: str | None = None
     failures: int = 0  # in a row
@@ -91,23 +91,7 @@ class _Entry:
     logged: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of a load: the rows served since, or why there are no new ones."""
-
-    rows: int | None = None
-    bytes: int | None = None
-    unchanged: bool = False
-    error: str | None = None
-
-
-def _outcome(snapshot: Snapshot | None, *, unchanged: bool = False) -> _Outcome:
-    if snapshot is None:
-        return _Outcome(unchanged=unchanged)
-    return _Outcome(rows=snapshot.rows, bytes=snapshot.size_bytes, unchanged=unchanged)
-
-
-def _phase(entry: _Entry, written: int | None) -> RefreshPhase:
+def _phase(entry: _Dataset, written: int | None) -> RefreshPhase:
     if entry.is_publishing:
         return "publishing"
     return "opening" if written is None else "loading"
@@ -123,10 +107,10 @@ class Refresher:
 
     Args:
         config: The runtime's configuration.
-        gate: Judges the `refresh_sql` of callers.
-        builders: What loads, each in a thread of its own; none: this process itself, `MAX_LOADS` at once.
-        now: The clock of intervals, in seconds from anywhere, that never steps back.
-        chance: Gives the random numbers, from 0 to 1, of the jitter.
+        gate: Checks the `refresh_sql` of callers.
+        builders: The builders to load with, each in a thread of its own; none: this process itself loads.
+        now: The monotonic clock of intervals, in seconds.
+        chance: Returns random numbers, from 0 to 1, for the jitter.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
@@ -146,9 +130,9 @@ class Refresher:
         self._chance = chance
         self._publication = Publication(config.state_dir, config.datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
-        # As in SQL, case does not count in the name of a dataset.
+        # Names of datasets are case-insensitive, as in SQL.
         self._entries = {dataset.name.lower(): self._entry_of(dataset) for dataset in config.datasets}
-        self._queue: deque[_Turn] = deque()
+        self._queue: deque[_QueueEntry] = deque()
         self._condition = threading.Condition()
         self._stop = threading.Event()
         self._is_scheduled = True
@@ -161,25 +145,25 @@ class Refresher:
     def start(self) -> None:
         """Load every dataset, in the order of the YAML, and keep them fresh."""
         with self._condition:
-            queued = []
+            first = []
             for entry in self._entries.values():
                 delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
                 if delay_s and self._publication.snapshot(entry.config.name) is not None:
                     entry.due = self._now() + delay_s
                 else:
-                    queued.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
-            self._history.put(*queued)
+                    first.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
+            self._history.put(*first)
         self._start_threads()
         self._watcher.start()
 
     def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
         """
-        Load the datasets of these *names* once, and return each name, as declared, with what came of it.
+        Load the datasets of these *names* once, and return each name, as declared, with its run.
 
-        To be called instead of `start`, and followed by `stop`.
+        Call it instead of `start`, and then `stop`.
 
         Raises:
-            UnknownDatasetError: A name is of no dataset; then nothing was loaded.
+            UnknownDatasetError: A name is unknown; nothing was loaded.
         """
         entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
@@ -194,9 +178,9 @@ class Refresher:
 
     def stop(self, timeout_s: float) -> bool:
         """
-        Interrupt the loads that are under way and end; False when one still runs after *timeout_s* seconds.
+        Interrupt the running loads and end; return False if one still runs after *timeout_s* seconds.
 
-        What they did not finish is listed as failed (`interrupted`).
+        Unfinished runs are listed as failed (`interrupted`).
         """
         with self._condition:
             self._stop.set()
@@ -228,7 +212,7 @@ class Refresher:
 
         Raises:
             StatementError: *refresh_sql* may not run.
-            QueryError: It cannot be judged at the moment.
+            QueryError: It cannot be checked at the moment.
         """
         entry = self._entry(name)
         if not entry.config.acceleration.enabled:
@@ -251,22 +235,22 @@ class Refresher:
                 for run in self._history.runs(entry.config.name)
             )
 
-    def _with_progress(self, entry: _Entry, run: RefreshRun) -> RefreshRun:
+    def _with_progress(self, entry: _Dataset, run: RefreshRun) -> RefreshRun:
         written = self._publication.built_bytes(entry.config)
         duration_ms = _milliseconds_since(entry.began)
         return replace(run, phase=_phase(entry, written), bytes=written, duration_ms=duration_ms)
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: str) -> _Dataset:
         try:
             return self._entries[name.lower()]
         except KeyError:
             raise UnknownDatasetError(name) from None
 
-    def _entry_of(self, dataset: DatasetConfig) -> _Entry:
+    def _entry_of(self, dataset: DatasetConfig) -> _Dataset:
         succeeded = (run.finished_at for run in self._history.runs(dataset.name) if run.status == "succeeded")
-        return _Entry(dataset, checked_at=next(succeeded, None))
+        return _Dataset(dataset, checked_at=next(succeeded, None))
 
-    def _state(self, entry: _Entry) -> DatasetState:
+    def _state(self, entry: _Dataset) -> DatasetState:
         snapshot = self._publication.snapshot(entry.config.name)
         status: DatasetStatus
         if entry.is_running and snapshot is not None:
@@ -275,7 +259,7 @@ class Refresher:
             status = "Error"
         else:
             status = "Initializing" if snapshot is None else "Ready"
-        # The list of runs may be lost, or older than what a backup brought back.
+        # The list of runs may be lost, or older than a snapshot from a backup.
         checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
         return DatasetState(
             from_=entry.config.from_,
@@ -294,29 +278,29 @@ class Refresher:
         )
 
     def _enqueue(
-        self, entry: _Entry, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+        self, entry: _Dataset, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
     ) -> RefreshRun:
-        """Have the dataset wait for a load; *skips* is said by those whom nobody asked, who change nothing."""
-        turn = entry.waiting
-        if turn is None:
+        """Queue a load of the dataset. *skips* marks a request of the clock, which changes no queued run."""
+        queued = entry.waiting
+        if queued is None:
             run = self._queued(entry, sql, skips=skips, mode=mode, delay_s=delay_s)
             self._history.put((entry.config.name, run))
         else:
-            run = turn.run
-            turn.begins = min(turn.begins, self._now() + delay_s)
+            run = queued.run
+            queued.begins = min(queued.begins, self._now() + delay_s)
             if not skips:
-                turn.sql, turn.skips = sql, False
+                queued.sql, queued.skips = sql, False
                 if (mode or entry.config.acceleration.refresh_mode) == "full":
-                    turn.mode = "full"
+                    queued.mode = "full"
         self._condition.notify_all()
         return run
 
     def _queued(
-        self, entry: _Entry, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+        self, entry: _Dataset, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
     ) -> RefreshRun:
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
         mode = mode or entry.config.acceleration.refresh_mode
-        entry.waiting = _Turn(entry, run, sql, skips, mode, self._now() + delay_s)
+        entry.waiting = _QueueEntry(entry, run, sql, skips, mode, self._now() + delay_s)
         self._queue.append(entry.waiting)
         return run
 
@@ -326,15 +310,15 @@ class Refresher:
 
     def _work(self, builder: Builder) -> None:
         while not self._stop.is_set():
-            turn = self._next(REST_S)
-            if turn is None:
+            queued = self._next(REST_S)
+            if queued is None:
                 builder.rest()
-                turn = self._next(math.inf)
-            if turn is not None:
-                self._refresh(turn, builder)
+                queued = self._next(math.inf)
+            if queued is not None:
+                self._refresh(queued, builder)
 
-    def _next(self, patience_s: float) -> _Turn | None:
-        """Wait for the next turn and begin it; None when there is none for so long, or the refresher stops."""
+    def _next(self, patience_s: float) -> _QueueEntry | None:
+        """Wait for the next run and begin it; None if there is none within *patience_s*, or the refresher stops."""
         end = time.monotonic() + patience_s
         with self._condition:
             while not self._stop.is_set():
@@ -343,46 +327,37 @@ class Refresher:
                     if entry.due is not None and entry.due <= now:
                         entry.due = None
                         self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
-                # A dataset that is being loaded lets the others pass, and keeps its place before them.
-                free = [turn for turn in self._queue if not turn.entry.is_running]
-                turn = next((turn for turn in free if turn.begins <= now), None)
-                if turn is not None:
-                    self._queue.remove(turn)
-                    self._begin(turn)
-                    return turn
+                # The run of a dataset that is being loaded stays in the queue; later runs overtake it.
+                free = [queued for queued in self._queue if not queued.entry.is_running]
+                queued = next((queued for queued in free if queued.begins <= now), None)
+                if queued is not None:
+                    self._queue.remove(queued)
+                    self._begin(queued)
+                    return queued
                 left_s = end - time.monotonic()
                 if left_s <= 0:
                     return None
                 due = (entry.due - now for entry in self._entries.values() if entry.due is not None)
-                wait_s = min([left_s, *due, *(turn.begins - now for turn in free)])
+                wait_s = min([left_s, *due, *(queued.begins - now for queued in free)])
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 
-    def _begin(self, turn: _Turn) -> None:
-        entry = turn.entry
-        turn.run = replace(turn.run, status="running", started_at=utc_now())
+    def _begin(self, queued: _QueueEntry) -> None:
+        entry = queued.entry
+        queued.run = replace(queued.run, status="running", started_at=utc_now())
         entry.waiting, entry.is_running, entry.due = None, True, None
         entry.began, entry.is_publishing = time.monotonic(), False
-        self._history.put((entry.config.name, turn.run))
+        self._history.put((entry.config.name, queued.run))
 
-    def _refresh(self, turn: _Turn, builder: Builder) -> None:
-        entry = turn.entry
-        outcome = self._load(turn, builder)
-        duration_ms = _milliseconds_since(entry.began)
-        run = replace(
-            turn.run,
-            status="succeeded" if outcome.error is None else "failed",
-            finished_at=utc_now(),
-            rows=outcome.rows,
-            bytes=outcome.bytes,
-            duration_ms=duration_ms,
-            error=outcome.error,
-            unchanged=outcome.unchanged,
-        )
+    def _refresh(self, queued: _QueueEntry, builder: Builder) -> None:
+        entry = queued.entry
+        run = self._load(queued, builder)
+        status: RefreshStatus = "succeeded" if run.error is None else "failed"
+        run = replace(run, status=status, finished_at=utc_now(), duration_ms=_milliseconds_since(entry.began))
         with self._condition:
             entry.is_running = False
-            entry.error = outcome.error
-            if outcome.error is None:
+            entry.error = run.error
+            if run.error is None:
                 entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
             else:
                 entry.failures += 1
@@ -391,47 +366,48 @@ class Refresher:
             self._condition.notify_all()
         self._log(entry, run)
 
-    def _load(self, turn: _Turn, builder: Builder) -> _Outcome:
-        """Build and publish, and say what came of it."""
-        dataset = turn.entry.config
+    def _load(self, queued: _QueueEntry, builder: Builder) -> RefreshRun:
+        """Build and publish; return the run with its result."""
+        run = queued.run
+        dataset = queued.entry.config
         deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
         served = self._publication.snapshot(dataset.name)
         try:
-            snapshot = builder.build(
-                dataset, turn.sql, deadline, served=served, skip_unchanged=turn.skips, mode=turn.mode
-            )
+            order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
+            snapshot = builder.build(order, deadline)
             if snapshot is None:
                 self._publication.restore()
-                return _outcome(served, unchanged=True)
-            turn.entry.is_publishing = True
+                rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
+                return replace(run, unchanged=True, rows=rows, bytes=size)
+            queued.entry.is_publishing = True
             if served is not None and dataset.on_schema_change == "fail":
                 try:
-                    compare_columns(served, snapshot)
+                    refuse_changes(dataset.name, served.columns, snapshot.columns)
                 except SchemaChangedError:
                     self._publication.discard(snapshot)
                     raise
             self._publication.publish(snapshot)
         except DatasetError as exc:
-            return _Outcome(error=str(exc))
+            return replace(run, error=str(exc))
         except Exception:
-            # One dataset's trouble must not end the refreshes of all.
+            # The failure of one dataset must not end the refreshes of all.
             logger.exception("The refresh of dataset %s failed", dataset.name)
-            return _Outcome(error="The refresh failed for a reason that the log of the runtime tells.")
-        return _outcome(snapshot)
+            return replace(run, error="The refresh failed; see the log of the runtime.")
+        return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)
 
     def _watch(self) -> None:
-        """Have what is lost of the published data loaded again, until the refresher stops."""
-        while not self._stop.wait(LOOK_S):
+        """Reload published data that is lost, until the refresher stops."""
+        while not self._stop.wait(POLL_S):
             try:
                 self._reload(self._publication.withdraw_damaged())
                 self._publication.restore()
             except SnapshotError as exc:
                 logger.warning("%s", exc)
-            except Exception:  # Want of memory or descriptors, say: the next look may have them.
+            except Exception:  # For example, out of memory or descriptors; the next check may succeed.
                 logger.exception("The published data cannot be looked at")
 
     def _reload(self, faults: Mapping[str, str]) -> None:
-        """Load the datasets again that are served no longer, and say why they are not."""
+        """Load datasets again that are no longer served, and record why."""
         with self._condition:
             for name, fault in faults.items():
                 logger.warning("%s It is loaded from the source again.", fault)
@@ -439,19 +415,19 @@ class Refresher:
                 entry.error, entry.loaded_here = fault, False
                 self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
 
-    def _next_due(self, entry: _Entry) -> float | None:
+    def _next_due(self, entry: _Dataset) -> float | None:
         if not self._is_scheduled:
             return None
         acceleration = entry.config.acceleration
         served = self._publication.snapshot(entry.config.name) is not None
-        # Without acceleration nobody can ask for another try, so it goes on until the one read at start succeeded.
+        # Without acceleration nobody can request another try, so try until the load at startup succeeds.
         must_load = not (entry.loaded_here or (served and acceleration.enabled))
         pause_s = schedule.pause_s(acceleration, entry.failures, must_load=must_load)
         if pause_s is None:
             return None
         return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
 
-    def _log(self, entry: _Entry, run: RefreshRun) -> None:
+    def _log(self, entry: _Dataset, run: RefreshRun) -> None:
         fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms}
         if run.error is None:
             entry.logged = None

@@ -1,4 +1,4 @@
-"""The datasets of a process that never refreshes: web under `manage.py serve`, which only asks."""
+"""The datasets of a process that never refreshes: web under `manage.py serve`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from runtimeconf.model import RuntimeConfig
 
 
 class RemoteDatasets(ControlClient):
-    """A `DatasetRegistry` that asks the process with the lock of the state directory, and never takes its place."""
+    """A `DatasetControl` that asks the process that holds the lock, and never takes over from it."""
 
     def __init__(self, config: RuntimeConfig) -> None:
-        # A statement waits for an engine worker like any other, and is judged under the same time limit.
+        # A refresh_sql waits for an engine worker as any statement does, under the same time limit.
         super().__init__(config.state_dir, judging_s=config.query.queue_timeout_s + config.query.timeout_s)
         self._loaded = Loaded(config.state_dir, super().is_loaded)
 
     def is_loaded(self) -> bool:
-        """As `DatasetRegistry.is_loaded`."""
-        return self._loaded.look()
+        """As `DatasetControl.is_loaded`."""
+        return self._loaded.check()

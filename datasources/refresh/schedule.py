@@ -1,35 +1,35 @@
 """
-When a dataset is loaded again: seconds in, seconds out. The clock is the refresher's, and never steps.
+When a dataset is loaded again. All times are in seconds of the refresher's clock, which never steps.
 
-A source that is down is asked once an interval at most, and the longer it is down the less often.
+A source that is down is tried at most once per interval, and less often the longer it is down.
 """
 
 from __future__ import annotations
 
 from runtimeconf.model import AccelerationConfig
 
-#: After failures in a row a dataset waits for 1, 2, 4 and then this many intervals ...
+#: After failures in a row the pause is 1, 2, 4 and then this many intervals ...
 MOST_INTERVALS = 8
-#: ... but not longer than so many seconds, unless its interval is.
+#: ... but at most this many seconds, or one interval if that is longer.
 LONGEST_PAUSE_S = 600.0
 
-#: Seconds until a dataset that serves nothing yet and has no refresh_check_interval is tried again: doubled up to the
-#: second number.
+#: Seconds until the next try of a dataset without data and without a refresh_check_interval: the first pause, which
+#: doubles, and the longest.
 FIRST_RETRY_S = 2.0
 LAST_RETRY_S = 60.0
 
-#: What refresh_jitter_max is when the YAML leaves it out, in parts of the interval.
+#: The default of refresh_jitter_max, as a part of the interval.
 JITTER_PART = 0.1
 
 
 def pause_s(acceleration: AccelerationConfig, failures: int, *, must_load: bool) -> float | None:
     """
-    Return the seconds from the end of a load to the next one that nobody asks for; None: there is none.
+    Return the seconds from the end of a load to the next scheduled one; None if none is scheduled.
 
     Args:
-        acceleration: What the YAML says.
-        failures: How many loads have failed in a row.
-        must_load: Whether it is to be tried until it succeeds, with or without an interval.
+        acceleration: The settings of the dataset.
+        failures: The number of loads that failed in a row.
+        must_load: Whether to try until a load succeeds, even without an interval.
     """
     doubled = 2.0 ** min(max(failures - 1, 0), 10)
     interval_s = acceleration.refresh_check_interval_s if acceleration.enabled else None
@@ -40,7 +40,7 @@ def pause_s(acceleration: AccelerationConfig, failures: int, *, must_load: bool)
 
 
 def jitter_s(acceleration: AccelerationConfig, chance: float) -> float:
-    """Return the seconds that a load is put off; *chance* is a random number from 0 to 1."""
+    """Return the random delay of a load; *chance* is a random number from 0 to 1."""
     if not (acceleration.enabled and acceleration.refresh_jitter_enabled):
         return 0.0
     most_s = acceleration.refresh_jitter_max_s

@@ -1,8 +1,8 @@
 """
 The datasets of one process.
 
-Of all processes that share a state directory, the one with its lock refreshes the data and answers the others over
-the control socket. The others follow: they ask it, and each tries to take its place when it is gone.
+Of all processes that share a state directory, the holder of its lock refreshes the data and answers the others over
+the control socket. The others follow: they ask the holder, and try to take over when it is gone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from system.state_directory import file_id, prepare_state_dir
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a start waits for a predecessor that is just ending, or for the first answer of the holder.
+#: Seconds that a start waits for a predecessor to end, or for the first answer of the holder.
 _START_WAIT_S = 5.0
 
-#: Seconds between two looks whether this process still has its place, or may take that of the holder.
-_LOOK_S = 1.0
+#: Seconds between two checks whether this process still holds the state directory, or can take over.
+_POLL_S = 1.0
 
 
 def _acquire(lock: StateLock, remedy: str) -> None:
@@ -42,18 +42,17 @@ def load_once(
     config: RuntimeConfig, names: Collection[str], judge: StatementJudge, builders: Sequence[Builder]
 ) -> tuple[tuple[str, RefreshRun], ...]:
     """
-    Load the datasets of these *names* whatever their sources say, or without any all whose sources have changed.
+    Load the datasets of these *names*, or, if there are none, all datasets whose sources have changed.
 
-    The state directory is held meanwhile. When the wait is broken off by an exception, of a signal's handler, what is
-    not finished is listed as failed (`interrupted`).
+    The state directory is locked meanwhile. If an exception, such as that of a signal handler, ends the wait,
+    unfinished runs are listed as failed (`interrupted`).
 
     Returns:
-        Each dataset, as declared, and what came of its load.
+        The name of each dataset, as declared, and its run.
 
     Raises:
-        UnknownDatasetError: A name is of no dataset; then nothing was loaded.
-        StateDirectoryError: The state directory cannot be made or used.
-        StateDirectoryError: It cannot be written, or a runtime has it.
+        UnknownDatasetError: A name is unknown; nothing was loaded.
+        StateDirectoryError: The state directory cannot be created or written, or a runtime uses it.
     """
     declared = {dataset.name.lower(): dataset.name for dataset in config.datasets}
     for name in names:
@@ -70,7 +69,7 @@ def load_once(
         finally:
             is_ended = refresher.stop(config.shutdown_timeout_s)
     finally:
-        # Nobody may begin beside a load that still writes: the lock falls with this process then, and the load too.
+        # A load that is still writing keeps the lock; both end with this process.
         if is_ended:
             lock.release()
 
@@ -82,8 +81,8 @@ class DatasetService:
     Args:
         config: The runtime's configuration.
         exclusive: Whether this process must be the one that refreshes.
-        judge: Judges the `refresh_sql` of callers; None: a gate of this process.
-        builders: What loads, when this process refreshes; none: this process itself.
+        judge: Checks the `refresh_sql` of callers; None: a gate of this process.
+        builders: The builders to load with; none: this process itself loads.
     """
 
     def __init__(
@@ -104,17 +103,16 @@ class DatasetService:
         self._refresher: Refresher | None = None
         self._server: ControlServer | None = None
         self._directory: tuple[int, int] | None = None
-        self._said = ""
+        self._last_warning = ""
         self._watcher = threading.Thread(target=self._watch, name="datasets-watcher", daemon=True)
         self._loaded = Loaded(config.state_dir, lambda: self._control().is_loaded())
 
     def start(self) -> None:
         """
-        Begin to refresh, or to follow. When it returns, what the manifest names has been verified.
+        Begin to refresh, or to follow. The snapshots in the manifest have been verified when this returns.
 
         Raises:
-            StateDirectoryError: The state directory cannot be made or used.
-            StateDirectoryError: It cannot be written, or (exclusive) another process has it.
+            StateDirectoryError: The state directory cannot be created or written, or (exclusive) it is in use.
         """
         prepare_state_dir(self._config.state_dir)
         if self._exclusive:
@@ -127,7 +125,7 @@ class DatasetService:
         self._watcher.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Interrupt what is being loaded, and give the state directory to the next within *timeout_s* seconds."""
+        """Interrupt the running loads, and release the state directory within *timeout_s* seconds."""
         self._stopping.set()
         end = time.monotonic() + timeout_s
         if self._watcher.ident is not None:
@@ -135,14 +133,14 @@ class DatasetService:
         if self._server is not None:
             self._server.close()
         if self._refresher is not None and not self._refresher.stop(max(0.0, end - time.monotonic())):
-            # The lock stays: it falls when the process ends, and with it the load that still writes.
+            # Keep the lock while a load still writes; both end with the process.
             logger.warning("A load did not end in time")
             return
         self._lock.release()
 
     def is_loaded(self) -> bool:
-        """As `DatasetRegistry.is_loaded`."""
-        return self._loaded.look()
+        """As `DatasetControl.is_loaded`."""
+        return self._loaded.check()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
@@ -164,7 +162,7 @@ class DatasetService:
         return self._refresher or self._client
 
     def _hold(self) -> None:
-        """Become the process that refreshes; the lock is ours."""
+        """Become the process that refreshes; this process has the lock."""
         try:
             refresher = Refresher(self._config, self._judge or Gate(), builders=self._builders)
             self._server = ControlServer(self._config.state_dir, refresher)
@@ -189,29 +187,29 @@ class DatasetService:
         return True
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
+        while not self._stopping.wait(_POLL_S):
             try:
                 if self._refresher is None:
                     if file_id(self._config.state_dir) is None:
                         prepare_state_dir(self._config.state_dir)
                     if self._take_over():
                         logger.info("This process now refreshes the data")
-                elif not self._keeps_its_place():
+                elif not self._still_holds():
                     logger.error("The state directory is gone, or another process has it: nothing is refreshed")
-                    self._let_go(self._refresher)
+                    self._release(self._refresher)
             except (DatasetError, StateDirectoryError) as exc:
-                if str(exc) != self._said:
+                if str(exc) != self._last_warning:
                     logger.warning("This process cannot refresh the data: %s", exc)
-                self._said = str(exc)
+                self._last_warning = str(exc)
 
-    def _keeps_its_place(self) -> bool:
+    def _still_holds(self) -> bool:
         return file_id(self._config.state_dir) == self._directory and self._lock.keep()
 
-    def _let_go(self, refresher: Refresher) -> None:
-        """Stop refreshing; as soon as the directory is there and free, all begins anew."""
+    def _release(self, refresher: Refresher) -> None:
+        """Stop refreshing, until the directory exists and is free again."""
         if self._server is not None:
             self._server.close()
         self._refresher, self._server = None, None
-        while not refresher.stop(_LOOK_S) and not self._stopping.is_set():
+        while not refresher.stop(_POLL_S) and not self._stopping.is_set():
             logger.warning("A load does not end")
         self._lock.release()

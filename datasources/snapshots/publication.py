@@ -1,4 +1,4 @@
-"""What is published, in the hands of the one process that holds the lock of the state directory."""
+"""Publish snapshots, in the one process that holds the lock of the state directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,17 +42,17 @@ from system.state_directory import remove_ours
 logger = logging.getLogger(__name__)
 
 _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
-#: The inode of a file, its size, and when it was last changed.
-_Look = tuple[int, int, int]
+#: The inode of a file, its size, and the time of its last change.
+_Stamp = tuple[int, int, int]
 
 
 class Publication:
     """
     The manifest and the snapshot files of *state_dir*.
 
-    Making one cleans up: what a predecessor left half done is deleted, and the manifest names only snapshots that
-    were built from the *datasets* as they are declared now and that are undamaged. Safe for threads; of one
-    dataset, one at a time publishes.
+    The constructor cleans up: it deletes unfinished files of a predecessor, and keeps in the manifest only undamaged
+    snapshots that were built from the *datasets* as they are declared now. Thread-safe, but each dataset must be
+    published by one thread at a time.
 
     Raises:
         StateDirectoryError: The directory cannot be written.
@@ -60,10 +60,10 @@ class Publication:
 
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
         self._state_dir = state_dir
-        self._lock = threading.Lock()  # of who replaces the manifest
-        self._superseded: list[Snapshot] = []  # that a loss of power may still bring back
-        self._seen: Signature = None  # of the manifest that is known to be right
-        self._looks: dict[str, _Look | None] = {}  # of the files of snapshots that are known to be good
+        self._lock = threading.Lock()  # held to replace the manifest
+        self._superseded: list[Snapshot] = []  # a loss of power may still bring these back
+        self._seen: Signature = None  # of the manifest last known to be right
+        self._stamps: dict[str, _Stamp | None] = {}  # of snapshot files last known to be good
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._serve(self._recover(datasets))
@@ -72,18 +72,18 @@ class Publication:
             raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
 
     def snapshot(self, dataset: str) -> Snapshot | None:
-        """Return what is served of *dataset*, None when it has not been loaded."""
+        """Return the served snapshot of *dataset*; None if it has not been loaded."""
         return self._snapshots.get(dataset)
 
     def built_bytes(self, dataset: DatasetConfig) -> int | None:
-        """Return how much is written of a snapshot that is being built, None when no file is begun."""
+        """Return the bytes written so far of a snapshot that is being built; None if it has no file yet."""
         complete = {snapshot.file for snapshot in (*self._manifest.snapshots, *self._superseded)}
-        # The files of one dataset begin alike.
+        # The names of all files of a dataset have the same prefix.
         pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
         sizes = []
         for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
             if path.name not in complete:
-                with suppress(OSError):  # It may go at any moment.
+                with suppress(OSError):  # It may be deleted at any moment.
                     sizes.append(path.stat().st_size)
         return max(sizes, default=None)
 
@@ -91,11 +91,12 @@ class Publication:
         """
         Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
 
-        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. When
-        the disk does not confirm the publication, a warning says so and the file stays until it confirms a later one.
+        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. If the
+        disk does not confirm the publication, a warning is logged, and the file stays until the disk confirms a later
+        one.
 
         Raises:
-            SnapshotError: The manifest cannot be written; what was served before still is, and *snapshot* is deleted.
+            SnapshotError: The manifest cannot be written; the old data is still served, and *snapshot* is deleted.
         """
         with self._lock:
             snapshots = {**self._snapshots}
@@ -121,15 +122,15 @@ class Publication:
 
     def withdraw_damaged(self) -> dict[str, str]:
         """
-        Stop serving the snapshots whose file is gone or damaged, and delete what is left of them.
+        Stop serving snapshots whose file is missing or damaged, and delete the rest of the file.
 
-        A file is read only if it looks otherwise than it did when it was last known to be good.
+        A file is read only if its stamp has changed since it was last known to be good.
 
         Returns:
-            What is wrong with each, by the name of its dataset.
+            The fault of each, by the name of its dataset.
 
         Raises:
-            OSError: This process lacks descriptors or memory to look; nothing is withdrawn.
+            OSError: This process lacks descriptors or memory to check; nothing is withdrawn.
         """
         faults = self._faults()
         if not faults:
@@ -140,7 +141,7 @@ class Publication:
                 return {}
             kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
             manifest = Manifest(generation=self._manifest.generation + 1, snapshots=kept)
-            # Before anybody can see it: who does asks what is served.
+            # Before anybody can read it: readers ask what is served.
             self._serve(manifest)
             self._seen = None
             with suppress(OSError):  # `restore` tries again.
@@ -148,15 +149,15 @@ class Publication:
                 self._seen = self._signature()
         for snapshot in withdrawn:
             self.discard(snapshot)
-        with suppress(OSError):  # The load says so.
+        with suppress(OSError):  # The load reports it.
             (self._state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
         return {snapshot.dataset: faults[snapshot.file] for snapshot in withdrawn}
 
     def restore(self) -> None:
         """
-        Write the manifest again when the one on the disk is damaged or gone: who opens it would find no data.
+        Write the manifest again if the one on the disk is damaged or missing: readers would find no data.
 
-        It is read only if it looks otherwise than it did last.
+        It is read only if its signature has changed.
 
         Raises:
             SnapshotError: It cannot be written.
@@ -181,16 +182,16 @@ class Publication:
             self._serve(manifest)
 
     def discard(self, snapshot: Snapshot) -> None:
-        """Delete the file of a snapshot that is not, or no longer, published."""
+        """Delete the file of a snapshot that is not published."""
         remove(snapshot_path(self._state_dir, snapshot))
 
     def _serve(self, manifest: Manifest) -> None:
-        """Take note of what was written."""
+        """Remember the manifest that was written."""
         self._manifest, self._seen = manifest, self._signature()
         self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
 
-        self._looks = {
-            file: self._looks.get(file) or self._look(file) for file in (one.file for one in manifest.snapshots)
+        self._stamps = {
+            file: self._stamps.get(file) or self._stamp(file) for file in (one.file for one in manifest.snapshots)
         }
 
     def _signature(self) -> Signature:
@@ -198,25 +199,25 @@ class Publication:
 
     def _faults(self) -> dict[str, str]:
         """
-        Return what is wrong with published snapshots, by the name of their file.
+        Return the faults of published snapshots, by the name of their file.
 
-        Their content was compared before they were published: the bytes tell now.
+        Their content was checked before they were published, so comparing their bytes is enough.
         """
         faults = {}
         for snapshot in self._manifest.snapshots:
-            look = self._look(snapshot.file)
-            if look is not None and look == self._looks.get(snapshot.file):
+            stamp = self._stamp(snapshot.file)
+            if stamp is not None and stamp == self._stamps.get(snapshot.file):
                 continue
             try:
                 verify_file(self._state_dir, snapshot)
             except SnapshotError as exc:
                 faults[snapshot.file] = str(exc)
             else:
-                self._looks[snapshot.file] = look
+                self._stamps[snapshot.file] = stamp
         return faults
 
-    def _look(self, file: str) -> _Look | None:
-        """Return what tells a snapshot's file that was touched: nobody can set the time of its last change."""
+    def _stamp(self, file: str) -> _Stamp | None:
+        """Return a stamp that changes whenever the file of a snapshot does: nobody can set its ctime."""
         try:
             found = (self._state_dir / SNAPSHOT_DIRECTORY / file).stat()
         except OSError:
@@ -228,12 +229,12 @@ class Publication:
             found = read_manifest(self._state_dir)
         except ManifestError as exc:
             logger.warning("%s Everything is loaded from the sources again.", exc)
-            # Readers know data by its generation; the time is beyond any number the lost manifest had reached.
+            # Readers identify data by its generation; the time is greater than any number of the lost manifest.
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found
         declared = {dataset.name: dataset for dataset in datasets}
-        with Verifier(self._state_dir) as verifier:
+        with closing(Verifier(self._state_dir)) as verifier:
             kept = tuple(
                 snapshot for snapshot in found.snapshots if _is_good(snapshot, declared.get(snapshot.dataset), verifier)
             )
@@ -243,7 +244,7 @@ class Publication:
         return found
 
     def _sweep(self) -> None:
-        """Delete what nothing refers to: builds that were cut off, and logs that would be replayed into a snapshot."""
+        """Delete unreferenced files: unfinished builds, and logs that would be replayed into a snapshot."""
         published = {snapshot.file for snapshot in self._manifest.snapshots}
         remove_ours(self._state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
         remove_ours(self._state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)

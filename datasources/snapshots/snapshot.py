@@ -1,7 +1,7 @@
 """
 Build one immutable DuckDB file per version of a dataset, and tell a good one from a damaged one.
 
-`datasources.loading.loading_engine` reads the source; this module turns what it reads into a file that can be trusted.
+`datasources.loading.loading_engine` reads the source; this module turns the result into a verified, durable file.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import duckdb
 
@@ -36,23 +36,23 @@ from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.state_directory import remove_ours
 from system.wallclock import utc_now
 
-#: Below the state directory: a directory for each load, where it spills. It is emptied at each start.
+#: Below the state directory: scratch directories of loads. It is emptied at each start.
 TEMPORARY_DIRECTORY = "refresh_tmp"
 
-#: Names of `new_file_name`, with what the engine puts beside such a file, and of `scratch_directory`.
+#: The names that `new_file_name` returns, with the files of the engine beside them, and those of `scratch_directory`.
 SNAPSHOT_FILES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb.*")
 SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
 logger = logging.getLogger(__name__)
 
-#: What the system says when a process, or the machine, has too little to open or read a file.
-_WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+#: Errors that mean that the process or the machine is short of resources.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _HASH_BLOCK_BYTES = 4 * 1024 * 1024
 
 
 def fingerprint(dataset: DatasetConfig) -> str:
-    """Return what tells whether data was built from these settings: other settings, another fingerprint."""
+    """Return a text that changes with the settings that data is built from."""
     secrets = {param.name for param in CONNECTORS[dataset.connector].params if param.is_secret}
     settings: list[object] = [
         dataset.name,
@@ -62,44 +62,36 @@ def fingerprint(dataset: DatasetConfig) -> str:
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
     ]
-    if declared := indexes.declared(dataset):  # Without any, it is that of the releases that knew none.
+    if declared := indexes.declared(dataset):  # Without indexes it equals that of releases without them.
         settings.append(declared)
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:
-    """Return the `refresh_sql` of the YAML, which is a part of the acceleration and off with it."""
+    """Return the `refresh_sql` of the YAML; None if the acceleration is off."""
     return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None
 
 
 class Verifier:
     """
-    Compares snapshots of *state_dir* with what is said of them, on an engine that can open nothing else.
+    Verifies snapshots of *state_dir*, on an engine that can open nothing else.
 
-    It takes ten times as long to start an engine as to look at a snapshot, so one serves for many. One thread at a
-    time; who makes it closes it.
+    Starting an engine takes ten times as long as verifying a snapshot, so one engine serves for many. For one thread at
+    a time; the owner closes it.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
         self._connection: duckdb.DuckDBPyConnection | None = None
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """As `close`."""
-        self.close()
-
     def close(self) -> None:
-        """Give the engine back; the next comparison starts another one."""
+        """Close the engine; the next verification starts another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def is_good(self, snapshot: Snapshot) -> bool:
-        """Say whether `verify` finds no fault; of one, the log has a line."""
+        """Return whether `verify` finds no fault; log a fault."""
         try:
             self.verify(snapshot)
         except SnapshotError as exc:
@@ -109,10 +101,10 @@ class Verifier:
 
     def verify(self, snapshot: Snapshot) -> None:
         """
-        Compare a snapshot's file with what the manifest says of it: size, checksum, columns and rows.
+        Compare the file of a snapshot with the manifest: size, checksum, columns and number of rows.
 
         Raises:
-            SnapshotError: It is missing, damaged, or of an engine that this one cannot read.
+            SnapshotError: It is missing or damaged, or this engine cannot read it.
         """
         try:
             verify_file(self._state_dir, snapshot)
@@ -131,7 +123,7 @@ class Verifier:
         table = f"_snapshot.main.{identifier(snapshot.dataset)}"
         try:
             connection = self._connection or self._opened()
-            # Attached, not opened: of what is open in a process by its name, all have to share the settings.
+            # Attached, not opened: all connections that open the same file in a process must share their settings.
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
             same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
             connection.execute("DETACH _snapshot")
@@ -160,16 +152,16 @@ class Verifier:
 
 def verify_file(state_dir: Path, snapshot: Snapshot) -> None:
     """
-    Compare a snapshot's file with what the manifest says of its bytes: size and checksum.
+    Compare the file of a snapshot with the manifest: size and checksum.
 
     Raises:
         SnapshotError: It is missing or damaged.
-        OSError: Nobody can say: this process lacks descriptors or memory.
+        OSError: This process lacks descriptors or memory to check.
     """
     try:
         size, checksum = _measure(snapshot_path(state_dir, snapshot))
     except OSError as exc:
-        if exc.errno in _WANTS:
+        if exc.errno in _SHORTAGES:
             raise
         raise _unreadable(snapshot, exc) from exc
     if (size, checksum) != (snapshot.size_bytes, snapshot.sha256):
@@ -180,81 +172,69 @@ def _unreadable(snapshot: Snapshot, error: OSError) -> SnapshotError:
     return SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {error.strerror}.")
 
 
-def compare_columns(served: Snapshot, new: Snapshot) -> None:
-    """
-    Refuse *new* when its columns, their order or their types differ from those served.
-
-    Raises:
-        SchemaChangedError: They differ; the sentence names the first differences.
-    """
-    refuse_changes(new.dataset, served.columns, new.columns)
-
-
 def new_file_name(dataset: DatasetConfig) -> str:
-    """Return the name of a file that no snapshot has yet."""
+    """Return a file name that no snapshot has yet."""
     slug = re.sub(r"[^a-z0-9_]", "_", dataset.name.lower())[:40]
     return f"{slug}-{secrets.token_hex(8)}.duckdb"
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    One snapshot to build.
+
+    Args:
+        dataset: The dataset to read.
+        refresh_sql: A gated SELECT over the dataset's own name, run on the rows of the source; None for all of them.
+        served: The published snapshot of the dataset. It must stay in place until the build returns.
+        skip_unchanged: Whether a source that has not changed since *served* may be left unread.
+        mode: Whether to replace all rows, or to add the newer ones to *served*; None: as *dataset* says. Appending
+            needs a `time_column`.
+        file: The name of the new file in the snapshot directory; by default a name that no snapshot has yet.
+    """
+
+    dataset: DatasetConfig
+    refresh_sql: str | None = None
+    _: KW_ONLY
+    served: Snapshot | None = None
+    skip_unchanged: bool = False
+    mode: RefreshMode | None = None
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            object.__setattr__(self, "file", new_file_name(self.dataset))
+
+
 class Builder(Protocol):
-    """What loads a dataset."""
+    """Loads datasets."""
 
-    def build(  # noqa: PLR0913 (each is a field of the order)
-        self,
-        dataset: DatasetConfig,
-        refresh_sql: str | None,
-        deadline: Deadline,
-        *,
-        served: Snapshot | None = None,
-        skip_unchanged: bool = False,
-        mode: RefreshMode | None = None,
-    ) -> Snapshot | None:
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
-        Read the source and leave a verified file that survives a loss of power. Nothing is published yet.
-
-        Args:
-            dataset: What to read.
-            refresh_sql: A gated SELECT over the dataset's own name, run on what was read; None for all of it.
-            deadline: What ends the build early.
-            served: What is published of the dataset, which must stay in place until this returns.
-            skip_unchanged: Whether a source that has not changed since *served* may be left unread.
-            mode: Whether all rows are replaced or the newer ones added to *served*; None: as *dataset* says. To append
-                it needs a `time_column`.
+        Read the source and write a verified file that survives a loss of power. Nothing is published yet.
 
         Returns:
-            The new snapshot; None when there is nothing to publish: *served* is what the source holds, which takes
-            *skip_unchanged*, or the dataset is one to append to and nothing is newer. In both cases its file was found
-            undamaged just now.
+            The new snapshot; None if there is nothing to publish: either the source is unchanged and *order* allows to
+            skip it, or the load appends and there are no newer rows. In both cases the file of the served snapshot has
+            just been verified.
 
         Raises:
-            SchemaChangedError: Newer rows have other columns than *served*, and `on_schema_change` is `fail`.
-            SourceError: The source cannot be read, or is not what it should be.
+            SchemaChangedError: Newer rows have other columns than the served ones, and `on_schema_change` is `fail`.
+            SourceError: The source cannot be read, or its data is not valid.
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
 
     def rest(self) -> None:
-        """Give back what is kept for the next build, which takes a moment longer then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One call of `Builder.build`. *file* is a name in the directory of snapshots that is not there yet."""
-
-    file: str
-    dataset: DatasetConfig
-    refresh_sql: str | None = None
-    served: Snapshot | None = None
-    skip_unchanged: bool = False
-    mode: RefreshMode | None = None
+        """Release the resources that are kept for the next build, which then takes longer to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotBuilder:
     """
-    Builds snapshots below *state_dir*, in the thread that asks for one.
+    Builds snapshots below *state_dir*, in the calling thread.
 
-    A load uses at most *memory_limit_bytes* of memory and *temp_directory_limit_bytes* of temporary space, and one
-    thread: what it takes from running statements is at most one core.
+    A load uses at most *memory_limit_bytes* of memory, *temp_directory_limit_bytes* of temporary space, and one thread,
+    so it takes at most one core from running statements.
     """
 
     state_dir: Path
@@ -263,40 +243,23 @@ class SnapshotBuilder:
 
     @classmethod
     def of(cls, config: RuntimeConfig) -> SnapshotBuilder:
-        """Return the builder that *config* asks for."""
+        """Return a builder with the limits of *config*."""
         return cls(
             state_dir=config.state_dir,
             memory_limit_bytes=config.query.memory_limit_bytes,
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
         )
 
-    def build(  # noqa: PLR0913 (each is a field of the order)
-        self,
-        dataset: DatasetConfig,
-        refresh_sql: str | None,
-        deadline: Deadline,
-        *,
-        served: Snapshot | None = None,
-        skip_unchanged: bool = False,
-        mode: RefreshMode | None = None,
-    ) -> Snapshot | None:
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
-        order = Order(
-            file=new_file_name(dataset),
-            dataset=dataset,
-            refresh_sql=refresh_sql,
-            served=served,
-            skip_unchanged=skip_unchanged,
-            mode=mode,
-        )
-        with Verifier(self.state_dir) as verifier:
+        with contextlib.closing(Verifier(self.state_dir)) as verifier:
             return self.carry_out(order, deadline, verifier)
 
     def rest(self) -> None:
-        """As `Builder.rest`: there is nothing to give back."""
+        """As `Builder.rest`: this builder keeps nothing."""
 
     def carry_out(self, order: Order, deadline: Deadline, verifier: Verifier) -> Snapshot | None:
-        """As `Builder.build`; *verifier* reads back what was written."""
+        """As `Builder.build`; *verifier* checks the new file."""
         dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
         try:
             with self._load(order.file, deadline) as load:
@@ -333,7 +296,7 @@ class SnapshotBuilder:
         return snapshot
 
     def _content(self, order: Order, path: Path, load: Load, verifier: Verifier) -> Loaded | None:
-        """Write the file; None when what is served needs no other."""
+        """Write the file; return None if the served snapshot stays."""
         dataset, served = append.in_mode(order.dataset, order.mode), order.served
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
         by_time = None if order.mode == "full" else append.time_column_of(dataset)
@@ -350,7 +313,7 @@ class SnapshotBuilder:
         return self._engine.load(dataset, order.refresh_sql, path, load)
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
-        """Say whether the source is the one that *served* was made from, in the same way."""
+        """Return whether *served* was made from this version of the source, with the same settings."""
         prefix, version = _version_prefix(order.refresh_sql), served.source_version
         if served.source != fingerprint(order.dataset) or version is None or not version.startswith(prefix):
             return False
@@ -360,10 +323,10 @@ class SnapshotBuilder:
         self, order: Order, dataset: DatasetConfig, served: Snapshot, path: Path, load: Load
     ) -> Loaded | None:
         """
-        Write what is served and what is newer; None when nothing is.
+        Write the served rows and the newer ones; return None if there are no newer ones.
 
-        The newer rows have a file of their own first, so that nothing is copied for none, and their number is no
-        matter of memory.
+        The newer rows go to a file of their own first, so that the served ones are copied only if needed, and memory
+        does not limit the number of newer ones.
         """
         old = snapshot_path(self.state_dir, served)
         last = self._engine.watermark(dataset.name, str(dataset.time_column), old, load)
@@ -375,7 +338,7 @@ class SnapshotBuilder:
         if not loaded.rows:
             return None
         append.copy(old, path, load.deadline)
-        # Where all rows are replaced otherwise, the next refresh is to read those that are gone from the source.
+        # If refreshes normally replace all rows, the next one must read the source again, to drop deleted rows.
         version = loaded.version if dataset is order.dataset else None
         return replace(loaded, rows=self._engine.add(dataset.name, new, path, load), version=version)
 
@@ -385,9 +348,9 @@ class SnapshotBuilder:
 
     @contextlib.contextmanager
     def _load(self, file: str, deadline: Deadline) -> Iterator[Load]:
-        """Begin a load with a directory of its own, which is gone when it ends."""
+        """Begin a load with a scratch directory, which is deleted at the end."""
         scratch = scratch_directory(self.state_dir, file)
-        # The one above it stays: another load may be about to make its own in it.
+        # The parent stays: another load may be about to create its own directory in it.
         scratch.parent.mkdir(mode=0o700, exist_ok=True)
         scratch.mkdir(mode=0o700)
         try:
@@ -397,22 +360,22 @@ class SnapshotBuilder:
 
 
 def scratch_directory(state_dir: Path, file: str) -> Path:
-    """Return the directory that the load into the snapshot *file* has to itself."""
+    """Return the scratch directory of the load into the snapshot *file*."""
     return state_dir / TEMPORARY_DIRECTORY / Path(file).stem
 
 
 def remove(path: Path) -> None:
-    """Delete a snapshot's file and what the engine may have left beside it. A missing file is not an error."""
+    """Delete the file of a snapshot and files of the engine beside it. A missing file is not an error."""
     remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
 
 
 def _version_prefix(refresh_sql: str | None) -> str:
-    """Return what `Snapshot.source_version` begins with: other rows come of the same source by another SELECT."""
+    """Return the prefix of `Snapshot.source_version`: another SELECT gives other rows of the same source."""
     return hashlib.sha256(json.dumps(refresh_sql).encode()).hexdigest()[:16] + ":"
 
 
 def _measure(path: Path) -> tuple[int, str]:
-    """Return the size of a file in bytes and its SHA-256, of one and the same read."""
+    """Return the size of a file in bytes and its SHA-256, from one read."""
     size, digest = 0, hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while block := file.read(_HASH_BLOCK_BYTES):

@@ -1,5 +1,5 @@
 """
-What the sources that read a table by an ADBC driver share: which columns and rows to ask for, and checked batches.
+What sources with an ADBC driver share: the columns and rows to ask for, and checked batches.
 
 ADBC: https://arrow.apache.org/adbc/
 """
@@ -16,11 +16,16 @@ from datasources.errors import SourceError
 from datasources.sources.arrow_types import viewed
 from datasources.sources.source import Value, Wanted
 
-#: Turns an array that the driver made into the one that the engine is to see.
+#: Turns an array of the driver into the one that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
 
-#: Writes a value in the source's SQL; None where the source would compare it otherwise than the engine.
+#: Writes a value in the source's SQL; None if the source would compare it differently from the engine.
 Literal = Callable[[Value], str | None]
+
+
+def no_literal(_value: Value) -> str | None:
+    """Write no value: the source does not compare the column."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +34,10 @@ class Column:
     A column of the source.
 
     Args:
-        name: Its name there.
-        expression: What to select for it, in the source's SQL.
+        name: Its name in the source.
+        expression: The expression to select, in the source's SQL.
         engine_type: The type that the engine casts it to; None to leave it.
-        convert: What is done to its values first.
+        convert: Applied to its values first.
         literal: Writes a value that the column is compared with.
     """
 
@@ -40,17 +45,17 @@ class Column:
     expression: str
     engine_type: str | None = None
     convert: Conversion | None = None
-    literal: Literal = lambda _value: None
+    literal: Literal = no_literal
 
 
 def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
-    """Return the columns that the load needs; the first one where it needs none, since a row has to have one."""
+    """Return the columns that the load needs; the first one if it needs none, since a row must have one."""
     needed = [column for column in columns if wanted.columns is None or column.name.lower() in wanted.columns]
     return needed or list(columns[:1])
 
 
 def condition(columns: Sequence[Column], wanted: Wanted, quote: Callable[[str], str]) -> str:
-    """Return ` WHERE ...` for the bounds that the source judges as the engine does; empty when there is none."""
+    """Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there is none."""
     by_name = {column.name.lower(): column for column in columns}
     terms = []
     for bound in wanted.bounds:
@@ -67,7 +72,7 @@ def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
 
 
 def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.RecordBatchReader:
-    """Return *reader*, whose first columns are *columns*, with each of those converted and no others."""
+    """Return the first columns of *reader*, which are *columns*, converted."""
 
     def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = [
@@ -92,7 +97,7 @@ def mapped(reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], pa.R
 
 def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
-    Return *batch*, which comes from elsewhere, when every offset, index and text in it is what it should be.
+    Return *batch*, which a driver made, after checking every offset, index and string in it.
 
     The engine trusts Arrow data: it would follow an offset beyond the end.
 

@@ -1,4 +1,4 @@
-"""Arrow arrays seen as other types of the same layout, whatever they are nested in."""
+"""View Arrow arrays, nested ones too, as other types of the same layout."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-#: What DuckDB sends a HUGEINT as. Its 16 bytes are those of the number, so one of 39 digits is whole.
+#: The type in which DuckDB sends a HUGEINT. The 16 bytes are those of the number, so 39 digits are exact.
 SENT_HUGEINT = pa.decimal128(38, 0)
-#: How DuckDB is told that 16 bytes are a HUGEINT.
+#: The type that DuckDB reads as a HUGEINT.
 HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 
 
 def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:
-    """Return *array* with each type that is not nested as *other* of it has it; nothing is copied."""
+    """Return *array* with *other* applied to each type that is not nested; nothing is copied."""
     kind = viewed_type(array.type, other)
     return array if kind == array.type else array.view(kind)
 

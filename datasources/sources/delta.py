@@ -1,9 +1,9 @@
 """
 `delta:` sources: tables of Delta Lake, on disk and on S3.
 
-The Delta library works out which files make up the newest version, from a judged copy of the log (`delta_log`); the
-files are read here (`lake_parquet`). Its own reader is not used: it opens what the log names, wherever that is, cuts
-numbers to fit, and looks for columns by their names where a table goes by ids.
+The deltalake library determines the files of the newest version from a checked copy of the log (`delta_log`);
+`lake_parquet` reads them. The reader of the library is not used: it opens any location that the log names, truncates
+numbers, and finds columns by name even if the table uses ids.
 """
 
 from __future__ import annotations
@@ -23,50 +23,51 @@ from deltalake import DeltaTable
 
 from datasources.errors import SourceError
 from datasources.sources.delta_log import LogCopy, commit_path
-from datasources.sources.lake import TableRoot, inside, root_of
+from datasources.sources.lake import TableRoot, inside
 from datasources.sources.lake_parquet import DataFile, Key, batches, column_of, explain, may_hold, pick
+from datasources.sources.lake_root import root_of
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 
-#: What a table may ask of its readers. Not among them: commits that only a catalog knows.
+#: The supported reader features. Catalog-managed commits are not among them.
 _FEATURES = frozenset(
     {
         *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview"),
         *("v2Checkpoint", "vacuumProtocolCheck"),
     }
 )
-#: Features that only matter to columns of a type that is not read here. Writers enable some of them for every table.
+#: Features that concern only columns of an unsupported type. Writers enable some of them for every table.
 _TYPE_FEATURES = frozenset(
     {
         *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
         "timestampNanos",
     }
 )
-#: The primitive types of the protocol that are read here.
+#: The supported primitive types.
 _PRIMITIVES = frozenset(
     {
         *("string", "long", "integer", "short", "byte", "float", "double", "decimal", "boolean", "binary"),
         *("date", "timestamp", "timestamp_ntz"),
     }
 )
-#: The features with which the library lists deleted rows.
+#: The features for which the library lists deleted rows.
 _LISTING_FEATURES = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"})
 _MAX_READER_VERSION = 3
 
-#: How the library says that it does not support a feature.
+#: The messages of the library about an unsupported feature.
 _UNSUPPORTED = re.compile(r"Feature '([A-Za-z0-9_-]{1,60})' is not supported|loading a (catalog-managed) table")
 
 
 class DeltaSource:
-    """A table of Delta Lake, in its newest version."""
+    """A Delta Lake table, in its newest version."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         self._dataset = dataset
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
-        """Work out the newest version, as `Source.open` promises."""
+        """Open the newest version; see `Source.open`."""
         with root_of(self._dataset, load.deadline) as root:
             log = LogCopy(root, load)
             table = _Table(root, log)
@@ -77,7 +78,7 @@ class DeltaSource:
             yield StreamScan(reader, load, explain, version=f"{log.version}-{stamp}-{table.id}")
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Look for the next commit, and whether the last one is the one that was read."""
+        """Look for a newer commit, and check that the last one is unchanged."""
         number, stamp, _ = version.split("-")
         with root_of(self._dataset, load.deadline) as root:
             return root.has(commit_path(int(number) + 1)) or root.stamp(commit_path(int(number))) != stamp
@@ -85,7 +86,7 @@ class DeltaSource:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the table: *ends* are the lowest and highest value of columns, by name, where they are known."""
+    """A file of the table; *ends* are the lowest and the highest value of columns, by name, if known."""
 
     file: DataFile
     ends: Mapping[str, tuple[Any, Any]]
@@ -96,7 +97,7 @@ class _Table:
     One version of a table.
 
     Raises:
-        SourceError: The library does not understand its log, or it needs what is not supported.
+        SourceError: The log is damaged, or the table needs an unsupported feature.
     """
 
     def __init__(self, root: TableRoot, log: LogCopy) -> None:
@@ -123,7 +124,7 @@ class _Table:
         }
 
     def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
-        """As `Identify`: by name, unless the table goes by ids."""
+        """As `Identify`: by name, unless the table uses ids."""
         if self._mode != "id":
             return str(part.name)
         field_id = (part.metadata or {}).get(b"PARQUET:field_id")
@@ -131,10 +132,10 @@ class _Table:
 
     def files(self, bounds: tuple[Bound, ...]) -> list[DataFile]:
         """
-        Return the files in which there may be rows that pass *bounds*.
+        Return the files that may have rows within *bounds*.
 
         Raises:
-            SourceError: A file lies outside of the table, or the library fails.
+            SourceError: A file is outside the table, or the library fails.
         """
         kept = self._kept_rows()
         files = [entry.file for entry in self._entries(kept) if self._may_hold(entry, bounds)]
@@ -160,7 +161,7 @@ class _Table:
         return _physical_name(described) if self._mode == "name" else str(described.name)
 
     def _supported_features(self, types: frozenset[str]) -> frozenset[str]:
-        """Return the features that the table uses; *types* are those of its columns, of any depth."""
+        """Return the features that the table uses; *types* are the types of its columns, nested ones included."""
         with self._understood():
             protocol = self._table.protocol()
         features = frozenset(protocol.reader_features or ())
@@ -181,12 +182,12 @@ class _Table:
         for batch in actions.to_batches():
             lists = {name: batch.column(name) for name in batch.schema.names}
             for index, text in enumerate(lists["path"].to_pylist()):
-                # A path is written as a part of a URL is.
+                # Paths are URL-encoded.
                 path = inside(unquote(text))
                 if path is None:
                     raise SourceError(
-                        f"The log of '{self._root.shown}' names a file outside of the table, as that of a shallow "
-                        "clone does: only what lies in the table is read."
+                        f"The log of '{self._root.shown}' names a file outside of the table, as a shallow "
+                        "clone does: only files in the table are read."
                     )
                 partition = lists["partition"][index] if self._partitions else {}
                 constants = {column.key: _constant(partition[name]) for name, column in self._partitions.items()}
@@ -197,7 +198,7 @@ class _Table:
                 low, high = (lists[name][index].as_py() if name in lists else None for name in ("min", "max"))
                 for name, physical in self._physical.items():
                     found = (low or {}).get(physical), (high or {}).get(physical)
-                    # Statistics of decimals went through a binary fraction.
+                    # Statistics of decimals were rounded to doubles.
                     if name not in ends and not any(isinstance(value, Decimal) for value in found):
                         ends[name] = found
                 yield _File(DataFile(path, constants, kept.pop(path, None)), ends)
@@ -207,12 +208,12 @@ class _Table:
         return all(may_hold(bound, *folded.get(bound.column.lower(), (None, None))) for bound in bounds)
 
     def _kept_rows(self) -> dict[str, pa.BooleanArray]:
-        """Return which rows of files are left, by the path of the file."""
+        """Return which rows are left, by the path of the file."""
         if not self._log.has_deletion_vectors:
             return {}
         kept = {}
         self._log.copy_deletion_vectors()
-        # The library refuses to list deleted rows beside features that have no bearing on them.
+        # The library refuses to list deleted rows if the table uses certain unrelated features.
         self._log.require(self._features & _LISTING_FEATURES)
         with self._understood():
             self._table.update_incremental()
@@ -237,7 +238,7 @@ class _Table:
 
 
 def _primitives(kind: Any) -> Iterator[str]:
-    """Give the names of the primitive types in *kind*, a type as the log describes it."""
+    """Yield the names of the primitive types in *kind*, a type in the JSON of the log."""
     if isinstance(kind, str):
         yield kind.partition("(")[0]
         return
@@ -251,7 +252,7 @@ def _unsupported(root: TableRoot, what: str) -> SourceError:
 
 
 def _damaged(root: TableRoot) -> SourceError:
-    return SourceError(f"The log of '{root.shown}' is damaged, or not as the protocol has it.")
+    return SourceError(f"The log of '{root.shown}' is damaged, or does not follow the protocol.")
 
 
 def _physical_name(described: pa.Field) -> str:
@@ -260,5 +261,5 @@ def _physical_name(described: pa.Field) -> str:
 
 
 def _constant(value: pa.Scalar) -> pa.Scalar:
-    """Return the value of a partition; by the protocol an empty text stands for none."""
+    """Return the value of a partition; an empty string means null in the protocol."""
     return pa.scalar(None, value.type) if value.as_py() in {"", b""} else value

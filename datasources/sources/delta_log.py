@@ -1,9 +1,9 @@
 """
-The log of a Delta table, copied into the scratch directory of a load.
+Copy the log of a Delta table into the scratch directory of a load.
 
-The Delta library reads the copy, so it needs neither network nor credentials, what it reads is one version, and nothing
-that the log names lies outside of the table: every path in what is copied is judged here before the library sees it.
-The rules are those of the Delta transaction log protocol.
+The deltalake library reads the copy: it needs neither network nor credentials, and reads one version. Every path in the
+copy is checked before the library sees it, so the log names no file outside the table. The rules are those of the Delta
+transaction log protocol.
 """
 
 from __future__ import annotations
@@ -26,35 +26,33 @@ LOG = "_delta_log"
 _SIDECARS = f"{LOG}/_sidecars"
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-#: The classic kind, in one part or several, and the one of version 2.
+#: Classic checkpoints, in one part or several, and those of version 2.
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.parquet|\.(\d{10})\.(\d{10})\.parquet|\.[0-9A-Fa-f-]{36}\.(?:parquet|json))"
 )
 
 _BLOCK_BYTES = 1024 * 1024
-#: Rows of a checkpoint that are looked at at once.
+#: Rows of a checkpoint that are checked at once.
 _ROWS = 4096
 
-#: The digits of the encoding in which a log writes the name of a deletion vector (ZeroMQ RFC 32).
+#: The digits of Z85 (ZeroMQ RFC 32), which encodes the names of deletion vectors.
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 #: The columns of a checkpoint that name files.
 _NAMING = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv", "sidecar.path")
 
-
-#: The library reads each new commit in a thread of its own, with a stack that counts against the memory of a loader:
-#: so it gets this many at once.
+#: Commits that the library gets at once: it reads each in a thread whose stack counts against the memory of a loader.
 _STEP = 16
 
 
 def commit_path(version: int) -> str:
-    """Return the path of the file that made *version* the newest one."""
+    """Return the path of the commit of *version*."""
     return f"{LOG}/{version:020}.json"
 
 
 class LogCopy:
     """
-    A copy, in *directory*, of what the newest *version* of the table needs of its log.
+    A copy, in *directory*, of the part of the log that the newest *version* needs.
 
     Raises:
         SourceError: There is no table, or its log has a gap.
@@ -83,11 +81,11 @@ class LogCopy:
 
     def steps(self) -> Iterator[None]:
         """
-        Copy the log, and give the library a turn after each step, which makes a newer version of the table.
+        Copy the log step by step. After each step the library can read a newer version of the table.
 
         Raises:
-            SourceError: A file of the log is missing or damaged, or it names what lies outside of the table.
-            OSError: There is no room for the copy.
+            SourceError: A file of the log is missing or damaged, or names a file outside the table.
+            OSError: The disk is full.
         """
         for path in self._checkpoint:
             self._copy(path)
@@ -101,25 +99,25 @@ class LogCopy:
             yield
 
     def copy_deletion_vectors(self) -> None:
-        """Copy what says which rows are deleted. Raises as `steps`."""
+        """Copy the deletion vectors. Raises as `steps`."""
         for path in sorted(self._vectors):
-            # Those that later versions replaced may have been cleaned up.
+            # Vectors that later versions replaced may have been deleted.
             if self._root.has(path):
                 self._fetch(path)
 
     def require(self, features: frozenset[str]) -> None:
-        """Add a version to the copy that asks its readers for *features* only."""
+        """Add a version to the copy that requires only *features* of its readers."""
         names = sorted(features)
         protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
         path = self.directory / commit_path(self.version + 1)
         path.write_text(json.dumps({"protocol": protocol}), encoding="utf-8")
 
     def _copy(self, path: str) -> None:
-        """Copy a file of the log and judge what it names."""
+        """Copy a file of the log and check the paths in it."""
         target = self._fetch(path)
         try:
             for action in _json_actions(target) if path.endswith(".json") else _parquet_actions(target):
-                self._judge(action)
+                self._check(action)
         except (ValueError, TypeError, AttributeError, RecursionError, pa.ArrowException, OSError):
             raise SourceError(f"'{path}' of '{self._root.shown}' is damaged.") from None
 
@@ -139,12 +137,12 @@ class LogCopy:
         return target
 
     def _read(self, path: str, source: pa.NativeFile) -> bytes:
-        # Not around the writing too: that the copy has no room is not the table's fault.
+        # Only the read is explained: a full disk is not the fault of the table.
         with self._root.reading(path):
             block: bytes = source.read(_BLOCK_BYTES)
             return block
 
-    def _judge(self, action: dict[str, Any]) -> None:
+    def _check(self, action: dict[str, Any]) -> None:
         sidecar, vector = action.get("sidecar"), (action.get("add") or {}).get("deletionVector")
         if sidecar is not None:
             name = sidecar["path"]
@@ -172,7 +170,7 @@ class LogCopy:
 
 
 def _complete(names: dict[str, int]) -> dict[int, list[str]]:
-    """Return the files of each version that has a checkpoint of which no part is missing."""
+    """Return the files of each complete checkpoint, by version."""
     found: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], list[str]] = {}
     for name in names:
@@ -182,7 +180,7 @@ def _complete(names: dict[str, int]) -> dict[int, list[str]]:
         if match[3] is not None:
             parts.setdefault((int(match[1]), int(match[3])), []).append(name)
         else:
-            # One is enough: the others of a version say the same.
+            # One is enough: all checkpoints of a version are equivalent.
             found.setdefault(int(match[1]), [name])
     for (version, count), members in parts.items():
         if len(members) == count:
@@ -198,7 +196,7 @@ def _json_actions(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that comes twice: which one counts is a matter of the reader."""
+    """Refuse a repeated name: readers disagree on which one counts."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("repeated name")
@@ -224,6 +222,6 @@ def _word(digits: str) -> bytes:
 
 def _outside(root: TableRoot) -> SourceError:
     return SourceError(
-        f"The log of '{root.shown}' names a file outside of the table, as that of a shallow clone does: only what lies "
-        "in the table is read."
+        f"The log of '{root.shown}' names a file outside of the table, as a shallow clone does: only files in "
+        "the table are read."
     )

@@ -1,8 +1,8 @@
 """
-Files that are brought from elsewhere before the engine reads them.
+Downloads that the engine reads afterwards.
 
-Each goes into a file of the load's scratch directory that has no name from the start: it is gone with its descriptor,
-however the load ends.
+Each goes into an unnamed file in the scratch directory of the load, which disappears with its descriptor, however the
+load ends.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from datasources.sources.formats import Identity, PinnedFile
 from datasources.sources.origin import Answer
 from datasources.sources.source import Load
 
-#: How long a server may be silent, unless `client_timeout` says otherwise, in seconds.
+#: The default of `client_timeout`: the seconds for which a server may be silent.
 DEFAULT_SILENCE_S = 30.0
 
 
 @dataclass(slots=True)
 class Downloads:
     """
-    The downloads of one *load*, which together have at most *limit* bytes; *reason* says what limits them.
+    The downloads of one *load*: at most *limit* bytes in all, a limit that *reason* names.
 
-    They are open until *stack* is closed.
+    The files are open until *stack* is closed.
     """
 
     load: Load
@@ -36,19 +36,19 @@ class Downloads:
 
     @classmethod
     def of(cls, load: Load, stack: ExitStack, max_size: str | None) -> Downloads:
-        """Begin the downloads of *load*; *max_size* is the parameter `max_download_size`, in bytes."""
+        """Return the downloads of *load*; *max_size* is the parameter `max_download_size`, in bytes."""
         if max_size is not None and int(max_size) < load.scratch_bytes:
             return cls(load, stack, int(max_size), "params.max_download_size")
         return cls(load, stack, load.scratch_bytes, "query.temp_directory_limit")
 
     def save(self, answer: Answer, shown: str) -> PinnedFile:
         """
-        Bring the body of *answer*; *shown* names it.
+        Save the body of *answer*; *shown* names it in errors.
 
         Raises:
-            SourceError: It is empty, cut short, or more than the limit.
+            SourceError: It is empty, cut short, or exceeds the limit.
             SnapshotError: The deadline passed.
-            OSError: There is no room for it.
+            OSError: The disk is full.
         """
         if answer.length is not None and answer.length > self.limit:
             raise self._too_large(shown)

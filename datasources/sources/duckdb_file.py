@@ -1,17 +1,15 @@
 """
-`duckdb:` sources: a table or view of a DuckDB database file, which the loading engine attaches to read only.
+`duckdb:` sources: a table or view of a DuckDB database file, which the loading engine attaches read-only.
 
-The engine may open that file and its write-ahead log, and nothing else: a view in it that reads another file is
-refused. It holds the file's shared lock while it reads, so no program can write to the file meanwhile, and the load
-fails while a program has it open for writing.
+The engine may open only that file and its write-ahead log: a view that reads another file is refused. The engine holds
+the shared lock of the file while it reads, so no program can write to it meanwhile; the load fails while a program has
+it open for writing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import stat
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,22 +17,19 @@ from pathlib import Path
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.formats import Identity
+from datasources.sources.formats import Identity, version_of
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
 
-#: A file that was written to this short a time ago (seconds) may be written to again under the same time.
-_SETTLED_S = 0.05
-
 _DEFAULT_SCHEMA = "main"
 
-#: What the file is called in the loading engine where its own name is taken there.
+#: The name of the database in the loading engine if its own name is taken there.
 _OTHER_NAME = "_source"
 
 _REASONS = (
-    ("Could not set lock", "another program has it open for writing; the next refresh reads it again"),
+    ("Could not set lock", "another program has it open for writing; the next refresh tries again"),
     ("version number", "it was written by another version of DuckDB, whose files this engine does not read"),
     ("not a valid DuckDB database", "it is not a DuckDB database"),
     ("encrypted", "it is encrypted"),
@@ -56,16 +51,16 @@ class DuckdbFileSource:
 
     @contextmanager
     def open(self, load: Load) -> Iterator[DuckdbFileScan]:
-        """Look at the file, as `Source.open` promises."""
+        """As `Source.open`."""
         load.deadline.check()
-        # Only the file itself: the engine follows links before it compares a path with those that it may open.
+        # Resolve links: the engine does so before it compares a path with the allowed ones.
         path = Path(self._resolved())
         if self._database not in {None, path.stem, self._path.stem}:
             raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
         yield DuckdbFileScan(path, self._path.stem, (self._schema, self._table), self._shown)
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Compare what the system says about the file and its write-ahead log with what it said."""
+        """Compare the identities of the file and of its write-ahead log."""
         load.deadline.check()
         return _version(Path(self._resolved())) != version
 
@@ -81,7 +76,7 @@ class DuckdbFileSource:
 
 
 class DuckdbFileScan:
-    """A database file that the loading engine reads by itself; `Scan` says what the methods promise."""
+    """A database file that the loading engine reads; see `Scan` for the methods."""
 
     is_read_once = False
     held_bytes = 0
@@ -96,11 +91,11 @@ class DuckdbFileScan:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file and its write-ahead log, which may not be there."""
+        """The file and its write-ahead log, which may not exist."""
         return str(self._path), f"{self._path}.wal"
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Attach the file under its own name, which its views may use."""
+        """Attach the file under its own name, because its views may use that."""
         taken = connection.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
         name = _OTHER_NAME if (self._name.lower(),) in taken else self._name
         connection.execute(f"ATTACH {literal(str(self._path))} AS {identifier(name)} (READ_ONLY)")
@@ -117,24 +112,27 @@ class DuckdbFileScan:
         return ".".join(map(identifier, (name, self._schema, self._table)))
 
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Take them: they are those of a table of the same engine."""
+        """Accept them: they come from a table of the same engine."""
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Say what is wrong with the file, or with the view in it."""
+        """Return what is wrong with the file, or with a view in it."""
         text = str(error)
         reason = next((reason for words, reason in _REASONS if re.search(words, text)), None)
         if reason is None and isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-            reason = f"the view {self._shown} names what is not there; in it, write a schema before each table"
+            reason = (
+                f"the view {self._shown} names a table or column that does not exist; in it, write a schema before "
+                "each table"
+            )
         return SourceError(f"'{self._path.name}': {reason or f'the engine cannot read {self._shown}'}.")
 
     def confirm(self) -> None:
-        """Compare the file with what it was: another may have been put in its place."""
+        """Refuse the load if the file was replaced."""
         if _identities(self._path) != self._before:
             raise SourceError(f"'{self._path.name}' changed while it was read; the next refresh reads it again.")
 
 
 def _identities(path: Path) -> list[Identity]:
-    """Return which file it is, and which write-ahead log it has, in which version."""
+    """Return the identities of the file and of its write-ahead log, if there is one."""
     found = []
     for part in (path, Path(f"{path}.wal")):
         try:
@@ -148,9 +146,6 @@ def _identities(path: Path) -> list[Identity]:
 
 
 def _version(path: Path) -> str | None:
-    """Return what tells one version of the file from another; None while it may change without a trace."""
+    """Return the version of the file; None until it has settled."""
     identities = _identities(path)
-    now_ns = time.time_ns()
-    if any(0 <= now_ns - identity.modified_ns < _SETTLED_S * 1e9 for identity in identities):
-        return None
-    return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
+    return version_of(identities) if all(identity.is_settled for identity in identities) else None

@@ -1,38 +1,30 @@
 """
 `file:` sources.
 
-The files are pinned first: each is opened here, known to be a regular file, and handed to the engine by its
-descriptor. So a FIFO cannot hang a load, a file that is renamed over or deleted meanwhile is read to its end, and the
-loading engine may be closed to every other path.
+Each file is pinned first: it is checked to be a regular file, opened, and passed to the engine by its descriptor. So a
+FIFO cannot block a load, a file that is replaced or deleted meanwhile is still read to its end, and the loading engine
+needs access to no other path.
 """
 
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
-
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.format_detection import extension, gathered, kind_of
-from datasources.sources.formats import FORMATS, FileFormat, Identity, PinnedFile
+from datasources.sources.format_detection import detect_format, extension, limited_list
+from datasources.sources.formats import FORMATS, SETTLED_S, FileFormat, Identity, PinnedFile, version_of
 from datasources.sources.source import Load
 from runtimeconf.model import DatasetConfig
 
-#: A file written to this short a time ago (seconds) may be written to again under the same modification time, since
-#: the kernel stamps files by its tick. Waiting makes every later change visible.
-_SETTLED_S = 0.05
-
-_KINDS = (
+_FILE_TYPES = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -43,14 +35,14 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file of a dataset: its absolute path, and the path as the YAML's author would write it."""
+    """A file of a dataset: its absolute path, and the path as written in the YAML."""
 
     path: str
     shown: str
 
 
 class FileSource:
-    """A file, the files in a directory and its subdirectories, or those that match a glob; all of one format."""
+    """A file, the files below a directory, or those that match a glob; all of one format."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         self._path = dataset.location
@@ -58,24 +50,26 @@ class FileSource:
         self._format = dataset.params.get("file_format")
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[FileScan]:
+    def open(self, load: Load) -> Iterator[FileFormat]:
         """Pin the files, as `Source.open` promises."""
         deadline = load.deadline
         found = self._find(deadline)
-        kind = kind_of([file.shown for file in found], self._shown, self._format)
+        detected = detect_format([file.shown for file in found], self._shown, self._format)
         with ExitStack() as stack:
             files = [_pin(file, stack, deadline) for file in found]
-            reader = kind.format(files, gzipped=kind.gzipped, deadline=deadline)
-            version = version_of(file.identity for file in files)
-            yield FileScan(reader, self._shown, version, lambda: self._confirm(files, found, deadline))
+            yield detected.format(
+                files,
+                self._shown,
+                deadline,
+                gzipped=detected.gzipped,
+                version=version_of(file.identity for file in files),
+                confirm=lambda: self._confirm(files, found, deadline),
+            )
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Compare what the system says about the files with what it said."""
-        now = time.time()
-        infos = [_look(file) for file in self._find(load.deadline)]
-        # A file that was written to just now may be again without a trace; the load waits until it settles.
-        is_fresh = any(0 <= now - info.st_mtime < _SETTLED_S for info in infos)
-        return is_fresh or version_of(map(Identity.of, infos)) != version
+        """Compare the identities of the files."""
+        identities = [Identity.of(_stat(file)) for file in self._find(load.deadline)]
+        return not all(identity.is_settled for identity in identities) or version_of(identities) != version
 
     def _find(self, deadline: Deadline) -> list[_Found]:
         try:
@@ -95,10 +89,10 @@ class FileSource:
         return self._all_of(self._walk(deadline), "has no file in it")
 
     def _all_of(self, files: Iterator[_Found], none: str) -> list[_Found]:
-        return sorted(gathered(files, self._shown, none), key=lambda file: file.path)
+        return sorted(limited_list(files, self._shown, none), key=lambda file: file.path)
 
     def _matches(self, deadline: Deadline) -> Iterator[_Found]:
-        # What comes before the first part with a wildcard may be written in another way in the two; the rest is equal.
+        # The two paths may differ before the first part with a wildcard; from there on they are equal.
         parts = Path(self._shown).parts
         plain = next(index for index, part in enumerate(parts) if glob.has_magic(part))
         shown_root = Path(*parts[:plain])
@@ -114,7 +108,7 @@ class FileSource:
 
         for directory, subdirectories, names in os.walk(self._path, onerror=fail):
             deadline.check()
-            # Marks and work in progress of other programs (_SUCCESS, .crc, _temporary) are not data.
+            # Skip markers and temporary files of other programs (_SUCCESS, .crc, _temporary).
             subdirectories[:] = [name for name in subdirectories if name[0] not in "._"]
             for name in names:
                 if name[0] not in "._":
@@ -122,12 +116,12 @@ class FileSource:
                     yield _Found(str(path), str(Path(self._shown) / path.relative_to(self._path)))
 
     def _confirm(self, files: Sequence[PinnedFile], found: list[_Found], deadline: Deadline) -> None:
-        """Compare each file, and the list of files when there may be several, with what they were."""
+        """Refuse the load if a file, or the list of files, has changed since the load began."""
         for file in files:
             if file.identity != Identity.of(os.fstat(file.descriptor)):
                 raise SourceError(f"'{file.shown}' changed while it was read; the next refresh reads it again.")
         if found[0].shown == self._shown:
-            # One pinned file is one version, whatever its name stands for by now.
+            # One pinned file is one version, even if its name now refers to another file.
             return
         if [_inode(file) for file in self._find(deadline)] != [file.identity[:2] for file in files]:
             raise SourceError(
@@ -135,48 +129,7 @@ class FileSource:
             )
 
 
-class FileScan:
-    """
-    Pinned files that *reader* reads; `Scan` says what the methods promise.
-
-    *shown* stands for all of them in errors; *version* and *confirm* are as `Scan` has them.
-    """
-
-    is_read_once = False
-    held_bytes = 0
-
-    def __init__(
-        self, reader: FileFormat, shown: str, version: str | None, confirm: Callable[[], None] = lambda: None
-    ) -> None:
-        self._reader = reader
-        self._shown = shown
-        self.version = version
-        self.confirm = confirm
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of the pinned files."""
-        return tuple(file.path for file in self._reader.files)
-
-    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Leave it to the format."""
-        return self._reader.bind(connection)
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Leave it to the format."""
-        self._reader.accept(connection, names)
-
-    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Leave it to the format."""
-        return self._reader.explain(connection, error, self._shown)
-
-
-def version_of(identities: Iterable[Identity]) -> str:
-    """Return a text that is another as soon as one of the files, or their number, is another."""
-    return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
-
-
-def _look(file: _Found) -> os.stat_result:
+def _stat(file: _Found) -> os.stat_result:
     try:
         return Path(file.path).stat()
     except OSError as exc:
@@ -186,14 +139,14 @@ def _look(file: _Found) -> os.stat_result:
 def _pin(file: _Found, stack: ExitStack, deadline: Deadline) -> PinnedFile:
     deadline.check()
     try:
-        # Before it is opened: opening alone can act on a device.
+        # Check before opening: opening a device can have side effects.
         _refuse_irregular(file, Path(file.path).stat().st_mode)
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         info = os.fstat(descriptor)
         _refuse_irregular(file, info.st_mode)
-        if 0 <= time.time() - info.st_mtime < _SETTLED_S:
-            deadline.sleep(_SETTLED_S)
+        if not Identity.of(info).is_settled:
+            deadline.sleep(SETTLED_S)  # Afterwards every change will show.
             info = os.fstat(descriptor)
     except OSError as exc:
         raise SourceError(_unreadable(file.shown, exc)) from exc
@@ -204,7 +157,7 @@ def _pin(file: _Found, stack: ExitStack, deadline: Deadline) -> PinnedFile:
 
 def _refuse_irregular(file: _Found, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = next((kind for test, kind in _KINDS if test(mode)), "something else")
+        kind = next((kind for test, kind in _FILE_TYPES if test(mode)), "something else")
         raise SourceError(f"'{file.shown}' is {kind}, not a regular file.")
 
 

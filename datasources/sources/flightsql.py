@@ -1,12 +1,12 @@
 """
 `flightsql:` sources: a table or view of a server that speaks Arrow Flight SQL, such as another Querykeep, by ADBC.
 
-One statement reads the rows, so the data is what the server takes for one version. The driver's own time-outs cover
-each of its calls, a stream of rows from its first to its last.
+One statement reads all rows, so the data is one version of the table as the server defines it. The time-outs of the
+driver cover each of its calls, including a whole stream of rows.
 
-A server may answer a query with the locations of other servers that hold the rows, and the driver would follow them
-with the credentials. So the driver is asked for the endpoints alone, these are judged here, and it reads each of them
-without its locations, over the connection that it has.
+A server may answer a query with the locations of other servers, and the driver would send them the credentials. So the
+driver only fetches the endpoints; they are checked here, and the driver reads each of them without its locations, over
+its existing connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from runtimeconf.connectors.tables import table_parts
 from runtimeconf.fields import InvalidValueError, parse_host
 from runtimeconf.model import DatasetConfig
 
-#: What the driver makes of each scheme that `flightsql_endpoint` may have.
+#: The scheme for the driver, by that of `flightsql_endpoint`.
 _SCHEMES = {"grpc": "grpc+tcp", "http": "grpc+tcp", "https": "grpc+tls"}
 
 #: The schemes of a location, and whether they have TLS (Flight RPC, "Connection details"; `http:` as above).
@@ -54,15 +54,15 @@ _HAS_TLS = {"grpc": False, "grpc+tcp": False, "http": False, "grpc+tls": True, "
 #: The location that stands for the connection on which the query was asked (Flight RPC, "Downloading data").
 _REUSE = "arrow-flight-reuse-connection://?"
 
-#: The largest message that is taken (bytes).
+#: The largest message that is accepted (bytes).
 _MESSAGE_BYTES = 64 * 1024 * 1024
 
-#: While it connects, the driver asks for properties of the server and follows the endpoints of the answer. This time
-#: (s) is over before that can be sent; the driver does without.
+#: While connecting, the driver asks for properties of the server and would follow the endpoints in the answer. This
+#: time limit (s) passes before the request is sent; the driver does not need the answer.
 _NO_TIME_S = "1e-9"
 _TIMEOUTS = (DatabaseOptions.TIMEOUT_FETCH, DatabaseOptions.TIMEOUT_QUERY, DatabaseOptions.TIMEOUT_UPDATE)
 
-#: What the server says of a failure, in ADBC's codes.
+#: Our reasons by ADBC status code.
 _BY_CODE: Mapping[object, str] = {
     AdbcStatusCode.UNAUTHENTICATED: "it refuses the token, or the user and the password",
     AdbcStatusCode.UNAUTHORIZED: "the token or user may not read {table}",
@@ -72,7 +72,7 @@ _BY_CODE: Mapping[object, str] = {
     AdbcStatusCode.TIMEOUT: "it did not answer in time",
     AdbcStatusCode.CANCELLED: "it cancelled the query",
 }
-#: What the driver says of a connection that does not come about. These come first: they have the codes of others.
+#: Our reasons for a failed connection, by the message of the driver. They take precedence over the status codes.
 _BY_WORDS = (
     (
         "unknown authority|self.signed",
@@ -86,9 +86,9 @@ _BY_WORDS = (
     ("first record does not look like a TLS|tls:|authentication handshake failed", "TLS with it failed"),
     ("connection refused", "nothing listens there"),
     ("no such host|name resolver error|produced zero addresses", "its name is not known"),
-    ("unreachable|no route", "there is no way to it"),
+    ("unreachable|no route", "it is unreachable"),
     ("received message larger than max", "it sends messages of more than 64 MiB"),
-    ("ResourceExhausted", "it has no place left for the query, or no memory"),
+    ("ResourceExhausted", "it has no capacity left for the query, or no memory"),
     (
         "error reading server preface|failed to receive server preface|frame too large|http2",
         "it does not speak gRPC; a server with TLS takes grpc+tls://",
@@ -96,8 +96,8 @@ _BY_WORDS = (
     ("Unavailable|EOF|connection reset|closing transport", "the connection broke, or it is starting or stopping"),
 )
 
-# The driver is written in Go, which takes a hundred megabytes of addresses when it is loaded: they are not to count
-# against the first load. This connects to nothing.
+# Load the driver now: its Go runtime reserves a hundred megabytes of addresses, which must not count against the first
+# load. This opens no connection.
 adbc_driver_flightsql.connect("grpc://127.0.0.1:1").close()
 
 
@@ -112,7 +112,7 @@ class FlightSqlSource:
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
-        """Connect and ask, as `Source.open` promises."""
+        """Connect and send the query; see `Source.open`."""
         load.deadline.check()
         with (
             cut_off(load.deadline, self._is_server),
@@ -131,7 +131,7 @@ class FlightSqlSource:
             )
 
     def has_changed(self, _version: str, _load: Load) -> bool:
-        """Say yes: Flight SQL has no number that is another whenever a table is."""
+        """Return True: Flight SQL has no version number for a table."""
         return True
 
     def _connection(self, load: Load) -> adbc_driver_manager.dbapi.Connection:
@@ -163,24 +163,24 @@ class FlightSqlSource:
 
     def _rows(self, cursor: adbc_driver_manager.dbapi.Cursor, sql: str) -> pa.RecordBatchReader:
         """
-        Ask for the rows of *sql*, one endpoint after the other; nothing is fetched before all of them are judged.
+        Request the rows of *sql*, one endpoint after the other; none is read before all have been checked.
 
         Raises:
             SourceError: An endpoint names another server.
         """
-        # Not by the cursor, which would prepare the statement: where the connection is cut, the end of that fails, and
-        # then the end of the connection.
+        # Not by cursor.execute, which prepares the statement: if the connection is cut, closing the prepared statement
+        # fails, and then closing the connection does too.
         cursor.adbc_statement.set_sql_query(sql)
         partitions, schema, _ = cursor.adbc_statement.execute_partitions()
-        judged = [self._judged(partition) for partition in partitions]
-        if not judged:
+        checked = [self._checked(partition) for partition in partitions]
+        if not checked:
             return pa.RecordBatchReader.from_batches(pa.schema(schema), [])
-        cursor.adbc_read_partition(judged[0])
+        cursor.adbc_read_partition(checked[0])
         first = cursor.fetch_record_batch()
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield from first
-            for partition in judged[1:]:
+            for partition in checked[1:]:
                 cursor.adbc_read_partition(partition)
                 reader = cursor.fetch_record_batch()
                 if reader.schema != first.schema:
@@ -189,14 +189,14 @@ class FlightSqlSource:
 
         return pa.RecordBatchReader.from_batches(first.schema, batches())
 
-    def _judged(self, partition: bytes) -> bytes:
+    def _checked(self, partition: bytes) -> bytes:
         """
-        Return *partition*, a FlightInfo with one endpoint, with nothing but the ticket of that.
+        Return *partition*, a FlightInfo with one endpoint, with only the ticket of that endpoint.
 
-        Without locations the driver has nowhere to go but to the server that was asked, however it reads a URL.
+        Without locations the driver can only use the server that was asked, however it parses URLs.
 
         Raises:
-            SourceError: A location is not that of this server.
+            SourceError: A location names another server.
         """
         try:
             (endpoint,) = pyarrow.flight.FlightInfo.deserialize(partition).endpoints
@@ -214,14 +214,14 @@ class FlightSqlSource:
     def _check_location(self, location: str) -> None:
         try:
             url = urlsplit(location)
-            place = (_HAS_TLS.get(url.scheme), url.hostname, url.port)
+            address = (_HAS_TLS.get(url.scheme), url.hostname, url.port)
         except ValueError:
             raise self._elsewhere(None) from None
-        if place != (_HAS_TLS[self._endpoint.scheme], self._endpoint.hostname, self._endpoint.port):
+        if address != (_HAS_TLS[self._endpoint.scheme], self._endpoint.hostname, self._endpoint.port):
             raise self._elsewhere(url.hostname)
 
     def _elsewhere(self, host: str | None) -> SourceError:
-        """Say that the server names *host*, which it wrote itself: only what is a host is shown, and no credential."""
+        """Return the error for *host*, which the server chose: shown only if it is a host and not a credential."""
         try:
             shown = f" on {parse_host(host or '')}"
         except InvalidValueError:
@@ -247,11 +247,11 @@ class FlightSqlSource:
             raise self._explanation(exc, load) from None
 
     def _explanation(self, error: Exception, load: Load) -> SourceError:
-        """Turn what the library raised into a sentence: its own texts hold the address, SQL and values."""
+        """Turn an error of the library, which contains the address, SQL and values, into a sentence."""
         load.deadline.check()
         text = str(error)
         if "panicked" in text:
-            # Whatever is asked of the driver from now on fails.
+            # Every further call of the driver fails.
             return SourceError(
                 "The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.", broke_library=True
             )
@@ -263,7 +263,7 @@ class FlightSqlSource:
 
 def _certificates(path: str) -> str:
     try:
-        # The driver would take a file without a certificate for one that adds nothing to those of the system.
+        # The driver would silently accept a file without a certificate.
         ssl.create_default_context(cafile=path)
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -277,9 +277,9 @@ def _certificates(path: str) -> str:
 
 def _with_hugeints(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """
-    Return *reader* with what may have been a HUGEINT as a HUGEINT again.
+    Return *reader* with each column that may have been a HUGEINT as a HUGEINT.
 
-    Arrow has no such type: DuckDB sends a decimal of 38 digits, and some of these numbers have 39.
+    Arrow has no such type: DuckDB sends a decimal of 38 digits, though some of these numbers have 39.
     """
 
     def again(kind: pa.DataType) -> pa.DataType:
@@ -295,7 +295,7 @@ def _with_hugeints(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def _column(field: pa.Field) -> Column:
-    """Return how the column *field* is read: as it is, and compared by the server where every server compares alike."""
+    """Return how the column *field* is read: unchanged, and compared by the server if all servers compare alike."""
     column = Column(name=field.name, expression=identifier(field.name))
     if pa.types.is_integer(field.type):
         return replace(column, literal=integer_literal)

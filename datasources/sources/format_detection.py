@@ -1,4 +1,4 @@
-"""Which format files have, by their names, and how many of them one load takes."""
+"""Detect the format of files by their names, and limit their number."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from typing import TypeVar
 from datasources.errors import SourceError
 from datasources.sources.formats import FORMATS, FileFormat
 
-#: Descriptors left to the rest of the process (sockets, snapshots, logs) when the files of a dataset are opened.
+#: Descriptors reserved for the rest of the process (sockets, snapshots, logs).
 _RESERVED_DESCRIPTORS = 128
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What all files of a dataset are: of the format *name*, a key of `FORMATS`, and *gzipped* or not."""
+class DetectedFormat:
+    """The format of all files of a dataset: *name* is a key of `FORMATS`; they are *gzipped* or not."""
 
     name: str
     gzipped: bool
 
     @property
     def format(self) -> type[FileFormat]:
-        """What reads them."""
+        """The class that reads the files."""
         return FORMATS[self.name]
 
 
 def extension(name: str) -> tuple[str, bool]:
-    """Return the extension of *name* in small letters without its dot, and whether `.gz` follows it."""
+    """Return the extension of *name* in lower case without its dot, and whether `.gz` follows it."""
     name = name.lower()
     gzipped = name.endswith(".gz")
     return Path(name.removesuffix(".gz")).suffix.removeprefix("."), gzipped
 
 
-def kind_of(files: Sequence[str], shown: str, file_format: str | None) -> Kind:
+def detect_format(files: Sequence[str], shown: str, file_format: str | None) -> DetectedFormat:
     """
-    Return what *files* are, by their names and the parameter *file_format*; *shown* stands for all of them.
+    Return the format of *files* by their names and the parameter *file_format*; *shown* names them in errors.
 
     Raises:
-        SourceError: They are of several kinds, or of one that is not known.
+        SourceError: They have several formats, or an unknown one.
     """
-    kinds: dict[tuple[type[FileFormat], bool], str] = {}
+    found: dict[tuple[type[FileFormat], bool], str] = {}
     name = ""
     for file in files:
         name, gzipped = extension(file)
@@ -55,41 +55,41 @@ def kind_of(files: Sequence[str], shown: str, file_format: str | None) -> Kind:
             raise SourceError(
                 f"The format of '{file}' cannot be told from its name: set params.file_format to parquet, csv or json."
             )
-        kinds.setdefault((FORMATS[name], gzipped), file)
+        found.setdefault((FORMATS[name], gzipped), file)
     if file_format is not None:
         name = file_format
         wanted = FORMATS[file_format]
-        for (kind, _), file in kinds.items():
-            if kind is not wanted:
+        for (detected, _), file in found.items():
+            if detected is not wanted:
                 raise SourceError(f"'{shown}' mixes kinds: '{file}' is not {wanted.name}.")
-    if len(kinds) > 1:
-        one, other, *_ = kinds.values()
+    if len(found) > 1:
+        one, other, *_ = found.values()
         raise SourceError(f"'{shown}' mixes kinds, such as '{one}' and '{other}': a dataset has files of one.")
-    ((_, gzipped),) = kinds
-    return once_compressed(Kind(name, gzipped), files[0])
+    ((_, gzipped),) = found
+    return refuse_gzipped_parquet(DetectedFormat(name, gzipped), files[0])
 
 
-def once_compressed(kind: Kind, file: str) -> Kind:
+def refuse_gzipped_parquet(detected: DetectedFormat, file: str) -> DetectedFormat:
     """
-    Return *kind*, unless it is one that is compressed inside already.
+    Return *detected*, unless it is a gzipped Parquet file, which is compressed inside already.
 
     Raises:
         SourceError: It is; the sentence names *file*.
     """
-    if kind.gzipped and kind.format is FORMATS["parquet"]:
-        raise SourceError(f"'{file}' is compressed twice: Parquet is not to be gzipped.")
-    return kind
+    if detected.gzipped and detected.format is FORMATS["parquet"]:
+        raise SourceError(f"'{file}' is compressed twice: Parquet must not be gzipped.")
+    return detected
 
 
-def gathered(files: Iterable[_T], shown: str, none: str) -> list[_T]:
+def limited_list(files: Iterable[_T], shown: str, none: str) -> list[_T]:
     """
-    Return *files* as a list. *shown* stands for all of them, *none* says that there is none.
+    Return *files* as a list. *shown* names them in errors; *none* is the error for an empty list.
 
     Raises:
-        SourceError: There is none, or there are more than this process may have open.
+        SourceError: There are no files, or more than this process may have open.
     """
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # One descriptor pins a file, another is the engine's own.
+    # One descriptor pins a file; the engine opens another.
     limit = max(1, (open_files - _RESERVED_DESCRIPTORS) // 2)
     found = list(itertools.islice(files, limit + 1))
     if len(found) > limit:

@@ -1,21 +1,22 @@
 """
-How files of each format are read, and what is wrong with one that cannot be.
+How files of each format are read, and the reasons why one cannot be.
 
-Each format reads strictly: a row that does not fit is an error, not a guess, because what is guessed away is gone.
-What the engine would let pass (a wrong gzip checksum, a JSON array cut after a comma, a decimal it would round) is
-checked here.
+Each format reads strictly: a row that does not fit is an error, because a guess would lose data. This module checks
+what the engine lets pass: a wrong gzip checksum, a JSON array cut after a comma, a decimal that it would round.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import os
 import re
+import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -25,25 +26,30 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sql import literal, literals
 
-#: Of a text file, this much is looked at for its header (bytes). The engine itself takes lines of up to 2 MB.
+#: The bytes of a text file that are searched for its header. The engine takes lines of up to 2 MB.
 _HEAD_BYTES = 2 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
 
 #: The most digits of a decimal that the engine keeps exactly.
 _MAX_DECIMAL_DIGITS = 38
 
-#: Where the system shows this process what it has open, by the numbers of the descriptors.
+#: The directory in which the system lists the open descriptors of this process.
 DESCRIPTORS = "/proc/self/fd"
 
-#: What the engine says of a file that goes by another name than when the load began, whatever its format.
+#: Part of the engine's message about a file that was renamed since the load began.
 _MOVED = "file system operations are disabled"
 
 _DELIMITERS = ",\t;|"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+#: A file written to within this time (seconds) may be written to again under the same modification time, since the
+#: kernel stamps files by its tick.
+SETTLED_S = 0.05
+
+
 class Identity(NamedTuple):
-    """Which file this is, and in which version; two equal ones are the same bytes."""
+    """A file and its version: equal identities mean equal bytes, once the file has settled."""
 
     device: int
     inode: int
@@ -52,13 +58,23 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, info: os.stat_result) -> Identity:
-        """Take it from what `stat` says."""
+        """Return the identity of the file that `stat` describes."""
         return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every later change will show in the modification time."""
+        return not 0 <= time.time_ns() - self.modified_ns < SETTLED_S * 1e9
+
+
+def version_of(identities: Iterable[Identity]) -> str:
+    """Return a text that changes as soon as one of the files, or their number, changes."""
+    return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedFile:
-    """A regular file held open by *descriptor*; *shown* is its path as the YAML's author would write it."""
+    """A regular file held open by *descriptor*; *shown* is its path as written in the YAML."""
 
     descriptor: int
     shown: str
@@ -66,22 +82,46 @@ class PinnedFile:
 
     @property
     def path(self) -> str:
-        """A path by which this process opens this very file, wherever its name has gone."""
+        """A path by which this process opens this file even if it is renamed."""
         return f"{DESCRIPTORS}/{self.descriptor}"
 
 
 class FileFormat(ABC):
-    """Pinned files of one format. *gzipped* is about all of them."""
+    """
+    A `Scan` of pinned files of one format, *gzipped* or not.
+
+    *shown* names all of them in errors; *version* and *confirm* are as in `Scan`.
+    """
+
+    is_read_once = False
+    held_bytes = 0
 
     name: ClassVar[str]
-    #: What the engine's message contains, and what we say instead. The engine quotes contents, paths and its options.
+    #: Our reasons, by a part of the engine's message, which may quote contents, paths and options.
     reasons: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, files: Sequence[PinnedFile], *, gzipped: bool, deadline: Deadline) -> None:
+    def __init__(  # noqa: PLR0913 (each is about the same files)
+        self,
+        files: Sequence[PinnedFile],
+        shown: str,
+        deadline: Deadline,
+        *,
+        gzipped: bool,
+        version: str | None,
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
         self.files = tuple(files)
+        self.version = version
+        self.confirm = confirm
+        self._shown = shown
         self.deadline = deadline
         self.compression = "gzip" if gzipped else "none"
         self._names: list[str] = []
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the pinned files."""
+        return tuple(file.path for file in self.files)
 
     @abstractmethod
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
@@ -89,22 +129,23 @@ class FileFormat(ABC):
         Check the files and return the SQL of a table function that reads them.
 
         Raises:
-            SourceError: A file is not what it should be.
+            SourceError: A file is not valid.
             duckdb.Error: The engine cannot read a file.
         """
 
-    def accept(self, _connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         """
         Compare the *names* of the columns that the engine found with those that the files have.
 
         Raises:
-            SourceError: They differ: the engine left something out, or made a name up.
+            SourceError: They differ: the engine dropped a column or made up a name.
         """
         if set(map(_folded, names)) != set(map(_folded, self._names)):
-            raise SourceError(f"'{self.files[0].shown}': its columns cannot be told from its first line.")
+            raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
 
-    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error, shown: str) -> SourceError:
-        """Say which file cannot be read and why; *shown* stands for the files when the engine names none."""
+    def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
+        """Return which file cannot be read and why."""
+        shown = self._shown
         text = self.details(connection, error)
         named = re.search(rf"{DESCRIPTORS}/(\d+)", text)
         by_descriptor = {file.descriptor: file.shown for file in self.files}
@@ -121,16 +162,16 @@ class FileFormat(ABC):
         return SourceError(f"'{shown}'{place}: {reason}.")
 
     def details(self, _connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Return the engine's message, or a more exact one if there is a way to get it."""
+        """Return the engine's message, or a more exact one if there is any."""
         return str(error)
 
     def other_reason(self, _text: str) -> str:
-        """What to say about an engine's message that `reasons` does not know."""
+        """Return the reason for a message that `reasons` does not know."""
         return f"the engine cannot read it as {self.name}"
 
 
 class Parquet(FileFormat):
-    """Parquet files that have the same columns; a column's type is the widest of its types in the files."""
+    """Parquet files with the same columns; a column has the widest of its types in the files."""
 
     name = "Parquet"
     reasons: ClassVar[Mapping[str, str]] = {
@@ -161,7 +202,7 @@ class Parquet(FileFormat):
                     f"'{file.shown}': the column '{name}' has decimals of {precision} digits; the engine keeps at most "
                     f"{_MAX_DECIMAL_DIGITS} exactly."
                 )
-        # The tree comes depth first: a node, then as many subtrees as it has children; the first node is the root.
+        # The tree is listed depth first: the root, then each node before its children.
         names = []
         open_subtrees = [rows[0][1]]
         for name, children, _ in rows[1:]:
@@ -174,7 +215,7 @@ class Parquet(FileFormat):
         return names
 
     def other_reason(self, text: str) -> str:
-        """Pass on the engine's first line: about Parquet it names structure, not contents."""
+        """Pass on the engine's first line: for Parquet it names structure, not contents."""
         line = re.sub(r"^[A-Z][A-Za-z ]+: ", "", text.partition("\n")[0])
         line = re.sub(rf"(?:\b(?:the )?file )?['\"]?{DESCRIPTORS}/\d+['\"]?", "the file", line).strip().rstrip(".")
         return f"the engine cannot read it as Parquet: {line[:300]}"
@@ -184,7 +225,7 @@ class Csv(FileFormat):
     """
     CSV files (RFC 4180, UTF-8) whose first line names the columns, the same ones in each file.
 
-    The delimiter (comma, tabulator, semicolon or bar) is the one that parts the header. Types come from all rows.
+    The delimiter is the most frequent one in the header: comma, tab, semicolon or bar. Types come from all rows.
     """
 
     name = "CSV"
@@ -195,7 +236,7 @@ class Csv(FileFormat):
         "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
         # Types come from all rows, so only a refresh_sql asks for one that does not fit.
-        "converting column": "a value does not fit the type that it is to have",
+        "converting column": "a value does not fit the type of its column",
         "Unexpected end of GZIP": "it was cut short",
     }
 
@@ -215,7 +256,7 @@ class Csv(FileFormat):
         return f"read_csv({paths}, {self._dialect}, sample_size = -1, files_to_sniff = -1, union_by_name = true)"
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Find the line: the engine, at a loss for the types of the columns, names none, but as text it does."""
+        """Read the columns as text if the engine could not tell their types: only then does it name the line."""
         if "sniffing" not in str(error):
             return str(error)
         columns = ", ".join(f"{literal(f'c{index}')}: 'VARCHAR'" for index in range(len(self._names)))
@@ -245,14 +286,14 @@ class Csv(FileFormat):
             fields = next(csv.reader(io.StringIO(header, newline=""), delimiter=delimiter))
         except csv.Error:
             raise SourceError(f"'{file.shown}', line 1: it does not name columns.") from None
-        # A field without a name (an index column, a delimiter at the end) is called as the engine calls it.
+        # Name a field without a name (an index column, a delimiter at the end) as the engine does.
         names = [field.strip() or f"column{index}" for index, field in enumerate(fields)]
         _refuse_repeated(names, file)
         return names, delimiter
 
 
 class Json(FileFormat):
-    """JSON files: an array of objects, or objects one after another, such as one a line. Keys may differ."""
+    """JSON files: an array of objects, or a sequence of objects, such as one per line. Keys may differ."""
 
     name = "JSON"
     reasons: ClassVar[Mapping[str, str]] = {
@@ -271,11 +312,11 @@ class Json(FileFormat):
         for file in self.files:
             text = Text.probe(file, self)
             first = text.head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
-            # The engine takes an array that was cut after a comma for a complete one.
+            # The engine accepts an array that was cut after a comma.
             if first == b"[" and text.last != b"]":
                 raise SourceError(f"'{file.shown}': the JSON was cut short.")
             firsts.add(first)
-        # On its own the engine does not see an array behind a byte order mark.
+        # The engine does not recognise an array behind a byte order mark.
         self._layout = "array" if firsts == {b"["} else "auto"
         return (
             f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
@@ -283,7 +324,7 @@ class Json(FileFormat):
         )
 
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Refuse keys that differ in case only, of which the engine calls the second `KEY_1`."""
+        """Refuse keys that differ only in case: the engine renames the second to `KEY_1`."""
         folded = set(map(_folded, names))
         numbered = [match[1] for match in map(re.compile(r"(.*)_\d+").fullmatch, names) if match]
         if folded.isdisjoint(map(_folded, numbered)):
@@ -301,7 +342,7 @@ class Json(FileFormat):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a text file begins with (at most `_HEAD_BYTES`), and its last byte that is not white space."""
+    """The first bytes of a text file (at most `_HEAD_BYTES`), and its last byte that is not white space."""
 
     head: bytes
     last: bytes
@@ -309,10 +350,10 @@ class Text:
     @classmethod
     def probe(cls, file: PinnedFile, reader: FileFormat) -> Text:
         """
-        Look at a file; a gzipped one is read to its end, since the engine does not compare its checksum.
+        Inspect a file. A gzipped one is read to its end, because the engine ignores its checksum.
 
         Raises:
-            SourceError: There is nothing but white space in it, or its compression is damaged.
+            SourceError: It holds nothing but white space, or its compression is damaged.
         """
         head, last = _probe_gzip(file, reader) if reader.compression == "gzip" else _probe_plain(file, reader)
         if not last:
@@ -350,7 +391,7 @@ def _probe_gzip(file: PinnedFile, reader: FileFormat) -> tuple[bytes, bytes]:
 
 
 def _first_record(head: bytes) -> bytes | None:
-    """Return the first line, where a line end between quotes does not count; None when there is no end of it."""
+    """Return the first line, ignoring line ends between quotes; None if it does not end."""
     quoted = False
     for match in re.finditer(rb'["\r\n]', head):
         if match[0] == b'"':
@@ -361,7 +402,7 @@ def _first_record(head: bytes) -> bytes | None:
 
 
 def _folded(name: str) -> str:
-    """Return the name as the engine compares it: a column is found whatever the case of its letters."""
+    """Return the name as the engine compares it: without regard to case."""
     return name.lower()
 
 

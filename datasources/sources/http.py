@@ -1,9 +1,9 @@
 """
-`http:` and `https:` sources: one file of a web server, brought by one request and then read as a local one.
+`http:` and `https:` sources: one file of a web server, downloaded by one request and then read as a local file.
 
-Which version it is say its entity tag and the time of its last change (RFC 9110, 8.8). After the file has arrived the
-server is asked once more whether it is still that version, if that says something about its bytes: a file that is
-overwritten in place while the server sends it arrives as a mix of two.
+The ETag and Last-Modified headers identify the version (RFC 9110, 8.8). If they identify bytes, the server is asked
+again after the download whether it still has that version: a file that is overwritten while the server sends it arrives
+as a mix of two.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from urllib.parse import unquote, urlsplit
 
 from datasources.errors import SourceError
 from datasources.sources.downloads import DEFAULT_SILENCE_S, Downloads
-from datasources.sources.files import FileScan
-from datasources.sources.format_detection import Kind, extension, once_compressed
-from datasources.sources.formats import FORMATS
+from datasources.sources.format_detection import DetectedFormat, extension, refuse_gzipped_parquet
+from datasources.sources.formats import FORMATS, FileFormat
 from datasources.sources.origin import Answer, Origin
 from datasources.sources.source import Load
 from runtimeconf.connectors.http import parse_headers
 from runtimeconf.model import DatasetConfig
 
-#: The format that a media type means.
+#: Formats by media type.
 _MEDIA_TYPES = {
     "text/csv": "csv",
     "application/csv": "csv",
@@ -44,15 +43,15 @@ _MEDIA_TYPES = {
 _WEB_PAGES = frozenset({"text/html", "application/xhtml+xml"})
 
 _STATUSES = {
-    401: "the server wants credentials, or others than these: see http_username, http_bearer_token and http_headers",
+    401: "the server requires other credentials: see http_username, http_bearer_token and http_headers",
     403: "the server does not allow it",
     404: "it does not exist",
-    407: "the proxy that the environment names wants credentials",
+    407: "the proxy from the environment requires credentials",
     410: "it does not exist any more",
-    429: "the server wants fewer requests",
+    429: "the server is rate limiting requests",
 }
 
-#: A longer validator is not kept, and a version with it is not known.
+#: A longer validator is not kept; the version is then unknown.
 _MAX_VALIDATOR_LENGTH = 1000
 
 
@@ -72,23 +71,22 @@ class HttpSource:
         self._headers = _request_headers(params)
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[FileScan]:
-        """Bring the file, as `Source.open` promises."""
+    def open(self, load: Load) -> Iterator[FileFormat]:
+        """Download the file; see `Source.open`."""
         with ExitStack() as stack:
             with self._server(load) as server:
                 with server.get(self._target, self._headers) as answer:
                     self._refuse(answer)
-                    kind = self._kind(answer)
+                    detected = self._format(answer)
                     version = version_of(answer)
                     downloads = Downloads.of(load, stack, self._params.get("max_download_size"))
                     file = downloads.save(answer, self._shown)
-                if _tells_bytes(version) and self._is_other(server, version):
+                if _identifies_bytes(version) and self._is_other(server, version):
                     raise SourceError(f"'{self._shown}' changed while it was read; the next refresh reads it again.")
-            reader = kind.format([file], gzipped=kind.gzipped, deadline=load.deadline)
-            yield FileScan(reader, self._shown, version)
+            yield detected.format([file], self._shown, load.deadline, gzipped=detected.gzipped, version=version)
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Ask the server for the file on the condition that it is another."""
+        """Ask the server for the file on the condition that it has changed."""
         with self._server(load) as server:
             return self._is_other(server, version)
 
@@ -108,11 +106,11 @@ class HttpSource:
             if answer.status == 304:
                 return False
             self._refuse(answer)
-            # Not every server knows conditions; the body is left unread.
+            # Not every server supports conditions; the body is left unread.
             return version_of(answer) != version
 
     def _refuse(self, answer: Answer) -> None:
-        """Raise SourceError unless *answer* brings the file, whole and as it is."""
+        """Raise SourceError unless *answer* contains the whole file."""
         status = answer.status
         if status != 200:
             said = _STATUSES.get(status)
@@ -124,7 +122,7 @@ class HttpSource:
                 f"'{self._shown}': the server answers with a web page, such as one to log in, not a file."
             )
 
-    def _kind(self, answer: Answer) -> Kind:
+    def _format(self, answer: Answer) -> DetectedFormat:
         named, gzipped = extension(unquote(self._path))
         name = self._params.get("file_format") or (named if named in FORMATS else _MEDIA_TYPES.get(_media_type(answer)))
         if name is None:
@@ -134,18 +132,18 @@ class HttpSource:
             )
         encoding = answer.headers.get("content-encoding", "identity").strip().lower()
         if encoding in {"gzip", "x-gzip"}:
-            # A file whose name ends with .gz is often said to be encoded too; it is compressed once.
+            # Servers often label a .gz file as encoded too; it is compressed only once.
             gzipped = True
         elif encoding not in {"identity", ""}:
             raise SourceError(f"'{self._shown}': the server compresses it in a way other than gzip.")
-        return once_compressed(Kind(name, gzipped), self._shown)
+        return refuse_gzipped_parquet(DetectedFormat(name, gzipped), self._shown)
 
 
 def version_of(answer: Answer) -> str | None:
     """
-    Return the validators of an answer as a text; None when there is none that tells every change.
+    Return the validators of an answer as a text; None if none of them shows every change.
 
-    A time of the last change has seconds: it tells only when a second has passed since (RFC 9110, 8.8.2.2).
+    Last-Modified counts in seconds, so it shows every change only after a second has passed (RFC 9110, 8.8.2.2).
     """
     tag = answer.headers.get("etag", "")
     changed_at = answer.headers.get("last-modified", "")
@@ -154,8 +152,8 @@ def version_of(answer: Answer) -> str | None:
     return json.dumps([tag, "" if tag else changed_at])
 
 
-def _tells_bytes(version: str | None) -> TypeGuard[str]:
-    """Say whether equal validators mean equal bytes: a weak tag is of the meaning only (RFC 9110, 8.8.1)."""
+def _identifies_bytes(version: str | None) -> TypeGuard[str]:
+    """Return whether equal validators mean equal bytes; weak ETags do not (RFC 9110, 8.8.1)."""
     return version is not None and not json.loads(version)[0].startswith("W/")
 
 
@@ -181,7 +179,7 @@ def _request_headers(params: Mapping[str, str]) -> list[tuple[str, str]]:
     names = {name.lower() for name, _ in headers}
     defaults = {"User-Agent": "dataset-loader", "Accept": "*/*"}
     headers += [(name, value) for name, value in defaults.items() if name.lower() not in names]
-    # What is stored is asked for, so that its length is known and no answer expands.
+    # Ask for the stored bytes, so that the length is known and nothing has to be decompressed.
     headers.append(("Accept-Encoding", "identity"))
     if "http_bearer_token" in params:
         headers.append(("Authorization", f"Bearer {params['http_bearer_token']}"))

@@ -1,9 +1,9 @@
 """
 `iceberg:` sources: tables of Apache Iceberg, on disk and on S3.
 
-The library parses the metadata and the manifests, from bytes that are read here; the data files are read here too
-(`lake_parquet`). Its own reader is not used: it opens what the metadata name, wherever that is, and needs credentials.
-The rules are those of the Iceberg table specification, versions 1 and 2.
+pyiceberg parses the metadata and the manifests from bytes that are read here; `lake_parquet` reads the data files. The
+reader of pyiceberg is not used: it opens any location that the metadata name, and needs credentials. The rules are
+those of the Iceberg table specification, versions 1 and 2.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyiceberg.manifest import (
-    MANIFEST_ENTRY_SCHEMAS,
-    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
     ManifestContent,
     ManifestEntry,
-    ManifestEntryStatus,
     ManifestFile,
-    PartitionFieldSummary,
+    read_manifest_list,
 )
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.transforms import IdentityTransform
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources import lake_parquet
-from datasources.sources.iceberg_avro import MAX_BYTES, UnknownCodecError, records
+from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError
 from datasources.sources.iceberg_location import newest
 from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names, value_of
 from datasources.sources.lake import TableRoot, inside
@@ -43,12 +40,9 @@ from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 
-#: The schemas of version 2 read files of version 1 too.
-_READ_AS = 2
+_GZIP = 31  # zlib window bits: with a gzip header
 
-_GZIP = 31  # for zlib: with the header of gzip
-
-#: The columns of a file of deleted rows: the ids are the specification's.
+#: The columns of a position delete file; the specification reserves the ids.
 _DELETES = (
     Column("file_path", 2147483546, pa.string(), is_nullable=False),
     Column("pos", 2147483545, pa.int64(), is_nullable=False),
@@ -56,14 +50,14 @@ _DELETES = (
 
 
 class IcebergSource:
-    """A table of Apache Iceberg, in its newest snapshot."""
+    """An Apache Iceberg table, in its newest snapshot."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         self._dataset = dataset
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
-        """Work out the newest snapshot, as `Source.open` promises."""
+        """Open the newest snapshot; see `Source.open`."""
         with newest(self._dataset, load.deadline) as (root, path):
             table = _Table(root, path, load)
             columns = lake_parquet.pick(table.columns, load.wanted.columns)
@@ -72,14 +66,14 @@ class IcebergSource:
             yield StreamScan(reader, load, lake_parquet.explain, version=table.version)
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Read the newest metadata file, and compare the snapshot and the schema."""
+        """Compare the snapshot and the schema of the newest metadata file."""
         with newest(self._dataset, load.deadline) as (root, path):
             return _Table(root, path, load).version != version
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of the table, as a manifest tells of it, and where the table was when it was written: `sequence`."""
+    """A file in a manifest; `sequence` is the sequence number of the commit that added it."""
 
     path: str
     file: DataFile
@@ -92,7 +86,7 @@ class _Table:
     One version of a table.
 
     Raises:
-        SourceError: A file of its metadata is missing or damaged, or it needs what is not supported.
+        SourceError: A metadata file is missing or damaged, or the table needs an unsupported feature.
     """
 
     def __init__(self, root: TableRoot, path: str, load: Load) -> None:
@@ -119,17 +113,17 @@ class _Table:
             self.version = f"{identity}-{current}-{schema.schema_id}"
 
     def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
-        """As `Identify`: by the id, and by the names where a file was added that has no ids."""
+        """As `Identify`: by the id, or by the names in a file without ids."""
         field_id = (part.metadata or {}).get(b"PARQUET:field_id")
         return int(field_id) if field_id is not None else self._ids.get(path)
 
     def files(self, bounds: tuple[Bound, ...]) -> list[lake_parquet.DataFile]:
         """
-        Return the files in which there may be rows that pass *bounds*.
+        Return the files that may have rows within *bounds*.
 
         Raises:
-            SourceError: A manifest is missing or damaged, names a file outside of the table or of another format, or
-                deletes rows in a way that is not supported.
+            SourceError: A manifest is missing or damaged, names a file outside the table or of another format, or
+                deletes rows in an unsupported way.
         """
         if self._snapshot is None:
             return []
@@ -156,32 +150,19 @@ class _Table:
         path = self._inside(location)
         content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            manifests: list[ManifestFile] = records(
-                path,
-                content,
-                MANIFEST_LIST_FILE_SCHEMAS[_READ_AS],
-                types={-1: ManifestFile, 508: PartitionFieldSummary},
-                enums={517: ManifestContent},
-            )
+            manifests = list(read_manifest_list(AvroContent(content).new_input(path)))
             summary = self._snapshot.summary if self._snapshot is not None else None
             if not manifests and summary is not None and int(summary["total-data-files"] or 0) > 0:
                 raise ValueError("a list that was cut short")
         return manifests
 
     def _entries(self, manifest: ManifestFile) -> list[_Entry]:
-        """Read one manifest, and return those files that are the table's."""
+        """Read one manifest, and return its live files."""
         self._load.deadline.check()
         path = self._inside(manifest.manifest_path)
         content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            found: list[ManifestEntry] = records(
-                path,
-                content,
-                MANIFEST_ENTRY_SCHEMAS[_READ_AS],
-                types={-1: ManifestEntry, 2: DataFile},
-                enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-            )
-            live = [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
+            live = manifest.fetch_manifest_entry(AvroContent(content))
             counts = (manifest.added_files_count, manifest.existing_files_count)
             if None not in counts and len(live) != sum(count or 0 for count in counts):
                 raise ValueError("a manifest of another length")
@@ -190,14 +171,10 @@ class _Table:
             return [self._entry(entry, manifest) for entry in live]
 
     def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
-        sequence = entry.sequence_number
-        if sequence is None:
-            # By the specification an added file has that of its manifest; before version 2 there were none.
-            if entry.status != ManifestEntryStatus.ADDED and manifest.sequence_number:
-                raise ValueError("no sequence number")
-            sequence = manifest.sequence_number or 0
+        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
+            raise ValueError("no sequence number")
         path = self._inside(entry.data_file.file_path)
-        return _Entry(path, entry.data_file, sequence, manifest.partition_spec_id)
+        return _Entry(path, entry.data_file, entry.sequence_number, manifest.partition_spec_id)
 
     def _judge(self, file: DataFile, content: ManifestContent) -> None:
         if file.content == DataFileContent.EQUALITY_DELETES:
@@ -223,7 +200,7 @@ class _Table:
         return True
 
     def _constants(self, entry: _Entry) -> dict[Key, pa.Scalar]:
-        """Return the values of columns by which the table is partitioned: files need not have them."""
+        """Return the values of identity partition columns, which files need not contain."""
         with self._understood(entry.path):
             spec = self._metadata.specs()[entry.spec_id]
             by_key = {column.key: column for column in self.columns}
@@ -234,7 +211,7 @@ class _Table:
             }
 
     def _deleted_rows(self, data: Mapping[str, _Entry], deletes: list[_Entry]) -> dict[str, array[int]]:
-        """Return the positions of the rows of files that are deleted."""
+        """Return the positions of deleted rows, by file."""
         gone: dict[str, array[int]] = {}
         for entry in deletes:
             file = lake_parquet.DataFile(entry.path)
@@ -244,7 +221,7 @@ class _Table:
                     locations, positions = (column.to_pylist() for column in batch.columns)
                 for location, position in zip(locations, positions, strict=True):
                     path = self._inside(location)
-                    # Deletes hold for what is as old as they, or older.
+                    # Deletes apply to files that are not newer than they are.
                     if path not in data or data[path].sequence > entry.sequence:
                         continue
                     if not 0 <= position < data[path].file.record_count:
@@ -254,17 +231,17 @@ class _Table:
 
     def _inside(self, location: str) -> str:
         """
-        Return the path in the table of what its metadata call *location*.
+        Return the path in the table of *location*.
 
-        It counts from where they say that the table is: so a table can be copied or moved as a whole.
+        It is relative to the location of the table in its metadata, so a table can be copied or moved as a whole.
         """
         start = _plain(self._metadata.location).rstrip("/") + "/"
         plain = _plain(location)
         path = inside(plain.removeprefix(start)) if plain.startswith(start) else None
         if path is None:
             raise SourceError(
-                f"The metadata of '{self._root.shown}' name a file outside of the table: only what lies in the table "
-                "is read."
+                f"The metadata of '{self._root.shown}' name a file outside of the table: only files in the table "
+                "are read."
             )
         return path
 
@@ -277,7 +254,7 @@ class _Table:
 
     @contextmanager
     def _understood(self, path: str) -> Iterator[None]:
-        """Turn what the library raises about the file *path* into one sentence: it does not say what it may raise."""
+        """Turn any error of the library about the file *path* into one sentence: its errors are not documented."""
         try:
             yield
         except (SourceError, SnapshotError, MemoryError):
@@ -289,7 +266,7 @@ class _Table:
 
 
 def _kept(gone: array[int] | None) -> pa.BooleanArray | None:
-    """Return which rows are left, up to the last one that is *gone*."""
+    """Return which rows are left, up to the last one in *gone*."""
     if gone is None:
         return None
     rows = max(gone) + 1
@@ -300,7 +277,7 @@ def _kept(gone: array[int] | None) -> pa.BooleanArray | None:
 
 
 def _plain(location: str) -> str:
-    """Return a location as all writers would have it: `s3a:` and `s3n:` are what Hadoop calls `s3:`."""
+    """Return a location in one spelling: `s3a:` and `s3n:` are Hadoop's names for `s3:`."""
     return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(?://)?(?=/)", "", location))
 
 
@@ -309,4 +286,4 @@ def _unsupported(root: TableRoot, what: str) -> SourceError:
 
 
 def _damaged(root: TableRoot, path: str) -> SourceError:
-    return SourceError(f"'{path}' of '{root.shown}' is damaged, or not as the specification has it.")
+    return SourceError(f"'{path}' of '{root.shown}' is damaged, or does not follow the specification.")

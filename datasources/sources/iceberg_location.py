@@ -1,9 +1,9 @@
 """
-Where an Iceberg table lies, and which of its metadata files is the newest.
+Find an Iceberg table and its newest metadata file.
 
-A catalog says so: the table of a SQL catalog in a SQLite file, which Iceberg's JDBC catalog and pyiceberg's SQL catalog
-keep alike. Without one it is the file that `from:` names, or the one of the highest version in the table's directory.
-The catalog is read here and not by the library, which would need an object-relational mapper for one SELECT.
+A catalog names it: a SQL catalog in a SQLite file, for which Iceberg's JDBC catalog and pyiceberg's SQL catalog use the
+same table. Without a catalog it is the file that `from:` names, or the highest version in the directory of the table.
+The catalog is read here: pyiceberg would need SQLAlchemy for one SELECT.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from urllib.parse import quote
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.lake import TableRoot, inside, root_of
+from datasources.sources.lake import TableRoot, inside
+from datasources.sources.lake_root import root_of
 from runtimeconf.model import DatasetConfig
 
 _DIRECTORY = "metadata"
 
-#: The metadata files of a catalog's tables begin with a number, and those of tables without a catalog with v and one.
+#: Names of metadata files begin with a number if the table has a catalog, otherwise with v and a number.
 _VERSION = re.compile(r"(?:v(\d{1,18})|(\d{1,18})-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _METADATA_FILE = re.compile(r"(.+)/metadata/([^/]+\.metadata\.json(?:\.gz)?)")
 
-#: How long another program's lock on the catalog is waited for (seconds).
+#: The longest wait for another program's lock on the catalog (seconds).
 _LOCK_S = 5.0
-#: Steps of SQLite's machine between two looks at the clock: some milliseconds.
+#: Steps of SQLite's virtual machine between two checks of the deadline: some milliseconds.
 _STEPS = 100_000
 
-#: What SQLite says of a file that another program is writing to.
+#: SQLite's result codes for a file that another program is writing to.
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _NO_CATALOG = "damaged, or no SQL catalog of Iceberg"
 
@@ -47,10 +48,10 @@ LIMIT 1
 @contextmanager
 def newest(dataset: DatasetConfig, deadline: Deadline) -> Iterator[tuple[TableRoot, str]]:
     """
-    Open the directory of the table, and give the path of its newest metadata file in it.
+    Open the root of the table, and yield it with the path of the newest metadata file in it.
 
     Raises:
-        SourceError: There is no such table, it lies outside of what `from:` names, or the catalog cannot be read.
+        SourceError: There is no such table, it is outside the location of `from:`, or the catalog cannot be read.
     """
     has_catalog = "iceberg_catalog" in dataset.params
     named = None if has_catalog else _METADATA_FILE.fullmatch(dataset.location)
@@ -83,25 +84,25 @@ def _by_catalog(root: TableRoot, params: Mapping[str, str], deadline: Deadline) 
     if location is None:
         raise SourceError(f"The catalog has no table '{table}'.")
     path = root.relative(location)
-    place = _METADATA_FILE.fullmatch(inside(path) or "") if path is not None else None
-    if place is None:
+    match = _METADATA_FILE.fullmatch(inside(path) or "") if path is not None else None
+    if match is None:
         raise SourceError(f"The catalog says that '{table}' lies outside of '{root.shown}', or gives no metadata file.")
-    return root.below(place[1]), f"{_DIRECTORY}/{place[2]}"
+    return root.below(match[1]), f"{_DIRECTORY}/{match[2]}"
 
 
 def _looked_up(params: Mapping[str, str], deadline: Deadline) -> str | None:
-    """Return the location of the metadata file of the table, which the catalog has."""
+    """Return the location of the metadata file according to the catalog; None if it has no such table."""
     path = Path(params["iceberg_catalog"])
     namespace, _, name = params["iceberg_table"].rpartition(".")
     key = (params.get("iceberg_catalog_name", "default"), namespace, name)
     try:
-        # Before it is opened: opening a pipe would wait for a writer.
+        # Check before opening: opening a pipe would wait for a writer.
         if not stat.S_ISREG(path.stat().st_mode):
             raise SourceError("The file of iceberg_catalog is not a regular file.")
         timeout_s = max(0.0, min(_LOCK_S, deadline.left_s))
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=timeout_s)) as connection:
             connection.execute("PRAGMA trusted_schema = off")
-            # Whoever writes the file could make its table a view that never ends.
+            # The author of the file could make its table a view that never ends.
             connection.set_progress_handler(lambda: deadline.passed, _STEPS)
             row = connection.execute(_LOOKUP, key).fetchone()
     except OSError as exc:

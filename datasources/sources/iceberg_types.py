@@ -1,4 +1,4 @@
-"""What the types, columns and bounds of an Iceberg table are to the engine."""
+"""Map the types, columns and bounds of an Iceberg table to Arrow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PRIMITIVES: Mapping[type[types.IcebergType], pa.DataType] = {
     types.FixedType: pa.binary(),
 }
 
-#: Of these the lowest and the highest value are exact.
+#: Types whose bounds in manifests are exact.
 _BOUNDED = (
     types.IntegerType,
     types.LongType,
@@ -42,10 +42,10 @@ _BOUNDED = (
 
 def column_of(field: types.NestedField) -> Column:
     """
-    Return the column, or the part of one, that *field* describes; its key is its id.
+    Return the column, or part of a column, for *field*; its key is the field id.
 
     Raises:
-        TypeError: It is of a type that is not known here.
+        TypeError: Its type is not known here.
     """
     kind = field.field_type
     inner: tuple[types.NestedField, ...] = ()
@@ -75,28 +75,28 @@ def _arrow(kind: types.IcebergType, parts: Sequence[Column]) -> pa.DataType:
 
 
 def bound_of(kind: types.IcebergType, column: Column, encoded: bytes | None) -> object:
-    """Return the lowest or the highest value of a column in a file; None where it is not known exactly."""
+    """Decode the lower or upper bound of a column in a file; None if it is not exact."""
     if encoded is None or not isinstance(kind, _BOUNDED):
         return None
     try:
         return value_of(column, from_bytes(kind, encoded)).as_py()
     except (ValueError, OverflowError, struct.error, pa.ArrowException):
-        # Written when the column was narrower, or no such value.
+        # It was written when the column was narrower, or is damaged.
         return None
 
 
 def value_of(column: Column, value: Any) -> pa.Scalar:
     """
-    Return a value as the library gives it, which has dates and times as numbers, as one of *column*.
+    Return a value of the library, which represents dates and times as numbers, as one of *column*.
 
     Raises:
-        ValueError, OverflowError, pa.ArrowException: It is none.
+        ValueError, OverflowError, pa.ArrowException: It does not fit the type of *column*.
     """
     return pa.scalar(value, column.type)
 
 
 def ids_of_names(fields: Sequence[MappedField], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Give the id of each column, by the names that lead to it, for files that have no ids."""
+    """Yield the path of names and the id of each column, for files without ids."""
     for field in fields:
         for name in field.names:
             if field.field_id is not None:

@@ -1,9 +1,9 @@
 """
-Parquet files of a table, read as the table's schema says they are, one small batch after the other.
+Read the Parquet files of a table with the schema of the table, in small batches.
 
-The schema of a table may be newer than a file of it: columns were added, dropped, renamed or widened since. How a
-column is found in a file is the table format's business (`Column.key`); what may become of its values is judged here:
-only what loses nothing. A file that is not what the schema says ends the load.
+The schema may be newer than a file: columns were added, dropped, renamed or widened since. The table format defines how
+a column is found in a file (`Column.key`); this module converts its values, only if nothing is lost. A file that does
+not match the schema ends the load.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.sources.lake import TableRoot
 from datasources.sources.source import Bound, Load
 
-#: What a batch is to take in memory, and how many rows it has at most, however narrow they are.
+#: The target size of a batch, and its most rows.
 _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_ROWS = 16 * 1024
 
-#: What all columns of a file that are read at once may take for their read-ahead, and the bounds for one of them.
+#: The read-ahead of all columns of a file together, and the bounds for one column.
 _AHEAD_BYTES = 32 * 1024 * 1024
 _MIN_AHEAD_BYTES, _MAX_AHEAD_BYTES = 64 * 1024, 4 * 1024 * 1024
 
@@ -41,9 +41,9 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 _TOO_LARGE = "The load needs more memory than query.memory_limit allows."
 
-#: Where a column is in a file: the id that both give it, or its name.
+#: Identifies a column in a file: its id, or its name.
 Key = int | str
-#: Gives the key of a column of a file, from it and the names that lead to it; None when it has none.
+#: Returns the key of a column of a file, from the column and its path of names; None if it has none.
 Identify = Callable[[pa.Field, tuple[str, ...]], Key | None]
 
 
@@ -52,8 +52,8 @@ class Column:
     """
     A column of the table, or a part of one.
 
-    *parts* are the fields of a struct, the element of a list, or the key and the value of a map. *default* is what
-    files have that were written before the column was added.
+    *parts* are the fields of a struct, the element of a list, or the key and the value of a map. *default* is the value
+    for files that are older than the column.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """
-    A file of the table, by its path in the root.
+    A file of the table, by its path below the root.
 
-    *constants* are the values of columns, by their key, that hold for all rows. *kept* says of the first rows of the
-    file which ones are rows of the table; None, or a row after the last of them: it is.
+    *constants* are values of columns, by key, that are the same for all rows. *kept* says which of the first rows
+    belong to the table; the rows after those do, and all rows if it is None.
     """
 
     path: str
@@ -79,7 +79,7 @@ class DataFile:
 
 
 def column_of(described: pa.Field, key: Callable[[pa.Field], Key]) -> Column:
-    """Make the column that an Arrow field describes; *key* gives the key of a field of any depth."""
+    """Return the column for an Arrow field; *key* returns the key of a field at any depth."""
     parts = tuple(column_of(part, key) for part in _parts(described.type))
     return Column(described.name, key(described), _plain(described.type, parts), described.nullable, parts)
 
@@ -91,7 +91,7 @@ def batches(
     Return the rows of *files* as *columns*.
 
     Raises, while it is read:
-        SourceError: A file is missing, damaged, or not what *columns* say.
+        SourceError: A file is missing, damaged, or does not match *columns*.
     """
     schema = pa.schema([pa.field(column.name, column.type) for column in columns])
 
@@ -107,17 +107,17 @@ def batches(
 
 
 def pick(columns: Sequence[Column], names: frozenset[str] | None) -> list[Column]:
-    """Return those of *columns* that are wanted, *names* being in lower case; one of them at least."""
+    """Return the *columns* in *names*, which are in lower case, or at least one column."""
     wanted = [column for column in columns if names is None or column.name.lower() in names]
     return wanted or list(columns[:1])
 
 
 def explain(error: Exception) -> SourceError:
     """
-    Say what is to be said about an error that nobody else explained.
+    Return the error for an unexpected exception of the library.
 
     Raises:
-        SnapshotError: It was for want of memory.
+        SnapshotError: It ran out of memory.
     """
     if isinstance(error, MemoryError):
         raise SnapshotError(_TOO_LARGE) from None
@@ -126,9 +126,9 @@ def explain(error: Exception) -> SourceError:
 
 def may_hold(bound: Bound, low: object, high: object) -> bool:
     """
-    Say whether a value from *low* to *high* may pass *bound*. It may where the two cannot be compared exactly.
+    Return whether a value from *low* to *high* may pass *bound*; True if they cannot be compared exactly.
 
-    Both ends are widened by a millisecond where they are times: statistics are often cut to milliseconds.
+    Times are widened by a millisecond at both ends: statistics are often truncated to milliseconds.
     """
     value, (low, high) = _comparable(bound.value), (_comparable(low), _comparable(high))
     if value is None or low is None or high is None or type(low) is not type(value) or type(high) is not type(value):
@@ -142,7 +142,7 @@ def may_hold(bound: Bound, low: object, high: object) -> bool:
 
 
 def _comparable(value: object) -> Decimal | date | datetime | None:
-    """Return *value* as one of the types that Python and the engine compare alike; not floats, and no text."""
+    """Return *value* as a type that Python and the engine compare alike: neither a float nor a string."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return Decimal(value)
     if isinstance(value, datetime):
@@ -162,7 +162,7 @@ class _File:
     One open file.
 
     Raises:
-        _UnfitError: It is not what *columns* say.
+        _UnfitError: It does not match *columns*.
         pa.ArrowException: It is damaged.
     """
 
@@ -199,7 +199,7 @@ class _File:
         return column.key not in self._file.constants and column.key in self._found
 
     def arrays(self) -> Iterator[list[pa.Array]]:
-        """Read the columns, some rows at a time, without those rows that are not the table's."""
+        """Read the columns in batches, without deleted rows."""
         position = 0
         kept = self._file.kept
         if kept is not None and len(kept) > self._metadata.num_rows:
@@ -241,10 +241,10 @@ class _File:
 
 def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify: Identify) -> pa.Array:
     """
-    Return *values*, to which the names *path* lead in a file, as those of *column*.
+    Return *values*, whose path of names in the file is *path*, as values of *column*.
 
     Raises:
-        _UnfitError: They are of a type that does not become that of the column without a loss.
+        _UnfitError: Their type does not convert to that of the column without loss.
         pa.ArrowException: A value does not fit.
     """
     if isinstance(values, pa.ExtensionArray):
@@ -293,7 +293,7 @@ def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], ident
 
 
 def _offsets(values: pa.Array) -> pa.Array:
-    """Return where the values of each list begin, and the last one ends; nothing where a list is null."""
+    """Return the offsets of the lists; null for a null list."""
     if not values.null_count:
         return values.offsets
     nulls = pa.concat_arrays([values.is_null(), pa.array([False])])
@@ -301,13 +301,13 @@ def _offsets(values: pa.Array) -> pa.Array:
 
 
 def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: PLR0911 (a table of types)
-    """Say whether values of *kind* may be cast to *wanted*; the cast is one that fails where a value does not fit."""
+    """Return whether *kind* may be cast to *wanted*; the cast fails if a value does not fit."""
     types = pa.types
     if types.is_null(kind):
         return True
     if types.is_integer(kind):
         if types.is_floating(wanted):
-            # As many digits as the fraction of a double, or of a float, holds.
+            # Integers that the mantissa of a double, or of a float, holds exactly.
             return bool(kind.bit_width <= (32 if wanted == pa.float64() else 16))
         return bool(types.is_integer(wanted) or types.is_decimal(wanted))
     if types.is_floating(kind):
@@ -322,7 +322,7 @@ def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: PLR0911 (
         return bool(types.is_time(kind))
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     if types.is_string(wanted):
-        # Some writers leave out the mark that says that bytes are text.
+        # Some writers do not mark bytes as strings.
         return bool(is_bytes or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
     return bool(types.is_binary(wanted) and (is_bytes or types.is_binary_view(kind)))
 
@@ -336,7 +336,7 @@ def _parts(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _plain(kind: pa.DataType, parts: Sequence[Column]) -> pa.DataType:
-    """Return *kind* as the engine is to see it: without views, large types, ids and marks of the table format."""
+    """Return *kind* for the engine: without views, large types, ids and metadata of the table format."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(part.name, part.type) for part in parts])
     if pa.types.is_map(kind):
@@ -351,12 +351,12 @@ def _plain(kind: pa.DataType, parts: Sequence[Column]) -> pa.DataType:
 
 
 class _UnfitError(Exception):
-    """A file is not what the table says; the message goes on after "The file cannot be read: "."""
+    """A file does not match the table; the message continues "The file cannot be read: "."""
 
 
 @contextmanager
 def _explained(root: TableRoot, path: str) -> Iterator[None]:
-    """Turn what goes wrong with a file into a sentence that names it, without its contents."""
+    """Turn errors of a file into a sentence that names it, without its contents."""
     try:
         with root.reading(path):
             yield

@@ -1,8 +1,8 @@
 """
-A table of files in a bucket of S3.
+The root of a table in a bucket of S3.
 
-Files are read by ranges, over the connection of `s3:` sources: the same rules hold for time, redirects, certificates,
-proxies and credentials.
+Files are read by ranges, over the connection of `s3:` sources, so the same rules hold for time, redirects,
+certificates, proxies and credentials.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datasources.sources.s3_bucket import Bucket, StoredObject
 
 class S3Root(TableRoot):
     """
-    What lies below a prefix of a bucket; its owner closes it.
+    A prefix of a bucket; the owner closes it.
 
     Args:
         url: `s3://bucket/prefix`.
@@ -50,7 +50,7 @@ class S3Root(TableRoot):
         """As `TableRoot.names`."""
         prefix = f"{self._key(directory)}/"
         found = {one.key.removeprefix(prefix): one.size or 0 for one in self._bucket.listed(prefix, delimiter="/")}
-        # A mark that stands for the directory itself; and not every server knows delimiters.
+        # Leave out the marker of the directory itself, and deeper keys: not every server supports delimiters.
         return {name: size for name, size in found.items() if name and "/" not in name}
 
     def has(self, path: str) -> bool:
@@ -67,14 +67,14 @@ class S3Root(TableRoot):
         return pa.PythonFile(_Ranges(self._bucket, found, found.size), mode="r")
 
     def below(self, directory: str) -> TableRoot:
-        """As `TableRoot.below`; it is open as long as this one."""
+        """As `TableRoot.below`; it is open as long as this root."""
         root = object.__new__(S3Root)
         root.shown = f"{self.shown.rstrip('/')}/{directory}"
         root._name, root._bucket, root._prefix = self._name, self._bucket, self._key(directory)
         return root
 
     def relative(self, location: str) -> str | None:
-        """As `TableRoot.relative`; `s3a:` and `s3n:` are what Hadoop calls the same."""
+        """As `TableRoot.relative`; `s3a:` and `s3n:` are Hadoop's names for `s3:`."""
         if location.partition("://")[0] not in {"s3", "s3a", "s3n"}:
             return None
         name, key = _bucket_and_key(location)
@@ -86,7 +86,7 @@ class S3Root(TableRoot):
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file: each read is one request."""
+    """An object as a file; each read is one request."""
 
     def __init__(self, bucket: Bucket, found: StoredObject, size: int) -> None:
         super().__init__()
@@ -96,24 +96,24 @@ class _Ranges(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return where the next read begins."""
+        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move there."""
+        """Set the position."""
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return that many bytes, or those that are left."""
+        """Return *size* bytes, or the rest."""
         left = max(0, self._size - self._position)
         count = left if size < 0 else min(size, left)
         if not count:

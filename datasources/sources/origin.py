@@ -1,10 +1,10 @@
 """
-The server that files are downloaded from: one scheme, host and port, and one connection to it.
+A connection to the server that files are downloaded from: one scheme, host and port.
 
-Nothing that is asked there goes anywhere else: a redirect to another origin is refused, so credentials stay with the
-server that they are for. Certificates are always verified. A read ends when the server was silent for too long, and
-whatever the server does, everything ends with the deadline of the load: it is looked at several times a second, so that
-a server that sends a byte now and then cannot hold a load up.
+Requests go nowhere else: a redirect to another origin is refused, so credentials stay with the server that they are
+for. Certificates are always verified. A read ends when the server has been silent for too long, and everything ends
+with the deadline of the load, which is checked several times a second: a server that sends a byte now and then cannot
+delay a load. httpx, built on the same httpcore, has no such deadline, and would normalise the signed paths of S3.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from datasources.errors import SourceError
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.fields import InvalidValueError
 
-#: Seconds between two looks at the deadline while a server is silent.
-_LOOK_S = 0.25
+#: Seconds between two checks of the deadline while a server is silent.
+_POLL_S = 0.25
 
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -38,9 +38,9 @@ _PORTS = {"http": 80, "https": 443}
 
 class Answer:
     """
-    The beginning of an answer, and what follows it as it arrives. `status` and `headers` (names in small letters).
+    A response: its `status`, its `headers` (names in lower case), and its body as it arrives.
 
-    *shown* stands for what was asked for in errors.
+    *shown* names the request in errors.
     """
 
     def __init__(self, response: httpcore.Response, shown: str) -> None:
@@ -53,14 +53,14 @@ class Answer:
 
     @property
     def length(self) -> int | None:
-        """The length of the body as the server gives it, in bytes; None when only its end will tell."""
+        """The length of the body according to the server, in bytes; None if it is not known in advance."""
         if "transfer-encoding" in self.headers:
-            return None  # which overrides a length (RFC 9112, 6.3)
+            return None  # It overrides a length (RFC 9112, 6.3).
         text = self.headers.get("content-length")
         return int(text) if text is not None else None
 
     def beginning(self, limit: int) -> bytes:
-        """Give the body, or what came of it: at least *limit* bytes of a longer one."""
+        """Return the start of the body: all of it, or at least *limit* bytes."""
         content = bytearray()
         for block in self._response.iter_stream():
             content += block
@@ -70,33 +70,33 @@ class Answer:
 
     def blocks(self) -> Iterator[bytes]:
         """
-        Give the body as it was sent, without undoing any encoding, to its end.
+        Yield the whole body as it was sent, without decoding it.
 
         Raises:
-            SourceError: Nothing says where it ends (RFC 9112, 6.3): a cut would not show. One that does show ends the
-                stream, in `Origin.get`.
+            SourceError: The response does not say where the body ends (RFC 9112, 6.3), so a truncated one could not be
+                detected; or, through `Origin.get`, the body was truncated.
         """
         if self.length is None and "chunked" not in self.headers.get("transfer-encoding", "").lower():
             raise SourceError(
-                f"'{self._shown}': the server gives neither the length of the file nor a chunked one, so that a file "
-                "that was cut short could not be told from a whole one."
+                f"'{self._shown}': the server gives neither the length of the file nor a chunked one, so that a "
+                "truncated file could not be detected."
             )
         yield from self._response.iter_stream()
 
 
 class Origin:
     """
-    One server. It is closed by its owner; use it from one thread.
+    One server, for use from one thread. The owner closes it.
 
     Args:
         origin: As `parse_origin` gives it.
-        shown: What stands for the source in errors.
+        shown: The name of the source in errors.
         deadline: The end of the load.
-        silence_s: How long a server may be silent, and how long a connection may take, in seconds.
+        silence_s: The longest silence of the server, and the longest time to connect, in seconds.
         root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
 
     Raises:
-        SourceError: The certificate file or a proxy that the environment names cannot be used.
+        SourceError: The certificate file or the proxy from the environment cannot be used.
     """
 
     def __init__(
@@ -125,21 +125,21 @@ class Origin:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._pool.close()
 
     @contextmanager
     def get(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
         """
-        Ask for *target*, a path with its query, and follow redirects within the origin.
+        Request *target*, a path with its query, and follow redirects within the origin.
 
-        The answer is open until the end of the block; what is left of its body then is not read.
+        The response is open until the end of the block; the rest of its body is not read.
 
         Raises:
             SourceError: The server cannot be reached, does not speak HTTP, breaks off, or sends elsewhere.
             SnapshotError: The deadline passed.
         """
-        # As headers of answers are read, so that an entity tag is sent back in the bytes in which it came.
+        # The encoding in which headers are read, so that an ETag is sent back unchanged.
         sent = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in [("Host", self._host_header), *headers]
         ]
@@ -150,11 +150,11 @@ class Origin:
                     yield answer
                     return
                 target = self._within(target, answer.headers["location"])
-        raise SourceError(f"'{self._shown}': the server sends from one address to the next without end.")
+        raise SourceError(f"'{self._shown}': the server redirects too often.")
 
     @property
     def _host_header(self) -> str:
-        # Without the usual port, which signatures leave out.
+        # Without the default port, which signatures leave out.
         return self._origin.partition("://")[2].removesuffix(f":{_PORTS[self._scheme]}")
 
     def _url(self, target: str) -> httpcore.URL:
@@ -163,23 +163,23 @@ class Origin:
         )
 
     def _within(self, target: str, location: str) -> str:
-        """Return the target that a redirect names, which is refused outside the origin; it may hold a token."""
+        """Return the target of a redirect, which may hold a token; refuse one to another origin."""
         try:
             url = urljoin(self._origin + target, location).partition("#")[0]
             origin, rest = parse_origin(url)
             rest.encode("ascii")
         except (InvalidValueError, ValueError):
-            raise SourceError(f"'{self._shown}': the server sends to an address that is not a URL.") from None
+            raise SourceError(f"'{self._shown}': the server redirects to an address that is not a URL.") from None
         if _endpoint(origin) != _endpoint(self._origin):
             raise SourceError(
-                f"'{self._shown}': the server sends to another one, {origin}, which is not followed: "
-                "name that one in the YAML if it is to be trusted."
+                f"'{self._shown}': the server redirects to another one, {origin}, which is not followed: "
+                "if you trust that server, name it in the YAML."
             )
         return rest if rest.startswith("/") else f"/{rest}"
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn what the connection raises into sentences; the deadline comes first."""
+        """Turn errors of the connection into sentences; the deadline takes precedence."""
         try:
             yield
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, httpcore.ProxyError) as exc:
@@ -187,18 +187,17 @@ class Origin:
             raise SourceError(f"'{self._shown}': {self._reason(exc)}.") from exc
 
     def _reason(self, error: Exception) -> str:
-        # Which the library passes on in place of a text.
         cause = error.args[0] if error.args else None
-        through = " through the proxy that the environment names" if self._proxy is not None else ""
+        through = " through the proxy from the environment" if self._proxy is not None else ""
         silence = f"{self._silence_s:g} s, the client_timeout"
         untrusted = getattr(cause, "verify_message", None)
         why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "the connection failed"
         reasons: tuple[tuple[bool, str], ...] = (
             (untrusted is not None, f"the certificate of the server is not trusted ({untrusted})"),
-            (isinstance(cause, ssl.SSLError), "the server and this program find no way to speak TLS"),
+            (isinstance(cause, ssl.SSLError), "the server does not speak TLS as this program does"),
             (
                 isinstance(error, httpcore.ProxyError),
-                "the proxy that the environment names does not let the connection through",
+                "the proxy from the environment refuses the connection",
             ),
             (isinstance(cause, socket.gaierror), f"the name of the server cannot be resolved{through}"),
             (isinstance(error, httpcore.ConnectTimeout), f"no connection to the server{through} within {silence}"),
@@ -211,14 +210,14 @@ class Origin:
 
 
 def _endpoint(origin: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, which are what two URLs of one origin have in common (RFC 6454)."""
+    """Return scheme, host and port, which make an origin (RFC 6454)."""
     parts = urlsplit(origin)
     return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
 
 def _tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
     try:
-        # The usual roots are those that the client of the runtime trusts: the same on every system.
+        # The default roots are those of the client of the runtime, the same on every system.
         usual = os.environ.get("SSL_CERT_FILE") or certifi.where()
         return ssl.create_default_context(cafile=root_certificate_file or usual)
     except OSError as exc:
@@ -227,7 +226,7 @@ def _tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
 
 
 def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
-    """Return the proxy that the environment names (HTTPS_PROXY, NO_PROXY and their kin); loopback needs none."""
+    """Return the proxy from the environment (HTTPS_PROXY, NO_PROXY and the like); none for loopback."""
     proxies = getproxies()
     url = proxies.get(scheme) or proxies.get("all")
     if not url or is_loopback(host) or proxy_bypass(f"{host}:{port}"):
@@ -236,16 +235,14 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         origin, _ = parse_origin(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
     except (InvalidValueError, ValueError):
-        raise SourceError(
-            "The proxy that the environment names cannot be used: give an http:// or https:// URL."
-        ) from None
+        raise SourceError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from None
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     ssl_context = _tls_context(None) if parts.scheme == "https" else None
     return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection that obeys the deadline, whatever time-out it is given."""
+    """A connection that obeys the deadline, whatever its time-out."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline, silence_s: float) -> None:
         self._stream = stream
@@ -256,7 +253,7 @@ class _Stream(httpcore.NetworkStream):
         end = time.monotonic() + self._silence_s
         while True:
             try:
-                return self._stream.read(max_bytes, _allowed_s(self._deadline, min(_LOOK_S, self._silence_s)))
+                return self._stream.read(max_bytes, _allowed_s(self._deadline, min(_POLL_S, self._silence_s)))
             except httpcore.ReadTimeout:
                 if time.monotonic() >= end:
                     raise
@@ -279,7 +276,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """What makes `_Stream`s."""
+    """Opens `_Stream`s."""
 
     def __init__(self, deadline: Deadline, silence_s: float) -> None:
         self._deadline = deadline
@@ -300,6 +297,6 @@ class _Backend(httpcore.NetworkBackend):
 
 
 def _allowed_s(deadline: Deadline, silence_s: float) -> float:
-    """Return for how many seconds one step may wait."""
+    """Return the seconds that one step may wait."""
     deadline.check()
     return max(0.001, min(silence_s, deadline.left_s))

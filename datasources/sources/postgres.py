@@ -1,16 +1,16 @@
 """
 `postgres:` sources: a table, view, partitioned or foreign table of a PostgreSQL server, by its ADBC driver.
 
-One read-only transaction with one snapshot reads the catalog and then the rows, by COPY in binary form. Some values
-have to be asked for in another form, because the driver or the engine would take them for something else:
+One read-only transaction with one snapshot reads the catalog and then the rows, by COPY in binary form. Some values are
+selected in another form, because the driver or the engine would misread them:
 
-* dates and times may be infinite; the driver adds the distance of two epochs to them without looking, so they come as
-  numbers of their own;
-* a numeric may have more digits than the engine's decimals, and may be NaN: it comes as text, and the engine casts it
-  where the column declares digits that fit;
-* the driver flattens arrays of several dimensions: those are an error.
+* dates and times may be infinite; the driver adds the distance of two epochs without checking for that, so infinite
+  values are selected as reserved numbers;
+* a numeric may be NaN or have more digits than the engine's decimals: it is selected as text, and the engine casts it
+  if the column declares digits that fit;
+* the driver flattens arrays of several dimensions: they are an error.
 
-Types that the engine has no match for come as PostgreSQL's own text.
+Types without a match in the engine are read as PostgreSQL's text.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from datasources.sources.adbc import (
     date_literal,
     engine_types,
     integer_literal,
+    no_literal,
     timestamp_literal,
 )
 from datasources.sources.sockets import Peer, cut_off
@@ -48,13 +49,13 @@ from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
 
 _DEFAULT_PORT = "5432"
-#: As upstream: who wants a connection that can be listened to, or to an unknown server, says so.
+#: As upstream: an unencrypted connection, or one to an unverified server, must be requested.
 _DEFAULT_SSLMODE = "verify-full"
 
-#: About what a batch takes (bytes). The driver's own is four times as much.
+#: The approximate size of a batch (bytes); the default of the driver is four times as much.
 _BATCH_BYTES = 4 * 1024 * 1024
 
-#: What PostgreSQL gets beyond the time of the load until it ends the statement itself (ms). The load ends first.
+#: The time after the deadline of the load when PostgreSQL itself ends the statement (ms). The load ends first.
 _SPARE_MS = 1000
 
 # The OIDs of built-in types, the same in every server: src/include/catalog/pg_type.dat of PostgreSQL.
@@ -70,8 +71,8 @@ _TABLE_KINDS = frozenset("rvmfp")
 #: The most digits of the engine's decimals.
 _MAX_DIGITS = 38
 
-#: Finite timestamps from this one on (µs since 1970, 294246-01-01) are beyond those of the engine, or nearly so. The
-#: first three of them stand for what has no number of its own.
+#: Timestamps from this one on (µs since 1970, 294246-01-01) are beyond the range of the engine, or nearly so. Three of
+#: them stand for values without a number.
 _FAR = 9_223_339_708_800_000_000
 _DAY_US = 86_400_000_000
 _POSITIVE, _NEGATIVE, _TOO_FAR = _FAR, _FAR + _DAY_US, _FAR + 2 * _DAY_US
@@ -92,7 +93,7 @@ SELECT r.name::text, r.type::bigint, r.modifier,
 FROM resolved r JOIN pg_catalog.pg_type t ON t.oid = r.type WHERE t.typtype <> 'd' ORDER BY r.number
 """
 
-#: What the server says of a failure (appendix A of its manual), and what the operator is told.
+#: Our reasons by SQLSTATE (appendix A of PostgreSQL's manual).
 _BY_SQLSTATE = {
     "42501": "the user may not read {table}, or a part of it",
     "42P01": "{table} is not there any more",
@@ -104,7 +105,7 @@ _BY_SQLSTATE = {
     "53100": "the server's disk is full",
     "53400": "the query needs more temporary space than the server allows it",
 }
-#: What the client library says of a connection that does not come about.
+#: Our reasons for a failed connection, by the message of the client library.
 _BY_WORDS = (
     ("password authentication failed", "it refuses the user or the password"),
     ("no password supplied", "it asks for a password: set pg_pass"),
@@ -118,13 +119,13 @@ _BY_WORDS = (
     ("Connection refused|No such file", "nothing listens there"),
     ("starting up|shutting down|recovery", "it is starting up or shutting down"),
     ("too many clients|remaining connection slots", "it has no connection left"),
-    ("unreachable|No route", "there is no way to it"),
+    ("unreachable|No route", "it is unreachable"),
     ("expected authentication request|invalid response|received invalid", "it is not a PostgreSQL server"),
 )
 
 
 class PostgresSource:
-    """One table or view, as one snapshot of the database shows it."""
+    """One table or view, read in one snapshot of the database."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         self._parts = table_parts(dataset.location)
@@ -133,7 +134,7 @@ class PostgresSource:
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
-        """Connect and ask, as `Source.open` promises."""
+        """Connect and send the query; see `Source.open`."""
         load.deadline.check()
         with (
             cut_off(load.deadline, self._is_server),
@@ -162,11 +163,11 @@ class PostgresSource:
             )
 
     def has_changed(self, _version: str, _load: Load) -> bool:
-        """Say yes: PostgreSQL keeps no number that is another whenever a table is."""
+        """Return True: PostgreSQL has no version number for a table."""
         return True
 
     def _connection(self, load: Load) -> adbc_driver_manager.dbapi.Connection:
-        # Every option that matters is set, so that no PG* variable, password file or service file has a say.
+        # Set every relevant option, so that no PG* variable, password file or service file has an effect.
         sslmode = self._params.get("pg_sslmode", _DEFAULT_SSLMODE)
         options = {
             "host": self._params["pg_host"],
@@ -205,7 +206,7 @@ class PostgresSource:
         known = ssl.get_default_verify_paths()
         bundles = (known.cafile, known.openssl_cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cert.pem")
         found = next((bundle for bundle in bundles if bundle is not None and Path(bundle).is_file()), "")
-        # Without a file the library would look into the home directory, and verify nothing if that has none.
+        # Without a file the library searches the home directory, and verifies nothing if it finds none.
         return found if sslmode.startswith("verify") else ""
 
     def _is_server(self, peer: Peer) -> bool:
@@ -255,7 +256,7 @@ class PostgresSource:
             raise self._explanation(exc, load) from None
 
     def _explanation(self, error: Exception, load: Load, arrays: Sequence[str] = ()) -> SourceError:
-        """Turn what the library raised into a sentence: its own texts hold host, user, SQL and values."""
+        """Turn an error of the library, which contains host, user, SQL and values, into a sentence."""
         load.deadline.check()
         text = str(error)
         state = getattr(error, "sqlstate", None) or next(iter(re.findall(r"SQLSTATE: (\w{5})", text)), None)
@@ -264,7 +265,9 @@ class PostgresSource:
         if state is not None:
             return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
         if "Failed to connect" in text:
-            reason = next((reason for words, reason in _BY_WORDS if re.search(words, text)), "it does not let us in")
+            reason = next(
+                (reason for words, reason in _BY_WORDS if re.search(words, text)), "it refuses the connection"
+            )
             return SourceError(f"The PostgreSQL server cannot be reached: {reason.format(tls=_tls_reason(text))}.")
         if "lower bound" in text:
             names = ", ".join(f"'{name}'" for name in arrays)
@@ -286,7 +289,7 @@ def _tls_reason(text: str) -> str:
 
 
 def _quoted_option(value: str) -> str:
-    """Write *value* as libpq's connection strings have it (section 34.1.1.1 of PostgreSQL's manual)."""
+    """Quote *value* for a libpq connection string (section 34.1.1.1 of PostgreSQL's manual), which is not SQL."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -299,11 +302,11 @@ def _column(name: str, oid: int, modifier: int, element: int | None) -> Column:
     if element is not None:
         return _array_column(name, element, modifier)
     if oid in _AS_THEY_ARE:
-        return Column(name=name, expression=quoted, literal=_LITERALS.get(oid, _no_literal))
+        return Column(name=name, expression=quoted, literal=_LITERALS.get(oid, no_literal))
     if oid in {_DATE, _TIMESTAMP, _TIMESTAMPTZ}:
         return _date_column(name) if oid == _DATE else _timestamp_column(name, has_zone=oid == _TIMESTAMPTZ)
     if oid == _INTERVAL:
-        # The engine does not know the signs that PostgreSQL writes after a negative part.
+        # The engine does not accept the plus signs that PostgreSQL writes after a negative part.
         return Column(name=name, expression=f"replace({quoted}::text, '+', '')", engine_type="INTERVAL")
     if oid == _NUMERIC and (decimal := _decimal(modifier)) is not None:
         return Column(name=name, expression=f"{quoted}::text", engine_type=decimal, literal=_exact_literal)
@@ -332,8 +335,8 @@ def _timestamp_column(name: str, *, has_zone: bool) -> Column:
 
 
 def _array_column(name: str, element: int, modifier: int) -> Column:
-    # A slice of the whole begins at 1, as lists do. The driver refuses an array that begins at 2: the one here stands
-    # for those of several dimensions.
+    # A slice of the whole array begins at 1, as lists do. The driver refuses an array that begins at 2; such an array
+    # replaces those of several dimensions.
     quoted = identifier(name)
     array, wrong = f"{quoted}[:]", "'[2:2]={NULL}'"
     engine_type = None
@@ -349,7 +352,7 @@ def _array_column(name: str, element: int, modifier: int) -> Column:
 
 
 def _decimal(modifier: int) -> str | None:
-    """Return the engine's type for a numeric with this type modifier; None if no decimal of it holds all values."""
+    """Return the engine's type for a numeric with this type modifier; None if no decimal holds all its values."""
     if modifier < 0:
         return None
     # src/backend/utils/adt/numeric.c: eleven bits of scale with a sign, above them the precision, plus 4.
@@ -359,7 +362,7 @@ def _decimal(modifier: int) -> str | None:
 
 
 def _days(array: pa.Array) -> pa.Array:
-    """Take days since 1970 for dates: the infinite ones are numbered as the engine numbers them."""
+    """View days since 1970 as dates; infinite ones have the engine's numbers."""
     return array.view(pa.date32())
 
 
@@ -380,12 +383,8 @@ def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
 # --- values of bounds -------------------------------------------------------------------------------------------------
 
 
-def _no_literal(_value: Value) -> str | None:
-    return None
-
-
 def _exact_literal(value: Value) -> str | None:
-    """Write a number that is one digit for digit."""
+    """Write a number digit by digit."""
     if isinstance(value, Decimal) and value.is_finite():
         return format(value, "f")
     return integer_literal(value)
@@ -402,7 +401,7 @@ def _timestamptz_literal(value: Value) -> str | None:
     return None
 
 
-# Not for real: the engine compares one with a constant in another precision than PostgreSQL does.
+# Without real: the engine and PostgreSQL compare it with a constant in different precisions.
 _LITERALS = {**dict.fromkeys(_INTEGERS, _exact_literal), _DOUBLE: _double_literal}
 
 _ELEMENTS = {_DATE: "DATE", _TIMESTAMP: "TIMESTAMP", _TIMESTAMPTZ: "TIMESTAMPTZ", _INTERVAL: "INTERVAL", _OID: "BIGINT"}

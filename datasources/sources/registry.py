@@ -1,7 +1,7 @@
 """
-Which class reads the datasets of which connector.
+The class for each connector.
 
-A connector's module is imported when it is first used: several need a library that is installed for them alone.
+The module of a connector is imported on first use: several need an optional library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from datasources.sources.source import Source
 from runtimeconf.model import DatasetConfig
 
-#: For each connector of `runtimeconf.connectors`, the module and the class, which is called with the dataset.
+#: The module and the class of each connector of `runtimeconf.connectors`. The class takes the dataset.
 CLASSES: Mapping[str, tuple[str, str]] = {
     "delta": ("datasources.sources.delta", "DeltaSource"),
     "delta_lake": ("datasources.sources.delta", "DeltaSource"),
@@ -30,7 +30,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
 
 
 def import_source(connector: str) -> bool:
-    """Import what reads the datasets of *connector*, and the library that it needs; say whether that was to do."""
+    """Import the module of *connector* and its library; return whether they were not imported yet."""
     module, _ = CLASSES[connector]
     is_new = module not in sys.modules
     import_module(module)

@@ -1,9 +1,8 @@
 """
-`s3:` sources: objects of a bucket, downloaded and then read as local files are.
+`s3:` sources: objects of a bucket, downloaded and then read as local files.
 
-An object is found first, and then asked for in that very generation (If-Match on its entity tag). Where there may be
-several, they are listed once more when all are here: an object that came or went meanwhile makes them a mix of two
-states.
+Each object is looked up first, and then requested in exactly that version (If-Match with its ETag). If there can be
+several, they are listed again after the download: an object that was added or deleted meanwhile would mix two states.
 """
 
 from __future__ import annotations
@@ -18,9 +17,14 @@ from fnmatch import fnmatchcase
 
 from datasources.errors import SourceError
 from datasources.sources.downloads import Downloads
-from datasources.sources.files import FileScan
-from datasources.sources.format_detection import Kind, extension, gathered, kind_of, once_compressed
-from datasources.sources.formats import FORMATS
+from datasources.sources.format_detection import (
+    DetectedFormat,
+    detect_format,
+    extension,
+    limited_list,
+    refuse_gzipped_parquet,
+)
+from datasources.sources.formats import FORMATS, FileFormat
 from datasources.sources.origin import Answer
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from datasources.sources.source import Load
@@ -36,33 +40,34 @@ class S3Source:
         self._bucket, _, self._key = dataset.location.removeprefix("s3://").partition("/")
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[FileScan]:
-        """Bring the objects, as `Source.open` promises."""
+    def open(self, load: Load) -> Iterator[FileFormat]:
+        """Download the objects; see `Source.open`."""
         with ExitStack() as stack:
             with Bucket(self._bucket, self._params, load.deadline) as bucket:
                 found = self._find(bucket)
                 shown = [bucket.shown(one.key) for one in found]
-                kind = kind_of(shown, self._shown, self._params.get("file_format"))
+                detected = detect_format(shown, self._shown, self._params.get("file_format"))
                 downloads = Downloads.of(load, stack, self._params.get("max_download_size"))
                 files = []
-                kinds = set()
+                formats = set()
                 for one, name in zip(found, shown, strict=True):
                     with bucket.get(one) as answer:
-                        kinds.add(_as_sent(kind, answer, name))
+                        formats.add(_as_sent(detected, answer, name))
                         files.append(downloads.save(answer, name))
-                if len(kinds) > 1:
+                if len(formats) > 1:
                     raise SourceError(f"'{self._shown}' mixes kinds: some of its objects are stored with gzip.")
                 if found[0].key != self._key and self._find(bucket) != found:
                     raise SourceError(
                         f"The objects of '{self._shown}' changed while they were read; the next refresh reads them "
                         "again."
                     )
-            (kind,) = kinds
-            reader = kind.format(files, gzipped=kind.gzipped, deadline=load.deadline)
-            yield FileScan(reader, self._shown, version_of(found))
+            (detected,) = formats
+            yield detected.format(
+                files, self._shown, load.deadline, gzipped=detected.gzipped, version=version_of(found)
+            )
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Compare what the bucket says about the objects with what it said."""
+        """Compare the ETags of the objects."""
         with Bucket(self._bucket, self._params, load.deadline) as bucket:
             return version_of(self._find(bucket)) != version
 
@@ -74,8 +79,8 @@ class S3Source:
             matching = (
                 one for one in bucket.listed(beginning) if one.key == key or _matches(one.key.split("/"), pattern)
             )
-            found = gathered(matching, self._shown, "matches no object")
-            # A key that has these letters in it, and is there as it stands, is that object.
+            found = limited_list(matching, self._shown, "matches no object")
+            # If there is an object with the pattern as its key, it is the one.
             return [one for one in found if one.key == key] or _sorted(found)
         if key and not key.endswith("/"):
             single = bucket.look(key)
@@ -87,41 +92,41 @@ class S3Source:
                 )
             key += "/"
         below = (one for one in bucket.listed(key) if _is_data(one.key.removeprefix(key)))
-        return _sorted(gathered(below, self._shown, "has no object below it"))
+        return _sorted(limited_list(below, self._shown, "has no object below it"))
 
 
 def version_of(found: Sequence[StoredObject]) -> str | None:
-    """Return a text that is another as soon as one of the objects is; None where one has no tag."""
+    """Return a text that changes as soon as one of the objects does; None if one has no ETag."""
     if not all(one.tag for one in found):
         return None
     return hashlib.sha256(json.dumps([(one.key, one.tag) for one in found]).encode()).hexdigest()
 
 
 def _sorted(found: list[StoredObject]) -> list[StoredObject]:
-    """Return *found* in the order of their keys; not every server lists them so."""
+    """Return *found* in the order of their keys; not every server lists them in order."""
     return sorted(found, key=lambda one: one.key)
 
 
-def _as_sent(kind: Kind, answer: Answer, shown: str) -> Kind:
-    """Return what the bytes of *answer* are: those of an object that was stored with an encoding have it still."""
+def _as_sent(detected: DetectedFormat, answer: Answer, shown: str) -> DetectedFormat:
+    """Return the format of the bytes of *answer*: an object that was stored with an encoding is sent with it."""
     encodings = {part.strip() for part in answer.headers.get("content-encoding", "").lower().split(",")}
-    # With this one chunks were signed when it was stored; it says nothing about the bytes.
+    # aws-chunked describes the upload, not the bytes.
     encodings -= {"", "identity", "aws-chunked"}
     if not encodings <= {"gzip", "x-gzip"}:
         raise SourceError(f"'{shown}' is stored with an encoding other than gzip.")
-    return once_compressed(Kind(kind.name, kind.gzipped or bool(encodings)), shown)
+    return refuse_gzipped_parquet(DetectedFormat(detected.name, detected.gzipped or bool(encodings)), shown)
 
 
 def _is_data(path: str) -> bool:
-    """Say whether an object below a prefix is data: not a mark of another program, nor one that stands for a folder."""
+    """Return whether an object below a prefix is data: neither a marker of another program nor one for a folder."""
     return all(part and part[0] not in "._" for part in path.split("/"))
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
     """
-    Say whether the parts of a key match those of a glob, as those of a path do; `**` is any number of parts.
+    Return whether the parts of a key match those of a glob, as for a path; `**` matches any number of parts.
 
-    All ways to match are followed side by side: the time is that of the two lengths, whatever keys a bucket has.
+    All ways to match are followed at once, so the time is bounded by the product of the two lengths.
     """
     reached = _after_stars({0}, pattern)
     for name in names:
@@ -134,12 +139,12 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _fits(name: str, part: str) -> bool:
-    """Say whether one part of a key fits one of a glob: no wildcard stands for a dot at the beginning."""
+    """Return whether one part of a key matches one of a glob; no wildcard matches a leading dot."""
     return name == part or (name != "" and (name[0] != "." or part[:1] == ".") and fnmatchcase(name, part))
 
 
 def _after_stars(reached: set[int], pattern: Sequence[str]) -> set[int]:
-    """Add the places that are reached by letting a `**` stand for nothing."""
+    """Add the positions that are reached if a `**` matches nothing."""
     for at, part in enumerate(pattern):
         if part == "**" and at in reached:
             reached.add(at + 1)

@@ -1,8 +1,8 @@
 """
-A bucket of S3, or of a server that speaks its protocol: what is in it, and the bytes of one generation of an object.
+A bucket of S3, or of a compatible server: its objects, and the bytes of one version of an object.
 
-Requests are signed by botocore, which also finds the credentials of a machine when it is asked to; they are sent over
-the same connection as those of `http:` sources, so the same rules hold for time, redirects, certificates and proxies.
+botocore signs the requests, and finds the credentials of the machine if the YAML allows it. The requests use the
+connection of `http:` sources, so the same rules hold for time, redirects, certificates and proxies.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _DEFAULT_REGION = "us-east-1"
 
 #: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
-#: Of elements: those of an owner are the deepest.
+#: The deepest nesting of elements in a page; those of an owner are the deepest.
 _MAX_DEPTH = 8
 _FED_LETTERS = 64 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 
-#: A longer one is not kept; those of S3 have some forty characters.
+#: A longer ETag is not kept; those of S3 have about forty characters.
 _MAX_TAG_LENGTH = 1000
 
-#: What the error codes of S3 mean here.
+#: Our reasons for the error codes of S3.
 _CODES = {
     "NoSuchKey": "it does not exist",
     "NoSuchBucket": "the bucket does not exist",
@@ -47,24 +47,24 @@ _CODES = {
     "InvalidToken": "the session token is not valid",
     "RequestTimeTooSkewed": "the clock of this machine is wrong",
     "InvalidObjectState": "it is archived: restore it first",
-    "SlowDown": "the server wants fewer requests",
+    "SlowDown": "the server is rate limiting requests",
 }
 _STATUSES = {
     400: "the server does not understand the request, perhaps for a wrong s3_region or s3_url_style",
-    401: "the server wants credentials, or others than these: see s3_key and s3_secret",
+    401: "the server requires other credentials: see s3_key and s3_secret",
     403: "the server does not allow it: see s3_auth, s3_key and s3_secret",
     404: "it does not exist",
-    407: "the proxy that the environment names wants credentials",
-    429: "the server wants fewer requests",
+    407: "the proxy from the environment requires credentials",
+    429: "the server is rate limiting requests",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """
-    An object of a bucket: its *key*, and the entity *tag* of its generation, empty where there is none.
+    An object of a bucket: its *key*, and the ETag of its version, empty if there is none.
 
-    *size* is in bytes, None where the server does not say. One generation has one size: it is not compared.
+    *size* is in bytes, None if unknown. It is not compared: one version has one size.
     """
 
     key: str
@@ -74,17 +74,17 @@ class StoredObject:
 
 class Bucket:
     """
-    The bucket *name*, for one load, which ends with *deadline*; its owner closes it. *params* are `S3_PARAMS`.
+    The bucket *name*, for one load that ends with *deadline*. The owner closes it. *params* are `S3_PARAMS`.
 
     Raises:
-        SourceError: There are no credentials, or the connection cannot be made as the parameters say.
+        SourceError: There are no credentials, or the parameters do not allow a connection.
     """
 
     def __init__(self, name: str, params: Mapping[str, str], deadline: Deadline) -> None:
         self._name = name
         self._region = params.get("s3_region", _DEFAULT_REGION)
         self._credentials = _credentials(params)
-        self._address, self._path = place_of(name, params)
+        self._address, self._path = address_of(name, params)
         self._origin = Origin(
             self._address,
             f"s3://{name}",
@@ -100,17 +100,17 @@ class Bucket:
         self._origin.close()
 
     def shown(self, key: str) -> str:
-        """Return what stands for *key* in errors: a key may hold anything."""
+        """Return *key* for use in errors: a key may contain any character."""
         return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"s3://{self._name}/{key}")
 
     def look(self, key: str) -> StoredObject | None:
         """
-        Return the object *key*; None when there is none.
+        Return the object *key*; None if there is none.
 
         Raises:
-            SourceError: It cannot be asked for.
+            SourceError: It cannot be looked up.
         """
-        # An answer to HEAD has no body, and so no reason: whether key or bucket is missing, GET tells.
+        # A response to HEAD has no body: only GET tells whether the key or the bucket is missing.
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:
@@ -123,7 +123,7 @@ class Bucket:
 
     def listed(self, prefix: str, delimiter: str = "") -> Iterator[StoredObject]:
         """
-        Give the objects whose keys begin with *prefix* and have no *delimiter* after it, in the order of the server.
+        Yield the objects whose keys begin with *prefix* and have no *delimiter* after it, in the order of the server.
 
         Raises:
             SourceError: They cannot be listed.
@@ -147,14 +147,14 @@ class Bucket:
 
     def read(self, found: StoredObject, start: int, count: int) -> bytes:
         """
-        Return *count* bytes of an object from *start* on, in the very generation that was *found*.
+        Return *count* bytes of an object from *start* on, in exactly the version that was *found*.
 
         Raises:
-            SourceError: It is another by now, or gone, or cannot be read, or the server gives another part of it.
+            SourceError: It was replaced or deleted, or cannot be read, or the server sends another part.
         """
         wanted = f"{start}-{start + count - 1}"
         with self.get(found, f"bytes={wanted}") as answer:
-            # One more than that, so that the connection is left at the end of the answer.
+            # One more byte, so that the response is read to its end.
             content = answer.beginning(count + 1)
             part = answer.headers.get("content-range", "").partition("/")[0]
         if len(content) != count or part != f"bytes {wanted}":
@@ -164,19 +164,19 @@ class Bucket:
     @contextmanager
     def get(self, found: StoredObject, part: str = "") -> Iterator[Answer]:
         """
-        Ask for the bytes of an object, or for *part* of them (a `Range`), in the very generation that was *found*.
+        Request an object, or *part* of it (a `Range`), in exactly the version that was *found*.
 
         Raises:
-            SourceError: It is another by now, or gone, or cannot be read.
+            SourceError: It was replaced or deleted, or cannot be read.
         """
         status = 206 if part else 200
-        # A weak tag fits no If-Match (RFC 9110, 13.1.1), but is compared below.
+        # If-Match never matches a weak ETag (RFC 9110, 13.1.1); it is compared below.
         headers = {"If-Match": found.tag} if found.tag.startswith('"') else {}
         if part:
             headers["Range"] = part
         shown = self.shown(found.key)
         with self._ask("GET", found.key, headers=headers) as answer:
-            # Not every server knows conditions.
+            # Not every server supports conditions.
             tag = _tag(answer.headers.get("etag", ""))
             is_other = bool(tag and found.tag) and tag.removeprefix("W/") != found.tag.removeprefix("W/")
             if answer.status == 412 or (answer.status == status and is_other):
@@ -211,12 +211,12 @@ class Bucket:
         return SourceError(f"'{shown}': {reason} (status {answer.status}).")
 
 
-def place_of(bucket: str, params: Mapping[str, str]) -> tuple[str, str]:
+def address_of(bucket: str, params: Mapping[str, str]) -> tuple[str, str]:
     """
-    Return the origin of *bucket*, and the path that its keys follow.
+    Return the origin of *bucket*, and the path of its keys.
 
-    Amazon's own hosts have the bucket in their name, unless its name does not fit there (a dot fits no certificate);
-    other servers have it in the path.
+    On Amazon's hosts the bucket is part of the host name, unless it contains a dot, which no certificate covers; on
+    other servers it is part of the path.
     """
     region = params.get("s3_region", _DEFAULT_REGION)
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
@@ -230,7 +230,7 @@ def place_of(bucket: str, params: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials | None:
-    """Return what requests are signed with; None for none. The environment is asked only where the author says so."""
+    """Return the credentials for signing, or None. Those of the environment are used only if the YAML says so."""
     if "s3_key" in params:
         return Credentials(params["s3_key"], params["s3_secret"], params.get("s3_session_token"))
     if params.get("s3_auth") != "iam_role":
@@ -241,15 +241,15 @@ def _credentials(params: Mapping[str, str]) -> Credentials | ReadOnlyCredentials
     except MemoryError:
         raise
     except Exception as exc:
-        # It reads files, runs programs and asks services; what these say may hold a secret, so it is not shown.
-        raise SourceError(f"The credentials of this machine cannot be had ({type(exc).__name__}).") from exc
+        # It reads files, runs programs and asks services; their output may contain a secret, so it is not shown.
+        raise SourceError(f"The credentials of this machine cannot be read ({type(exc).__name__}).") from exc
     if frozen is None:
         raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
     return frozen
 
 
 def _tag(text: str) -> str:
-    """Return *text* as an entity tag (RFC 9110, 8.8.3); some servers list it without quotes. Nothing if it is none."""
+    """Return *text* as an ETag (RFC 9110, 8.8.3), quoted if the server left the quotes out; empty if it is not one."""
     if len(text) > _MAX_TAG_LENGTH:
         return ""
     if re.fullmatch(r'(?:W/)?"[!#-~]*"', text) is not None:
@@ -262,16 +262,16 @@ def _size(text: str) -> int | None:
 
 
 def _code_of(answer: Answer) -> str:
-    """Return the error code of S3 in *answer*; nothing when there is none."""
+    """Return the S3 error code in *answer*; empty if there is none."""
     code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
     return code[1].decode() if code is not None else ""
 
 
 class _Page:
     """
-    What is needed of one page of a list, gathered while the page is parsed: a short page can stand for a large tree.
+    The parser target for one page of a list: it builds no tree, which could be far larger than the page.
 
-    `fields` are those of the whole list; of each object there is a mapping in `objects`.
+    `fields` are those of the list; `objects` has a mapping for each object.
     """
 
     def __init__(self) -> None:
@@ -281,7 +281,7 @@ class _Page:
         self._text: list[str] = []
 
     def start(self, tag: str, _attributes: Mapping[str, str]) -> None:
-        """Begin an element; its name counts without its namespace."""
+        """Begin an element; its namespace is ignored."""
         self._open.append(tag.rpartition("}")[2])
         self._text.clear()
         if self._open[0] != "ListBucketResult" or len(self._open) > _MAX_DEPTH:
@@ -290,7 +290,7 @@ class _Page:
             self.objects.append({})
 
     def data(self, text: str) -> None:
-        """Take a part of a text."""
+        """Add a part of a text."""
         self._text.append(text)
 
     def end(self, _tag: str) -> None:
@@ -307,16 +307,16 @@ class _Page:
 
 
 def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
-    """Return the objects of one page of a list, and what the next page is asked for with; None after the last."""
+    """Return the objects of one page of a list, and the token of the next page, None after the last."""
     strange = SourceError(f"'{shown}': the server does not list objects as S3 does.")
-    # No server declares entities, which is how a short document becomes a very long one.
+    # Entities could expand a short document into a very long one; no S3 server declares any.
     if len(content) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in content:
         raise strange
     page = _Page()
     parser = ET.XMLParser(target=page)  # noqa: S314 (see above; another encoding does not decode)
     try:
         text = content.decode("utf-8")
-        # In pieces: a refusal by the page is looked at after each.
+        # In pieces: a refusal by the page takes effect after each.
         for start in range(0, len(text), _FED_LETTERS):
             parser.feed(text[start : start + _FED_LETTERS])
         parser.close()

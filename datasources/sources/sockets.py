@@ -1,8 +1,8 @@
 """
-Ends the connections of a client library whose own time-outs do not cover every wait.
+End the connections of a client library whose own time-outs do not cover every wait.
 
-A server that takes a connection and then says nothing holds up a library that waits without end. Once the time of the
-load is up its connections are shut down here, so that the library finds them closed and returns with an error.
+A server that accepts a connection and then stays silent blocks such a library for ever. When the time of the load is
+up, its connections are shut down, so that the library returns with an error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from datasources.deadline import Deadline
 
-#: Seconds between two looks at the clock.
-_LOOK_S = 0.05
+#: Seconds between two checks of the deadline.
+_POLL_S = 0.05
 
 #: The address of the other side, as `socket.getpeername` gives it.
 Peer = tuple[object, ...] | str | bytes
@@ -28,13 +28,13 @@ def cut_off(deadline: Deadline, is_theirs: Callable[[Peer], bool]) -> Iterator[N
     """
     Until the block ends, shut down connections as soon as the load must end.
 
-    That concerns those which this process opened since the block began, and whose other side *is_theirs* knows.
+    This affects connections that this process opened since the block began and whose peer *is_theirs* accepts.
     """
     done = threading.Event()
     before = set(_sockets())
 
     def watch() -> None:
-        while not done.wait(_LOOK_S):
+        while not done.wait(_POLL_S):
             if deadline.passed:
                 for inode, descriptor in _sockets().items():
                     if inode not in before:
@@ -50,7 +50,7 @@ def cut_off(deadline: Deadline, is_theirs: Callable[[Peer], bool]) -> Iterator[N
 
 
 def _sockets() -> dict[str, int]:
-    """Return the descriptors of this process's sockets, by what the system calls each of them."""
+    """Return the descriptors of the sockets of this process, by the name of their inode."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile

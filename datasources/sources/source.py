@@ -1,9 +1,9 @@
 """
-What a source is to those who load it.
+The interface of a source.
 
-A `Source` is opened for the length of one load, and what is open is a `Scan`, which the loading engine reads. There are
-two kinds: files that the engine reads itself by their descriptors (`datasources.sources.files`), and streams of record
-batches that a client library of the source makes (`datasources.sources.streams`).
+A `Source` is opened for one load; the result is a `Scan`, which the loading engine reads. There are two kinds: files
+that the engine reads by their descriptors (`datasources.sources.files`), and streams of record batches from a client
+library of the source (`datasources.sources.streams`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = int | float | Decimal | str | date | datetime
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A comparison of a *column* with a constant that every row which the load needs passes."""
+    """A comparison of a *column* with a constant, true of every row that the load needs."""
 
     column: str
     operator: Operator
@@ -37,12 +37,12 @@ class Bound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """
-    What a load needs at most, for a source that can leave the rest unread.
+    The most that a load needs, for a source that can leave the rest unread.
 
-    It is a hint: the load picks its columns and rows from whatever comes. So a source may ignore any of it, and must
-    ignore a bound that it would judge otherwise than the engine does (a text by another collation, for one).
+    This is a hint: the load filters what it gets. A source may ignore any of it, and must ignore a bound that it would
+    compare differently from the engine, such as a string with another collation.
 
-    `columns` are names in lower case, None for all of them; `bounds` hold together.
+    `columns` are names in lower case, None for all of them; all `bounds` hold.
     """
 
     columns: frozenset[str] | None = None
@@ -52,10 +52,9 @@ class Wanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """
-    One load, as a source needs to know it.
+    One load, from the point of view of a source.
 
-    *scratch* is a directory of this load alone, which is there and is deleted after it; what is written there counts
-    against *scratch_bytes*.
+    *scratch* is an existing directory for this load alone, deleted after it; files in it count against *scratch_bytes*.
     """
 
     deadline: Deadline
@@ -70,40 +69,38 @@ class Scan(Protocol):
     @property
     def version(self) -> str | None:
         """
-        Which version of the source this is: another version, another text. None where the source cannot tell.
+        A text that identifies the version of the source; None if the source cannot tell.
 
-        It is asked for after `bind`, is kept with the data, and says nothing about the source's place or secrets.
+        It is read after `bind` and kept with the data, and contains neither the location of the source nor secrets.
         """
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths that the loading engine must be able to open, and no others."""
+        """The only paths that the loading engine needs to open."""
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """
-        Look at what is there, and return the SQL of a relation that reads it: a table function, or a name.
-
-        A relation of a stream can be read only once.
+        Check the source and return the SQL of a relation that reads it: a table function, or a name.
 
         Raises:
-            SourceError: It is not what it should be.
+            SourceError: The source is not valid.
             duckdb.Error: The engine cannot read it; `explain` says why.
         """
 
     @property
     def held_bytes(self) -> int:
-        """What a library holds of the source while the engine reads it, in bytes, roughly."""
+        """The approximate memory of a client library while the engine reads, in bytes."""
 
     @property
     def is_read_once(self) -> bool:
-        """Whether what `bind` returns can be read only once, as a stream can."""
+        """Whether the relation of `bind` can be read only once, as a stream."""
 
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         """
-        Judge the *names* of the columns that the engine found.
+        Check the *names* of the columns that the engine found.
 
         Raises:
-            SourceError: They are not those of the source.
+            SourceError: They differ from those of the source.
         """
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
@@ -111,30 +108,30 @@ class Scan(Protocol):
 
     def confirm(self) -> None:
         """
-        Say that what was read is one version of the source.
+        Check that the data read is one version of the source.
 
         Raises:
-            SourceError: It changed while it was read.
+            SourceError: The source changed while it was read.
         """
 
 
 class Source(Protocol):
-    """Where the data of one dataset comes from."""
+    """The origin of the data of one dataset."""
 
     def open(self, load: Load) -> AbstractContextManager[Scan]:
         """
         Open it for one load.
 
         Raises:
-            SourceError: It is not there, or cannot be read.
+            SourceError: It does not exist, or cannot be read.
             SnapshotError: The deadline of *load* passed.
         """
 
     def has_changed(self, version: str, load: Load) -> bool:
         """
-        Say, at little cost, whether the source is another than in *version*; True where it cannot tell.
+        Return, at little cost, whether the source differs from *version*; True if it cannot tell.
 
         Raises:
-            SourceError: It is not there, or cannot be asked.
+            SourceError: It does not exist, or cannot be read.
             SnapshotError: The deadline of *load* passed.
         """

@@ -1,20 +1,18 @@
 """
 `sqlite:` sources: a table or view of an SQLite database file, by its ADBC driver.
 
-SQLite gives every value a type of its own, whatever its column declares; the engine gives every column one. So each
-column is read as what it declares, and the statement tells for each row the first column whose value is something else:
-such a row is an error, never a guess. The driver takes the types of a result from its first rows, so the statement
-begins with a row of our own, which has the right ones and is dropped.
+SQLite types each value, whatever its column declares; the engine types each column. So each column is read as the type
+that it declares, and the statement marks each row that holds a value of another type: such a row is an error, never a
+guess. The driver takes the types of a result from its first rows, so the statement begins with a row of our own that
+has the right types and is dropped.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,25 +26,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import Column, chosen, condition, engine_types, mapped
-from datasources.sources.formats import Identity
+from datasources.sources.adbc import Column, chosen, condition, engine_types, mapped, no_literal
+from datasources.sources.formats import Identity, version_of
 from datasources.sources.source import Load, Value
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
 
-#: How long a writer is waited for at most (seconds), before the load is left to the next refresh.
+#: The longest wait for a writer (seconds); then the load fails until the next refresh.
 _BUSY_S = 5.0
-
-#: A file that was written to this short a time ago (seconds) may be written to again under the same time.
-_SETTLED_S = 0.05
 
 _BATCH_ROWS = 16_384
 
-#: Of a file's header: the size of a page, the counter of changes, the number of pages, and when that was counted.
+#: Of the file header: the page size, the change counter, the number of pages, and the change counter for that number.
 _HEADER = struct.Struct(">16x H 6x I I 60x I")
 
-#: The name of the column that tells what is wrong with a row; no table has it twice.
+#: The name of the column that marks a faulty row; no table has it twice.
 _FAULT = "querykeep fault"
 _OURS = -1
 
@@ -57,14 +52,14 @@ _EXACT = 2**53
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """
-    How a column with such a declaration is read.
+    How a column is read, by its declaration.
 
     Args:
-        stored: SQLite's types (of `typeof`) that its values may have.
-        example: A value of the type that the driver is to give it.
-        value: What to select, `{}` being the column.
+        stored: The types (of SQLite's `typeof`) that its values may have.
+        example: A value that gives the driver the type of the column.
+        value: The expression to select; `{}` is the column.
         engine_type: As `Column.engine_type`.
-        also: What else holds for its values.
+        also: A further condition on its values.
     """
 
     stored: tuple[str, ...]
@@ -80,15 +75,15 @@ _REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <
 _TEXT = _Kind(("text", "integer", "real"), "''", "CAST({} AS TEXT)")
 _BLOB = _Kind(("blob",), "x''")
 _DATE = _Kind(("text",), "''", engine_type="DATE")
-#: The engine would drop what follows a sign, so it has to be nothing, or UTC.
+#: The engine would drop a time zone, so the time must have none, or UTC.
 _TIMESTAMP = _Kind(("text",), "''", engine_type="TIMESTAMP", also="{} NOT GLOB '*:*[+-]*' OR {} GLOB '*[0-9]+00:00'")
 _TIME = _Kind(("text",), "''", engine_type="TIME")
 _ANYTHING = _Kind(
     ("text", "integer", "real", "blob"), "''", "CASE typeof({}) WHEN 'blob' THEN hex({}) ELSE CAST({} AS TEXT) END"
 )
 
-#: By a part of the declaration, the first that fits. What has INT, CHAR, CLOB, TEXT, BLOB, REAL, FLOA or DOUB in it has
-#: the affinity that SQLite gives it (section 3.1 of its page on datatypes); it gives no meaning to the others.
+#: By a part of the declaration; the first match counts. INT, CHAR, CLOB, TEXT, BLOB, REAL, FLOA and DOUB follow the
+#: rules of affinity of SQLite (section 3.1 of its page on datatypes); the other words mean nothing to SQLite.
 _KINDS = (
     (re.compile("INT"), _INTEGER),
     (re.compile("CHAR|CLOB|TEXT"), _TEXT),
@@ -103,7 +98,7 @@ _KINDS = (
 
 
 class SqliteSource:
-    """One table or view of a database file that others may write to at the same time."""
+    """One table or view of a database file; other programs may write to it at the same time."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         self._path = Path(dataset.location)
@@ -113,7 +108,7 @@ class SqliteSource:
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
-        """Begin to read the table, as `Source.open` promises."""
+        """As `Source.open`."""
         load.deadline.check()
         before = self._version()
         self._refuse_cut()
@@ -125,7 +120,7 @@ class SqliteSource:
             cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted, identifier))
             rows = _Rows(asked, kinds, self._table)
             reader = mapped(cursor.fetch_record_batch(), rows.taken)
-            # The snapshot of the transaction is older than this look at the file.
+            # The snapshot of the transaction is older than the second version.
             version = before if before == self._version() else None
             yield StreamScan(
                 reader,
@@ -136,12 +131,12 @@ class SqliteSource:
             )
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Compare what the system says about the file, and about what is written ahead of it, with what it said."""
+        """Compare the identities of the file and of its write-ahead log."""
         load.deadline.check()
         return self._version() != version
 
     def _version(self) -> str | None:
-        """Return what tells one version of the file from another; None while it may change without a trace."""
+        """Return the version of the file; None until it has settled."""
         identities = []
         for suffix in ("", "-wal"):
             try:
@@ -157,15 +152,13 @@ class SqliteSource:
             if not suffix and not os.access(self._path, os.R_OK):
                 raise SourceError(f"'{self._shown}' cannot be read: Permission denied.")
             if suffix and not info.st_size:
-                continue  # whoever opens the database makes one
-            if 0 <= time.time() - info.st_mtime < _SETTLED_S:
-                return None
-            identities.append(tuple(Identity.of(info)))
-        return hashlib.sha256(repr(identities).encode()).hexdigest()
+                continue  # Opening the database creates one.
+            identities.append(Identity.of(info))
+        return version_of(identities) if all(identity.is_settled for identity in identities) else None
 
     def _refuse_cut(self) -> None:
         """Compare the size of the file with what its header says (section 1.3 of SQLite's page on its file format)."""
-        # Before there is a connection: whoever closes a descriptor of a file drops the locks of the process.
+        # Before connecting: closing a descriptor of the file drops all locks of this process on it.
         with self._path.open("rb", buffering=0) as file:
             header, size = file.read(_HEADER.size), os.fstat(file.fileno()).st_size
         if len(header) < _HEADER.size:
@@ -175,7 +168,7 @@ class SqliteSource:
             raise SourceError(f"'{self._shown}' was cut short, or is being written to.")
 
     def _connection(self) -> adbc_driver_sqlite.dbapi.Connection:
-        # By its name, not by a descriptor: SQLite looks for the file of the write-ahead log beside it.
+        # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
         return adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro")
 
     def _prepare(self, cursor: Any, load: Load) -> None:
@@ -213,7 +206,7 @@ class SqliteSource:
             raise self._explanation(exc, load) from None
 
     def _explanation(self, error: Exception, load: Load) -> SourceError:
-        """Turn what the library raised into a sentence: its own texts hold paths and SQL."""
+        """Turn an error of the library, which contains paths and SQL, into a sentence."""
         load.deadline.check()
         text = str(error)
         reasons = (
@@ -230,7 +223,7 @@ class SqliteSource:
 
 
 class _Rows:
-    """Drops the row of our own, and looks for rows that do not fit."""
+    """Drops our own row, and refuses rows that are marked as faulty."""
 
     def __init__(self, columns: Sequence[Column], kinds: dict[str, _Kind], table: str) -> None:
         self._columns = columns
@@ -240,7 +233,7 @@ class _Rows:
         self._rows = 0
 
     def taken(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what is data in *batch*."""
+        """Return the data in *batch*."""
         if not self._begun and batch.num_rows:
             self._begun = True
             batch = batch.slice(1)
@@ -260,7 +253,7 @@ class _Rows:
 
 def _kind(declared: str) -> _Kind:
     upper = declared.upper()
-    # As SQLite does: without a known word, a declaration says nothing about what is stored.
+    # As in SQLite, a declaration without a known word says nothing about the values.
     return next((kind for words, kind in _KINDS if words.search(upper)), _TEXT)
 
 
@@ -276,18 +269,14 @@ def _column(name: str, kind: _Kind) -> Column:
     value = kind.value.format(quoted, quoted, quoted)
     return Column(
         name=name,
-        # A value that does not fit would change the type that the driver gives the column.
+        # A value of another type would change the type that the driver gives the column.
         expression=value if kind is _ANYTHING else f"CASE WHEN {_fits(name, kind)} THEN {value} END",
         engine_type=kind.engine_type,
-        literal=_number if kind in {_INTEGER, _REAL} else _nothing,
+        literal=_number if kind in {_INTEGER, _REAL} else no_literal,
     )
 
 
-def _nothing(_value: Value) -> str | None:
-    return None
-
-
 def _number(value: Value) -> str | None:
-    """Write a whole number of SQLite's own range: it compares with whole numbers and doubles alike without rounding."""
+    """Write a whole number that SQLite compares with integers and doubles without rounding."""
     is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _EXACT
     return str(value) if is_whole else None

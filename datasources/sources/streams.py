@@ -1,9 +1,8 @@
 """
-Sources that come as a stream of Arrow record batches, made by a client library of the source.
+Sources that are streams of Arrow record batches from a client library.
 
-The engine pulls the batches while it writes the snapshot, so memory holds one or two of them. Whatever goes wrong at
-the source while a batch is fetched passes through the engine, which wraps it in words and tracebacks of its own; it is
-kept here as it was and told from here.
+The engine pulls the batches while it writes the snapshot, so memory holds one or two of them. An error of the source
+passes through the engine, which wraps it in a message and a traceback of its own; so the original is kept here.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.sources.source import Load
 from datasources.sql import identifier
 
-# Before it makes its first array: its own allocator reserves a gibibyte, which counts against the limit of a load.
+# Set before the first array: the default allocator reserves a gibibyte, which counts against the limit of a load.
 pa.set_memory_pool(pa.system_memory_pool())
 
-#: The name by which the engine calls the stream of a load, and a part of it that is looked at once more.
+#: The names in the engine of the stream, and of a part of it that is tried again.
 _RELATION = "_source"
 _PROBE = "_probe"
 
-#: What a library holds for each column: a page or a buffer of it as it came, and its values.
+#: The memory of a library for each column: a page or a buffer, and its values.
 _COLUMN_BYTES = 1024 * 1024
 
 
@@ -33,12 +32,12 @@ class StreamScan:
     A `Scan` of *reader*.
 
     Args:
-        reader: What to read; its owner closes it.
-        load: The load; its deadline is looked at before each batch.
+        reader: The stream; its owner closes it.
+        load: The load; its deadline is checked before each batch.
         explain: Turns an error of the client library into a sentence without host, credentials or contents.
         version: As `Scan.version`.
         confirm: As `Scan.confirm`.
-        types: For columns that the client library cannot give the right type, the engine's type to cast them to.
+        types: The engine's type to cast to, for columns to which the library cannot give the right type.
     """
 
     paths: tuple[str, ...] = ()
@@ -65,7 +64,7 @@ class StreamScan:
         self.held_bytes = _COLUMN_BYTES * len(reader.schema)
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Hand the stream to the engine under a name."""
+        """Register the stream with the engine."""
         _refuse_repeated(self._reader.schema.names)
         guarded = pa.RecordBatchReader.from_batches(self._reader.schema, self._batches())
         connection.register(_RELATION, guarded)
@@ -74,10 +73,10 @@ class StreamScan:
         return f"(SELECT {', '.join(map(self._cast, self._reader.schema.names))} FROM {_RELATION})"  # noqa: S608 - quoted
 
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Take them: an Arrow schema says its names itself."""
+        """Accept them: an Arrow schema contains its names."""
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Tell what went wrong at the source, or that the engine does not take what came from it."""
+        """Return the error of the source, or which data the engine does not accept."""
         if isinstance(self._error, SnapshotError):
             raise self._error
         if self._error is not None:
@@ -85,15 +84,15 @@ class StreamScan:
         for field in self._reader.schema:
             if not self._fits(connection, field):
                 kind = self._types.get(field.name, field.type)
-                return SourceError(f"The engine cannot take the column '{field.name}': a value does not fit {kind}.")
-        return SourceError("The engine cannot take a type or a value of the source.")
+                return SourceError(f"The engine cannot read the column '{field.name}': a value does not fit {kind}.")
+        return SourceError("The engine cannot read a type or a value of the source.")
 
     def _cast(self, name: str) -> str:
         quoted = identifier(name)
         return f"CAST({quoted} AS {self._types[name]}) AS {quoted}" if name in self._types else quoted
 
     def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> bool:
-        """Whether the engine takes this column of the batch that it got last, or of none."""
+        """Return whether the engine accepts this column of its last batch, or of an empty one."""
         values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
         try:
             connection.register(_PROBE, pa.table([values], schema=pa.schema([field])))

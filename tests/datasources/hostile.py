@@ -172,7 +172,7 @@ def sparse(path: Path, head: bytes, size: int) -> None:
 
 
 def gzip_bomb(path: Path, head: bytes, block: bytes, blocks: int) -> None:
-    """Write *head* and then *block* so many times, gzipped: each block is compressed once, as a member of its own."""
+    """Write *head* and then *block* that many times, gzipped; *block* is compressed once, as a member of its own."""
     member = gzip.compress(block, 6)
     with path.open("wb") as file:
         file.write(gzip.compress(head))

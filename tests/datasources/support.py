@@ -1,4 +1,4 @@
-"""What the tests of this room share: declared datasets, and waiting for what another thread does."""
+"""Helpers for the tests of this room: declare, build and wait."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
+import pytest
 
 from datasources.deadline import Deadline
-from datasources.snapshots.snapshot import Builder, SnapshotBuilder, Verifier
+from datasources.errors import SourceError
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, Verifier
 from datasources.sources.source import Load
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
@@ -40,7 +42,7 @@ def deadline(limit_s: float = 60.0) -> Deadline:
 
 
 def new_load(directory: Path, limit_s: float = 60.0) -> Load:
-    """Begin a load whose scratch directory lies in *directory*."""
+    """Begin a load with a scratch directory in *directory*."""
     scratch = directory / "scratch"
     scratch.mkdir(exist_ok=True)
     return Load(deadline=deadline(limit_s), scratch=scratch, scratch_bytes=16 * MIB)
@@ -48,7 +50,7 @@ def new_load(directory: Path, limit_s: float = 60.0) -> Load:
 
 def verify(state_dir: Path, snapshot: Snapshot) -> None:
     """Compare *snapshot* with its file: see `Verifier.verify`."""
-    with Verifier(state_dir) as verifier:
+    with closing(Verifier(state_dir)) as verifier:
         verifier.verify(snapshot)
 
 
@@ -80,15 +82,15 @@ def configure(directory: Path, *datasets: DatasetConfig, **more: Any) -> Runtime
 class FullBuilder(SnapshotBuilder):
     """A builder for loads that cannot find nothing to do."""
 
-    def build(self, *args: Any, **more: Any) -> Snapshot:
-        snapshot = super().build(*args, **more)
+    def build(self, order: Order, deadline: Deadline) -> Snapshot:
+        snapshot = super().build(order, deadline)
         assert snapshot is not None
         return snapshot
 
 
-def loaded(made: Builder, *args: Any, **more: Any) -> Snapshot:
-    """Build with *made* where there is something to build."""
-    snapshot = made.build(*args, **more)
+def loaded(made: Builder, dataset: DatasetConfig, refresh_sql: str | None, limit: Deadline, **more: Any) -> Snapshot:
+    """Build with *made* where there is something to build; *more* are fields of the order."""
+    snapshot = made.build(Order(dataset, refresh_sql, **more), limit)
     assert snapshot is not None
     return snapshot
 
@@ -105,6 +107,21 @@ def rows(directory: Path, snapshot: Snapshot | None, sql: str = "") -> list[tupl
     assert snapshot is not None, "nothing was built"
     with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
         return connection.execute(sql or f'FROM "{snapshot.dataset}"').fetchall()
+
+
+def refusal(directory: Path, dataset: DatasetConfig, limit_s: float = 60.0) -> str:
+    """Return the error of a source that is refused: one sentence, without server paths and secrets; no file is left."""
+    before = files_below(directory)
+    with pytest.raises(SourceError) as caught:
+        builder(directory).build(Order(dataset), deadline(limit_s))
+    sentence = str(caught.value)
+    kinds = ("pass", "password", "token", "user", "username", "host", "s3_key", "s3_secret", "s3_endpoint")
+    secrets = [value for name, value in dataset.params.items() if name.endswith(kinds)]
+    for hidden in (str(directory), "/proc", "Traceback", "\n", *(secret for secret in secrets if len(secret) > 2)):
+        assert hidden not in sentence
+    assert sentence.endswith(".")
+    assert files_below(directory) == before
+    return sentence
 
 
 def files_below(directory: Path) -> list[str]:

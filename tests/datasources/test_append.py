@@ -20,7 +20,7 @@ from datasources.errors import DatasetError, SchemaChangedError, SourceError
 from datasources.loading import append
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.publication import Publication
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from datasources.sources import registry
 from datasources.sources.source import Bound, Load, Wanted
 from datasources.sources.streams import StreamScan
@@ -53,7 +53,7 @@ class Source:
         if self.honours:
             if load.wanted.columns is not None:
                 chosen = [name for name in names if name.lower() in load.wanted.columns]
-            # What the engine compares with no other type.
+            # The engine compares this type with no other.
             cast = "::TIMESTAMPTZ" if "TIMESTAMPTZ_NS" in str(self.connection.table("s").types) else ""
             where += [
                 f'"{bound.column}"{cast} {bound.operator} $b{index}' for index, bound in enumerate(load.wanted.bounds)
@@ -114,17 +114,17 @@ def test_newer_rows_are_added_and_nothing_else_is_read(tmp_path: Path, made: Sna
     verify(made.state_dir, new)
     assert snapshot_path(made.state_dir, old).read_bytes() == content
     assert files_below(tmp_path) == sorted(f"snapshots/{file}" for file in (old.file, new.file))
-    assert made.build(dataset, None, deadline(), served=new, skip_unchanged=True) is None
+    assert made.build(Order(dataset, served=new, skip_unchanged=True), deadline()) is None
 
 
 @pytest.mark.parametrize("skip_unchanged", [False, True])
-def test_nothing_newer_is_nothing_to_publish(tmp_path: Path, made: SnapshotBuilder, skip_unchanged: bool) -> None:
+def test_without_newer_rows_nothing_is_published(tmp_path: Path, made: SnapshotBuilder, skip_unchanged: bool) -> None:
     dataset = appending(tmp_path)
     write(tmp_path, "SELECT 7 AS t")
     old = loaded(made, dataset, None, deadline())
     write(tmp_path, "SELECT 7 AS t FROM range(3)")
 
-    assert made.build(dataset, None, deadline(), served=old, skip_unchanged=skip_unchanged) is None
+    assert made.build(Order(dataset, served=old, skip_unchanged=skip_unchanged), deadline()) is None
     assert files_below(tmp_path) == [f"snapshots/{old.file}"]
 
 
@@ -138,7 +138,7 @@ def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path:
         new = loaded(process, dataset, None, deadline(), served=old)
         write(tmp_path, "SELECT 3 AS t, 'x' AS more")
         with pytest.raises(SchemaChangedError, match=r"^The columns of d changed \(more is new\)"):
-            process.build(dataset, None, deadline(), served=new)
+            process.build(Order(dataset, served=new), deadline())
     finally:
         process.close()
 
@@ -198,10 +198,10 @@ def test_the_greatest_time_is_exact_in_every_type(
     assert [rows(tmp_path, snapshot, "SELECT n FROM d") for snapshot in new] == [[(1,), (2,)]] * 2
     assert source.wanted[0] == Wanted()
     assert source.wanted[1] == Wanted(bounds=() if hint is None else (Bound("t", ">", hint),))  # type: ignore[arg-type]
-    assert made.build(dataset, None, deadline(), served=new[0]) is None
+    assert made.build(Order(dataset, served=new[0]), deadline()) is None
 
 
-def test_times_that_are_none_come_with_the_first_load_only(tmp_path: Path, made: SnapshotBuilder) -> None:
+def test_null_and_infinite_times_are_loaded_only_at_first(tmp_path: Path, made: SnapshotBuilder) -> None:
     dataset = appending(tmp_path)
     write(tmp_path, "SELECT unnest(['1.5', NULL, 'nan', 'inf'])::DOUBLE AS t")
     old = loaded(made, dataset, None, deadline())
@@ -214,7 +214,7 @@ def test_times_that_are_none_come_with_the_first_load_only(tmp_path: Path, made:
 
 
 @pytest.mark.parametrize("first", ["SELECT 1 AS t WHERE false", "SELECT NULL::INTEGER AS t"])
-def test_without_a_time_served_all_is_read(tmp_path: Path, made: SnapshotBuilder, first: str) -> None:
+def test_without_a_served_time_all_rows_are_read(tmp_path: Path, made: SnapshotBuilder, first: str) -> None:
     dataset = appending(tmp_path)
     write(tmp_path, first)
     old = loaded(made, dataset, None, deadline())
@@ -280,15 +280,15 @@ def test_the_refresh_sql_of_a_request_adds_what_it_gives_of_the_newer_rows(
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT 1 AS x", r"^The source of d has no column 't', which is to be its time_column\.$"),
-        ("SELECT 'a' AS t", r"^The time_column 't' of d is of type VARCHAR: newer rows can be told by a number"),
+        ("SELECT 1 AS x", r"^The source of d has no column 't', which the YAML declares as its time_column\.$"),
+        ("SELECT 'a' AS t", r"^The time_column 't' of d is of type VARCHAR: a time_column is a number"),
         ("SELECT TIME '12:00' AS t", "is of type TIME:"),
         ("SELECT true AS t", "is of type BOOLEAN:"),
         ("SELECT [1] AS t", "is of type INTEGER"),
     ],
 )
 @pytest.mark.parametrize("served", [False, True])
-def test_a_column_that_tells_no_time_is_refused(
+def test_a_time_column_without_an_order_is_refused(
     tmp_path: Path, made: SnapshotBuilder, sql: str, said: str, served: bool
 ) -> None:
     dataset = appending(tmp_path)
@@ -297,7 +297,7 @@ def test_a_column_that_tells_no_time_is_refused(
     write(tmp_path, sql)
 
     with pytest.raises(SourceError, match=said):
-        made.build(dataset, None, deadline(), served=old)
+        made.build(Order(dataset, served=old), deadline())
 
 
 @pytest.mark.parametrize("sql", ["SELECT x FROM d", "SELECT t::DATE AS t FROM d", "SELECT t AS moment FROM d"])
@@ -308,7 +308,7 @@ def test_a_refresh_sql_must_keep_the_time(tmp_path: Path, made: SnapshotBuilder,
     with pytest.raises(
         SourceError, match=r"^The refresh_sql of d must keep the time_column 't' as it is \(TIMESTAMP\)"
     ):
-        made.build(dataset, sql, deadline())
+        made.build(Order(dataset, sql), deadline())
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_other_columns_are_refused_or_loaded_in_full(
     write(tmp_path, sql)
 
     with pytest.raises(SchemaChangedError) as caught:
-        made.build(dataset, None, deadline(), served=old)
+        made.build(Order(dataset, served=old), deadline())
     full = loaded(made, replace(dataset, on_schema_change="accept"), None, deadline(), served=old)
 
     assert said in str(caught.value)
@@ -356,7 +356,7 @@ def test_a_changed_definition_is_a_full_load(tmp_path: Path, made: SnapshotBuild
         assert rows(tmp_path, loaded(made, other, None, deadline(), served=old)) == [(2, "new"), (3, "new")]
 
 
-def test_r18_what_is_damaged_is_not_appended_to(
+def test_r18_a_damaged_snapshot_is_not_appended_to(
     tmp_path: Path, made: SnapshotBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset, old = served_and_newer(tmp_path, made)
@@ -374,7 +374,7 @@ def test_r18_what_is_damaged_is_not_appended_to(
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSPC])
-def test_a_file_system_that_does_not_copy_by_itself(
+def test_a_file_system_without_copy_file_range(
     tmp_path: Path, made: SnapshotBuilder, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def refuse(*_: object) -> int:
@@ -391,7 +391,7 @@ def test_a_file_system_that_does_not_copy_by_itself(
             append.copy(tmp_path / "old", tmp_path / "new", deadline())
 
 
-def test_a_restart_goes_on_from_what_is_published(tmp_path: Path, made: SnapshotBuilder) -> None:
+def test_a_restart_appends_to_the_published_data(tmp_path: Path, made: SnapshotBuilder) -> None:
     before = Publication(made.state_dir, [appending(tmp_path)])
     dataset, old = served_and_newer(tmp_path, made)
     before.publish(old)
@@ -407,7 +407,7 @@ def test_a_restart_goes_on_from_what_is_published(tmp_path: Path, made: Snapshot
 
 
 @pytest.mark.parametrize("fails", ["the copy", "the newer rows"])
-def test_an_append_that_fails_leaves_what_is_served(
+def test_a_failed_append_keeps_the_served_data(
     tmp_path: Path, made: SnapshotBuilder, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     dataset, old = served_and_newer(tmp_path, made)
@@ -424,7 +424,7 @@ def test_an_append_that_fails_leaves_what_is_served(
         said = r"^'a\.parquet': it is not a Parquet file"
 
     with pytest.raises(DatasetError, match=said):
-        made.build(dataset, None, deadline(), served=old)
+        made.build(Order(dataset, served=old), deadline())
 
     assert files_below(tmp_path) == [f"snapshots/{old.file}"]
     assert snapshot_path(made.state_dir, old).read_bytes() == content

@@ -12,7 +12,7 @@ from datasources.errors import INTERRUPTED, SnapshotError
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
 
 
-def test_a_deadline_ahead_lets_work_go_on() -> None:
+def test_work_continues_before_the_deadline() -> None:
     deadline = Deadline(60, threading.Event())
 
     deadline.check()
@@ -54,7 +54,7 @@ def test_a_statement_under_guard_is_interrupted(by: str) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_an_interrupt_of_somebody_else_is_not_taken_for_the_deadline() -> None:
+def test_another_interrupt_is_not_taken_for_the_deadline() -> None:
     with duckdb.connect() as connection:
         threading.Timer(0.2, connection.interrupt).start()
 

@@ -76,7 +76,7 @@ def test_a_select_over_the_own_dataset_is_admitted(tmp_path: Path, gate: Gate, s
         "SELECT $name AS a",
     ],
 )
-def test_anything_else_is_a_fault_at_its_place(tmp_path: Path, gate: Gate, sql: str) -> None:
+def test_anything_else_is_a_fault_with_its_yaml_path(tmp_path: Path, gate: Gate, sql: str) -> None:
     config = configure(
         tmp_path, with_sql(tmp_path, None, 0), with_sql(tmp_path, sql.replace("flights0", "flights1"), 1)
     )

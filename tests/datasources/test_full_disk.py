@@ -15,6 +15,7 @@ import pytest
 from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError
+from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.lakes import table
 from tests.datasources.sources.test_files import put_parquet
 from tests.datasources.support import builder, deadline
@@ -29,7 +30,7 @@ import json, sys
 from pathlib import Path
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.manifest import read_manifest
 from tests.datasources.support import configure, declare, files_below, rows, wait_for
 directory = Path(sys.argv[1])
@@ -104,13 +105,13 @@ def test_r04_a_full_disk_costs_refreshes_only_and_needs_no_restart(tmp_path: Pat
     assert list(state_dir.iterdir()) == []
 
 
-def test_no_room_for_the_copy_of_a_delta_log_is_not_the_fault_of_the_table(tmp_path: Path) -> None:
+def test_a_full_disk_is_not_blamed_on_the_delta_table(tmp_path: Path) -> None:
     write_deltalake((tmp_path / "t").as_uri(), pa.table({"n": [1]}))
     made = builder(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         with pytest.raises(SnapshotError, match=r"^The snapshot of d cannot be .* state directory: File too large\.$"):
-            made.build(table(tmp_path, "delta:t"), None, deadline())
+            made.build(Order(table(tmp_path, "delta:t")), deadline())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -34,7 +34,7 @@ def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
 
 
-def test_a_change_is_a_line_until_lines_are_more_than_the_document(tmp_path: Path) -> None:
+def test_changes_are_appended_until_they_outgrow_the_document(tmp_path: Path) -> None:
     path = tmp_path / HISTORY_NAME
     history = History(tmp_path, ["a", "b"])
     whole = path.read_bytes()
@@ -56,7 +56,7 @@ def test_a_change_is_a_line_until_lines_are_more_than_the_document(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 7))
-def test_a_line_that_a_loss_of_power_cut_off_is_not_missed(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_line_is_ignored(tmp_path: Path, cut: int) -> None:
     history = History(tmp_path, ["a"])
     history.put(("a", done(1)))
     history.put(("a", done(2)))
@@ -68,9 +68,7 @@ def test_a_line_that_a_loss_of_power_cut_off_is_not_missed(tmp_path: Path, cut: 
 
 
 @pytest.mark.parametrize("damage", [b"\0", b"x", b"[" * 10, b"\xff", b'"'])
-def test_a_line_that_is_damaged_takes_no_other_along(
-    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_line_loses_no_other_line(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Of what is appended at once, the disk may have the end and not the beginning when power is lost."""
     History(tmp_path, ["a", "b"]).put(("a", done(1)))
     History(tmp_path, ["a", "b"]).put(("a", done(2)), ("b", done(3)), ("a", done(4)))
@@ -88,7 +86,7 @@ def test_a_line_that_is_damaged_takes_no_other_along(
     assert len(caplog.messages) == 1
 
 
-def test_a_line_of_no_run_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_without_a_run_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     History(tmp_path, ["a"]).put(("a", done(1)))
     for line in (b'{"dataset": "a"}', b"null", b'{"dataset": [], "run": {}}', b'{"dataset": "a", "run": {"id": "x"}}'):
         with (tmp_path / HISTORY_NAME).open("ab") as file:
@@ -107,7 +105,7 @@ def test_the_last_100_runs_are_kept(tmp_path: Path) -> None:
     assert history.runs("a")[0] == done(MAX_RUNS + 4)
 
 
-def test_a_run_that_a_restart_cut_off_is_listed_as_failed(tmp_path: Path) -> None:
+def test_a_run_interrupted_by_a_restart_is_listed_as_failed(tmp_path: Path) -> None:
     history = History(tmp_path, ["a"])
     history.put(("a", done(1)))
     history.put(("a", replace(run(2), status="running", started_at="s")))
@@ -152,7 +150,7 @@ def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_list_that_cannot_be_read_is_given_up_with_a_warning(
+def test_an_unreadable_history_is_dropped_with_a_warning(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / HISTORY_NAME).write_text(text)
@@ -163,7 +161,7 @@ def test_a_list_that_cannot_be_read_is_given_up_with_a_warning(
     assert "it starts anew" in caplog.text
 
 
-def test_a_list_that_cannot_be_saved_is_no_reason_to_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_history_that_cannot_be_saved_is_not_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history = History(tmp_path, ["a"])
     (tmp_path / HISTORY_NAME).unlink()
     (tmp_path / HISTORY_NAME).mkdir()

@@ -26,7 +26,7 @@ from datasources.errors import DatasetError, SnapshotError, SourceError
 from datasources.loading.columns import MAX_COLUMNS, MAX_SCHEMA_LENGTH
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.loader_process import SPARE_BYTES
-from datasources.snapshots.snapshot import SnapshotBuilder
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.manifest import SNAPSHOT_DIRECTORY, snapshot_path
 from runtimeconf.model import GIB
 from tests.datasources.hostile import (
@@ -78,7 +78,7 @@ class Process:
         return found
 
     def refusal(self, name: str, limit_s: float = 60.0) -> DatasetError:
-        """Load a file that the engine does not take, and return what is said about it."""
+        """Load a file that is refused, and return the error."""
         self.loader.start()
         child = child_of(self.loader)
         peak, ended = [0], threading.Event()
@@ -94,7 +94,7 @@ class Process:
         watcher.start()
         try:
             with pytest.raises(DatasetError) as caught:
-                self.loader.build(declare(self.directory, name), None, deadline(limit_s))
+                self.loader.build(Order(declare(self.directory, name)), deadline(limit_s))
         finally:
             ended.set()
             watcher.join()
@@ -188,13 +188,13 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("lie", DAMAGED.values(), ids=DAMAGED)
-def test_r07_parquet_that_lies_is_refused(process: Process, lie: Parquet) -> None:
+def test_r07_inconsistent_parquet_is_refused(process: Process, lie: Parquet) -> None:
     (process.directory / "a.parquet").write_bytes(lie.content())
 
     said = process.refusal("a.parquet")
 
     assert isinstance(said, SourceError)
-    assert re.match(r"'a\.parquet': |The engine broke off: ", str(said))
+    assert re.match(r"'a\.parquet': |The engine failed: ", str(said))
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
@@ -218,7 +218,7 @@ def test_r07_parquet_of_2_billion_rows_in_150_bytes_ends_with_its_time(process: 
         pytest.param(replace(GOOD, data_offset=_HUGE64), id="data offset beside a dictionary offset"),
     ],
 )
-def test_r07_a_lie_about_what_nobody_needs_changes_no_row(process: Process, lie: Parquet) -> None:
+def test_r07_an_inconsistency_in_unused_fields_changes_no_row(process: Process, lie: Parquet) -> None:
     assert process.rows_of("a.parquet", lie.content()) == GOOD_ROWS
 
 
@@ -240,7 +240,7 @@ def test_r06_parquet_cut_short_anywhere_is_refused(process: Process) -> None:
         assert str(said) == "'a.parquet': it is not a Parquet file, or it was cut short."
 
 
-def test_r07_flipped_bytes_give_a_sentence_or_rows_and_never_more(process: Process) -> None:
+def test_r07_flipped_bytes_give_an_error_or_rows(process: Process) -> None:
     chance = random.Random(7)
     for _ in range(25):
         content = bytearray(replace(GOOD, kind=BYTE_ARRAY).content())
@@ -299,10 +299,18 @@ TEXTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("suffix", "write", "said"), TEXTS.values(), ids=TEXTS)
-def test_r07_text_without_end_is_refused(
-    process: Process, suffix: str, write: Callable[[Path], object], said: str
-) -> None:
+#: The others take seconds each, and the limits that they meet are the same.
+SAMPLES = {"line of 1 GiB", "quote never closed", "a million columns", "a zip", "object of 1 GiB", "a million keys"}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write", "said"),
+    [
+        pytest.param(*text, id=name, marks=() if name in SAMPLES else pytest.mark.exhaustive)
+        for name, text in TEXTS.items()
+    ],
+)
+def test_r07_endless_text_is_refused(process: Process, suffix: str, write: Callable[[Path], object], said: str) -> None:
     path = process.directory / f"a.{suffix}"
     write(path)
     try:
@@ -321,9 +329,9 @@ def test_more_columns_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     made = builder(tmp_path, memory_mib=1024)
 
     with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(declare(tmp_path, "a.parquet"), None, deadline())
+        made.build(Order(declare(tmp_path, "a.parquet")), deadline())
     with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(declare(tmp_path, "b.csv"), sql, deadline())
+        made.build(Order(declare(tmp_path, "b.csv"), sql), deadline())
 
     assert files_below(tmp_path) == []
 
@@ -332,4 +340,4 @@ def test_names_longer_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     (tmp_path / "a.parquet").write_bytes(replace(GOOD, name=b"a" * MAX_SCHEMA_LENGTH).content())
 
     with pytest.raises(SourceError, match=r"^The names and types of the columns of d have 2000004 characters: "):
-        builder(tmp_path).build(declare(tmp_path, "a.parquet"), None, deadline())
+        builder(tmp_path).build(Order(declare(tmp_path, "a.parquet")), deadline())

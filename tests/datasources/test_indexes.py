@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from datasources.errors import SourceError
-from datasources.snapshots.snapshot import fingerprint
+from datasources.snapshots.snapshot import Order, fingerprint
 from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig
 from tests.datasources.sources.test_files import put
@@ -34,12 +34,13 @@ def indexes_of(directory: Path, snapshot: Snapshot) -> list[tuple[str, bool, boo
     return [*keys, *((text.strip("'[]\""), unique, primary) for text, unique, primary in others)]
 
 
-def test_a_snapshot_has_what_is_declared(tmp_path: Path) -> None:
+def test_a_snapshot_has_the_declared_indexes(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b,c\n1,x,1\n2,y,1\n")
 
     made = builder(tmp_path).build(
-        indexed(tmp_path, primary_key="a", indexes=(IndexConfig(column="B", unique=True), IndexConfig(column="c"))),
-        None,
+        Order(
+            indexed(tmp_path, primary_key="a", indexes=(IndexConfig(column="B", unique=True), IndexConfig(column="c")))
+        ),
         deadline(),
     )
 
@@ -52,7 +53,7 @@ def test_a_look_up_by_an_indexed_column_reads_the_index(tmp_path: Path) -> None:
     duckdb.execute(
         f"COPY (SELECT i AS a, i % 7 AS b FROM range(300000) t(i) ORDER BY hash(i)) TO '{tmp_path}/s.parquet'"
     )
-    made = builder(tmp_path).build(indexed(tmp_path, "s.parquet", indexes=(UNIQUE_A,)), None, deadline())
+    made = builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", indexes=(UNIQUE_A,))), deadline())
 
     assert rows(tmp_path, made, "SELECT a, b FROM d WHERE a = 4711") == [(4711, 0)]
     ((_, plan),) = rows(tmp_path, made, "EXPLAIN ANALYZE SELECT b FROM d WHERE a = 4711")
@@ -65,25 +66,23 @@ def test_a_look_up_by_an_indexed_column_reads_the_index(tmp_path: Path) -> None:
         pytest.param("a\n1\n1\n", {"primary_key": "a"}, "same value in the column a, or", id="key twice"),
         pytest.param("a,b\n1,x\n,y\n", {"primary_key": "a"}, "none in the primary key", id="no key"),
         pytest.param("a\n1\n1\n", {"indexes": (UNIQUE_A,)}, "same value in the column A, or", id="twice"),
-        pytest.param(
-            "b\n1\n", {"indexes": (BY_A,)}, "The column a, which is to have an index, is not there", id="absent"
-        ),
-        pytest.param("b\n1\n", {"primary_key": "a"}, "The column a, which is to have an index", id="no such key"),
+        pytest.param("b\n1\n", {"indexes": (BY_A,)}, "The indexed column a of d does not exist", id="absent"),
+        pytest.param("b\n1\n", {"primary_key": "a"}, "The indexed column a of d", id="no such key"),
     ],
 )
-def test_data_that_is_not_as_declared_is_refused(tmp_path: Path, text: str, settings: Any, said: str) -> None:
+def test_data_that_violates_an_index_is_refused(tmp_path: Path, text: str, settings: Any, said: str) -> None:
     put(tmp_path, "a.csv", text)
 
     with pytest.raises(SourceError, match=said):
-        builder(tmp_path).build(indexed(tmp_path, **settings), None, deadline())
+        builder(tmp_path).build(Order(indexed(tmp_path, **settings)), deadline())
     assert files_below(tmp_path) == []
 
 
-def test_a_type_that_no_index_holds_is_named(tmp_path: Path) -> None:
+def test_a_type_that_cannot_be_indexed_is_reported(tmp_path: Path) -> None:
     duckdb.execute(f"COPY (SELECT [1] AS a) TO '{tmp_path}/s.parquet'")
 
-    with pytest.raises(SourceError, match="The column a of d has a type without indexes"):
-        builder(tmp_path).build(indexed(tmp_path, "s.parquet", indexes=(BY_A,)), None, deadline())
+    with pytest.raises(SourceError, match="The column a of d has a type that cannot be indexed"):
+        builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", indexes=(BY_A,))), deadline())
 
 
 @pytest.mark.parametrize("column", ['a"b', "select", "rowid", "x\ny", "Ümlaut", "_index_0"])
@@ -92,7 +91,7 @@ def test_a_column_is_found_whatever_its_name(tmp_path: Path, column: str) -> Non
     duckdb.execute(f"""COPY (SELECT 7 AS "{quoted}") TO '{tmp_path}/s.parquet'""")
     acceleration = {"primary_key": column.upper(), "indexes": (IndexConfig(column=column.lower()),)}
 
-    made = builder(tmp_path).build(indexed(tmp_path, "s.parquet", **acceleration), None, deadline())
+    made = builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", **acceleration)), deadline())
 
     assert [kinds for _, *kinds in indexes_of(tmp_path, made)] == [[True, True], [False, False]]
     assert rows(tmp_path, made) == [(7,)]
@@ -102,7 +101,7 @@ def test_an_index_is_of_what_the_refresh_sql_gives(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "x\n1\n1\n2\n")
 
     made = builder(tmp_path).build(
-        indexed(tmp_path, primary_key="a"), "SELECT x AS a, count(*) AS n FROM d GROUP BY x", deadline()
+        Order(indexed(tmp_path, primary_key="a"), "SELECT x AS a, count(*) AS n FROM d GROUP BY x"), deadline()
     )
 
     assert sorted(rows(tmp_path, made)) == [(1, 2), (2, 1)]
@@ -111,7 +110,7 @@ def test_an_index_is_of_what_the_refresh_sql_gives(tmp_path: Path) -> None:
 def test_equal_values_and_nulls_may_be_in_an_index_that_is_not_unique(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b\n1,x\n1,y\n,z\n")
 
-    made = builder(tmp_path).build(indexed(tmp_path, indexes=(BY_A,)), None, deadline())
+    made = builder(tmp_path).build(Order(indexed(tmp_path, indexes=(BY_A,))), deadline())
 
     assert indexes_of(tmp_path, made) == [("a", False, False)]
     assert rows(tmp_path, made, "SELECT b FROM d WHERE a = 1 ORDER BY b") == [("x",), ("y",)]
@@ -122,13 +121,13 @@ def test_an_append_keeps_the_index_and_what_it_promises(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv", time_column="t", acceleration=acceleration)
     made = builder(tmp_path)
     put(tmp_path, "a.csv", "t,id,b\n1,1,x\n2,2,y\n")
-    first = made.build(dataset, None, deadline())
+    first = made.build(Order(dataset), deadline())
 
     put(tmp_path, "a.csv", "t,id,b\n1,1,x\n2,2,y\n3,3,x\n")
     second = loaded(made, dataset, None, deadline(), served=first)
     put(tmp_path, "a.csv", "t,id,b\n3,3,x\n4,1,z\n")
     with pytest.raises(SourceError, match="same value in a column with a unique index"):
-        made.build(dataset, None, deadline(), served=second)
+        made.build(Order(dataset, served=second), deadline())
 
     verify(tmp_path / "state", second)
     assert indexes_of(tmp_path, second) == [("id", True, True), ("b", False, False)]

@@ -101,7 +101,7 @@ def inject(directory: Path, what: str, how: str, number: int, where: str) -> Non
     last_good = max((int(version) for version, status, _ in ended if status == "succeeded"), default=0)
     last_asked = int(ended[-1][0]) + 1 if ended else 1
 
-    # What was said to be there is there, and nothing is but what was said or was under way.
+    # The served version is the last confirmed one, or one that was being published.
     served = version_served(directory)
     if done.returncode:
         assert last_good <= served <= last_asked, done.stderr

@@ -15,6 +15,7 @@ import pytest
 
 from datasources.errors import SnapshotError
 from datasources.snapshots.publication import Publication
+from datasources.snapshots.snapshot import Order
 from queryengine.manifest import Manifest, Snapshot, manifest_path, read_manifest, snapshot_path, write_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from system.errors import StateDirectoryError
@@ -30,7 +31,7 @@ def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot
     snapshots = []
     for dataset in datasets:
         put(directory, dataset.from_.removeprefix("file:"))
-        snapshots.append(made.build(dataset, None, deadline()))
+        snapshots.append(made.build(Order(dataset), deadline()))
         publication.publish(snapshots[-1])
     return snapshots
 
@@ -42,7 +43,7 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     running = duckdb.connect(str(snapshot_path(tmp_path / "state", old)), read_only=True)
     put(tmp_path, "a.csv", "a,b\n2,new\n")
 
-    new = builder(tmp_path).build(dataset, None, deadline())
+    new = builder(tmp_path).build(Order(dataset), deadline())
     publication.publish(new)
 
     assert read_manifest(tmp_path / "state").generation == 2
@@ -53,16 +54,7 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     running.close()
 
 
-def test_the_other_datasets_stay_published(tmp_path: Path) -> None:
-    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
-
-    published = publish(tmp_path, datasets)
-
-    assert read_manifest(tmp_path / "state").snapshots == tuple(published)
-    assert Publication(tmp_path / "state", datasets).snapshot("absent") is None
-
-
-def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> None:
+def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     publication = Publication(tmp_path / "state", [dataset])
@@ -82,12 +74,12 @@ def test_a_snapshot_is_not_given_up_for_want_of_descriptors(tmp_path: Path) -> N
     assert path.exists()
 
 
-def test_a_manifest_that_cannot_be_written_leaves_what_was_served(tmp_path: Path) -> None:
+def test_a_failed_write_of_the_manifest_keeps_the_served_data(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     made = builder(tmp_path)
     publication = Publication(tmp_path / "state", [dataset])
     put(tmp_path, "a.csv")
-    snapshot = made.build(dataset, None, deadline())
+    snapshot = made.build(Order(dataset), deadline())
     manifest_path(tmp_path / "state").mkdir()
 
     with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
@@ -106,7 +98,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
     before = manifest_path(state_dir).read_bytes()
     publication = Publication(state_dir, [dataset])
     made = builder(tmp_path)
-    unconfirmed, confirmed = made.build(dataset, None, deadline()), made.build(dataset, None, deadline())
+    unconfirmed, confirmed = made.build(Order(dataset), deadline()), made.build(Order(dataset), deadline())
     sync = os.fsync
 
     def fail_for_directories(descriptor: int) -> None:
@@ -130,7 +122,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
 
 
-def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
+def test_r02_leftovers_of_a_killed_predecessor_are_swept(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     state_dir = tmp_path / "state"
@@ -156,7 +148,7 @@ def test_r02_what_a_killed_predecessor_left_is_swept(tmp_path: Path) -> None:
     assert rows(tmp_path, snapshot) == [(1, "x")]
 
 
-def test_what_has_no_name_of_ours_is_not_swept(tmp_path: Path) -> None:
+def test_foreign_files_are_not_swept(tmp_path: Path) -> None:
     dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     state_dir = tmp_path / "state"
@@ -282,7 +274,7 @@ def test_a_changed_definition_does_not_serve_what_was_loaded_under_the_old_one(t
     assert files_below(tmp_path) == ["manifest.json"]
 
 
-def test_a_state_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_state_directory_is_reported(tmp_path: Path) -> None:
     put(tmp_path, "state/snapshots", b"a file")
 
     with pytest.raises(StateDirectoryError, match=r"^The state directory cannot be written: File exists\.$"):

@@ -1,4 +1,4 @@
-"""What is read off a `refresh_sql` is never too little."""
+"""The columns and rows that a `refresh_sql` needs are never underestimated."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ _statements = st.one_of(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sql=_statements, kinds=st.permutations(_TYPES))
-def test_what_is_not_wanted_is_not_missed(sql: str, kinds: list[str]) -> None:
+def test_unread_columns_and_rows_do_not_change_the_result(sql: str, kinds: list[str]) -> None:
     types = dict(zip(_NAMES, kinds, strict=False))
     with duckdb.connect() as connection:
         every = ", ".join(f"c{index}" for index in range(len(_TYPES)))

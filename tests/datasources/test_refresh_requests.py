@@ -1,4 +1,4 @@
-"""What one request says of its own run: the mode, and by how much it may be put off."""
+"""The options of a refresh request: its mode and its delay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 from datasources.errors import SourceError, TimeColumnMissingError
 from datasources.refresh.refresher import Refresher
+from datasources.snapshots.snapshot import Order
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import builder, deadline, declare, loaded, wait_for
-from tests.datasources.test_refresher import finished, served, settled, state, tick
+from tests.datasources.test_refresh_clock import tick
+from tests.datasources.test_refresher import finished, served, settled, state
 
 OLD = "t,v\n1,a\n2,b\n"
 #: Row 1 is gone, row 2 is another one, row 3 is new.
@@ -76,7 +78,7 @@ def test_a_full_load_of_what_is_appended_to_keeps_its_time(tmp_path: Path) -> No
     made = builder(tmp_path)
 
     with pytest.raises(SourceError, match="must keep the time_column"):
-        made.build(timed(tmp_path, "append"), "SELECT v FROM d", deadline(), mode="full")
+        made.build(Order(timed(tmp_path, "append"), "SELECT v FROM d", mode="full"), deadline())
 
 
 def test_append_without_a_time_column_is_refused(tmp_path: Path, start: Callable[..., Refresher]) -> None:
@@ -113,7 +115,7 @@ def status_of(refresher: Refresher, run_id: str) -> str:
     return next(run.status for run in refresher.history("d") if run.id == run_id)
 
 
-def test_a_run_that_is_put_off_is_listed_and_keeps_no_other_waiting(
+def test_a_delayed_run_is_listed_and_blocks_no_other(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
 ) -> None:
     put(tmp_path, "a.csv")
@@ -133,7 +135,7 @@ def test_a_run_that_is_put_off_is_listed_and_keeps_no_other_waiting(
 
 
 @pytest.mark.parametrize("jitter_max_s", [0.0, 10.0])
-def test_who_joins_waits_no_longer_than_alone(
+def test_a_joined_run_begins_at_the_earliest_time_asked_for(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float], jitter_max_s: float
 ) -> None:
     put(tmp_path, "a.csv")
@@ -161,7 +163,7 @@ def test_the_interval_ends_the_wait(tmp_path: Path, start: Callable[..., Refresh
     assert len(refresher.history("d")) == 2
 
 
-def test_a_run_that_is_put_off_ends_with_the_runtime(
+def test_a_delayed_run_ends_with_the_runtime(
     tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
 ) -> None:
     put(tmp_path, "a.csv")

@@ -13,7 +13,7 @@ from tests.datasources.sources.test_files import put
 from tests.datasources.support import configure, declare, wait_for
 
 
-def test_it_asks_and_never_holds(tmp_path: Path) -> None:
+def test_it_asks_the_holder_and_never_takes_over(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     config = configure(tmp_path, declare(tmp_path, "a.csv"))
     remote = RemoteDatasets(config)
@@ -36,7 +36,7 @@ def test_it_asks_and_never_holds(tmp_path: Path) -> None:
     successor.stop(30)
 
 
-def test_data_that_is_not_loaded_yet_is_said(tmp_path: Path) -> None:
+def test_data_that_is_not_loaded_yet_is_reported(tmp_path: Path) -> None:
     config = configure(tmp_path, declare(tmp_path, "absent.csv"))
     service = DatasetService(config, exclusive=True)
     service.start()

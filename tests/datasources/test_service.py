@@ -26,7 +26,6 @@ from queryengine.engine import GatedStatement
 from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
 from queryengine.gate.gate import Gate
 from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
-from runtimeconf.errors import RuntimeConfError
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
@@ -133,7 +132,7 @@ def test_r14_a_second_exclusive_runtime_is_refused_by_the_holder_s_name(
     assert first.datasets()[0].status == "Ready"
 
 
-def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+def test_a_start_waits_for_an_ending_predecessor(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
     put(tmp_path, "a.csv")
     first = start()
     threading.Timer(0.3, first.stop, [30]).start()
@@ -143,14 +142,14 @@ def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path, start: 
     wait_for(second.is_loaded, "the load")
 
 
-def test_a_state_directory_that_cannot_be_used_is_said(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+def test_an_unusable_state_directory_is_reported(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
     put(tmp_path, "state", b"a file")
 
-    with pytest.raises(RuntimeConfError, match="is not a directory"):
+    with pytest.raises(StateDirectoryError, match="is not a directory"):
         start()
 
 
-def test_a_start_that_fails_gives_the_lock_back(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+def test_a_failed_start_releases_the_lock(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
     state_dir = tmp_path / ("long" * 30)
 
     with pytest.raises(StateDirectoryError, match="The control socket cannot be made"):
@@ -164,7 +163,7 @@ def test_a_start_that_fails_gives_the_lock_back(tmp_path: Path, start: Callable[
 @pytest.fixture
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have losses noticed and loads tried again soon."""
-    monkeypatch.setattr(refresher, "LOOK_S", 0.02)
+    monkeypatch.setattr(refresher, "POLL_S", 0.02)
     monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
 
 
@@ -179,7 +178,7 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.usefixtures("watchful")
 @pytest.mark.parametrize("enabled", [True, False], ids=["accelerated", "read once"])
 @pytest.mark.parametrize("damage", _DAMAGE)
-def test_r18_a_snapshot_that_is_lost_is_loaded_again(
+def test_r18_a_lost_snapshot_is_loaded_again(
     tmp_path: Path, start: Callable[..., DatasetService], caplog: pytest.LogCaptureFixture, damage: str, enabled: bool
 ) -> None:
     put(tmp_path, "a.csv")
@@ -289,7 +288,7 @@ def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(
 def test_a_follower_takes_over_when_the_holder_stops(
     tmp_path: Path, start: Callable[..., DatasetService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(module, "_POLL_S", 0.1)
     put(tmp_path, "a.csv")
     holder, follower = start(), start(exclusive=False)
     wait_for(follower.is_loaded, "the load")
@@ -309,13 +308,13 @@ def test_a_follower_takes_over_when_the_holder_stops(
     assert served(tmp_path) == [(2, "y")]
 
 
-def test_a_follower_that_cannot_take_over_goes_on_trying(
+def test_a_follower_that_cannot_take_over_keeps_trying(
     tmp_path: Path,
     start: Callable[..., DatasetService],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_POLL_S", 0.05)
     put(tmp_path, "a.csv")
     holder, follower = start(), start(exclusive=False)
     wait_for(holder.is_loaded, "the load")
@@ -345,7 +344,7 @@ def test_a_follower_starts_although_the_holder_does_not_answer(
     lock.release()
 
 
-def test_the_first_of_several_to_come_refreshes(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+def test_the_first_of_several_services_refreshes(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
     put(tmp_path, "a.csv")
     services = [start(exclusive=False) for _ in range(3)]
 
@@ -369,7 +368,7 @@ def start_process(directory: Path, text: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2, 3))])
 def test_r02_a_runtime_killed_while_it_refreshes_leaves_old_or_new_and_no_rest(
     tmp_path: Path, start: Callable[..., DatasetService], seed: int
 ) -> None:
@@ -391,40 +390,6 @@ def test_r02_a_runtime_killed_while_it_refreshes_leaves_old_or_new_and_no_rest(
     wait_for(lambda: service.history("d")[0].finished_at, "the refresh behind it")
     assert files_below(tmp_path) == [MANIFEST_NAME, "refreshes.json", f"{SNAPSHOT_DIRECTORY}/{snapshot.file}"]
     assert not [run for run in service.history("d") if run.finished_at is None]
-
-
-def test_r14_a_killed_holder_does_not_block_the_next_one_and_its_run_is_listed_as_interrupted(
-    tmp_path: Path, start: Callable[..., DatasetService]
-) -> None:
-    put_parquet(tmp_path, "a.parquet", n=[1])
-    process = start_process(tmp_path, "a.parquet")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    began = time.monotonic()
-
-    service = start(configure(tmp_path, declare(tmp_path, "a.parquet")))
-
-    assert time.monotonic() - began < 30
-    assert service.is_loaded()
-    for run in service.history("d")[1:]:
-        assert run.finished_at is not None
-        assert run.error in (None, "interrupted")
-
-
-def test_a_source_that_hangs_elsewhere_does_not_keep_a_stop_waiting(
-    tmp_path: Path, start: Callable[..., DatasetService]
-) -> None:
-    put(tmp_path, "a.csv")
-    service = start()
-    wait_for(service.is_loaded, "the load")
-    service.request_refresh("d", "SELECT count(*) AS n FROM d, range(100000000000) r")
-    wait_for(lambda: service.datasets()[0].status == "Refreshing", "the slow load")
-    began = time.monotonic()
-
-    service.stop(30)
-
-    assert time.monotonic() - began < 20
-    assert not service._lock.held
 
 
 def test_a_load_that_does_not_end_keeps_the_lock(
@@ -456,7 +421,7 @@ class Judge:
         return self.outcome
 
 
-def test_another_process_may_judge_what_callers_send(tmp_path: Path) -> None:
+def test_another_process_may_check_refresh_sql(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     judge = Judge(GatedStatement("SELECT a + 1 AS a, b FROM d", "select", frozenset({"d"}), frozenset()))
     service = DatasetService(
@@ -478,7 +443,7 @@ def test_another_process_may_judge_what_callers_send(tmp_path: Path) -> None:
         service.stop(30)
 
 
-def test_loading_once_needs_the_directory_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_once_locks_the_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "a.csv")
     monkeypatch.setattr(module, "_START_WAIT_S", 0.1)
     config = configure(tmp_path, declare(tmp_path, "a.csv"))

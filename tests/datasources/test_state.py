@@ -10,7 +10,7 @@ from datasources.state import get_datasets, set_datasets, start_on_demand
 from tests.datasources.support import configure
 
 
-def test_whoever_was_set_answers_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_a_control_answers_until_it_is_removed(tmp_path: Path) -> None:
     control = DatasetService(configure(tmp_path), exclusive=False)
     set_datasets(control)
     assert get_datasets() is control

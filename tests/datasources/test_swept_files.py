@@ -1,4 +1,4 @@
-"""What happens when files of the state directory go while it is in use."""
+"""Files of the state directory are deleted while it is in use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.datasources.support import configure, declare, rows, wait_for
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_files_that_are_swept_away_come_back(
+def test_deleted_files_of_the_state_directory_come_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     exclusive: bool,
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
-    monkeypatch.setattr(control_socket, "_LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_POLL_S", 0.05)
+    monkeypatch.setattr(control_socket, "_POLL_S", 0.05)
     put(tmp_path, "a.csv")
     state_dir = tmp_path / "state"
     service = DatasetService(configure(tmp_path, declare(tmp_path, "a.csv")), exclusive=exclusive)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import Builder, SnapshotBuilder
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
 from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
@@ -19,7 +19,7 @@ from tests.datasources.support import builder, deadline, declare, files_below, l
 SQL = "SELECT a FROM d"
 
 
-@pytest.fixture(params=["here", "process"])
+@pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.exhaustive)])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Builder]:
     put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
     here = builder(tmp_path)
@@ -42,11 +42,11 @@ def dataset(tmp_path: Path) -> DatasetConfig:
 
 
 def again(made: Builder, dataset: DatasetConfig, served: Snapshot, sql: str | None = None) -> Snapshot | None:
-    return made.build(dataset, sql, deadline(), served=served, skip_unchanged=True)
+    return made.build(Order(dataset, sql, served=served, skip_unchanged=True), deadline())
 
 
 @pytest.mark.parametrize("sql", [None, SQL])
-def test_what_is_served_stays_while_the_source_is_the_same(
+def test_an_unchanged_source_is_not_loaded_again(
     made: Builder, dataset: DatasetConfig, tmp_path: Path, sql: str | None
 ) -> None:
     served = loaded(made, dataset, sql, deadline())
@@ -57,7 +57,7 @@ def test_what_is_served_stays_while_the_source_is_the_same(
     assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
 
 
-def test_who_does_not_ask_for_it_has_the_source_read(made: Builder, dataset: DatasetConfig) -> None:
+def test_an_unchanged_source_is_loaded_on_request(made: Builder, dataset: DatasetConfig) -> None:
     served = loaded(made, dataset, None, deadline())
 
     assert loaded(made, dataset, None, deadline(), served=served).file != served.file

@@ -1,5 +1,37 @@
 """The servers that tests of sources share."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 from tests.datasources.sources.postgres_server import postgres
+from tests.datasources.sources.web_server import File, WebServer, serving
 
 __all__ = ["postgres"]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[WebServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def web(running: WebServer) -> WebServer:
+    """A web server with one file, `/a.csv`, that has seen no request."""
+    running.files, running.requests, running.targets = {"/a.csv": File(b"a,b\n1,x\n")}, [], []
+    running.clients = []
+    return running
+
+
+@pytest.fixture
+def no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

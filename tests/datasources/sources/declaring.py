@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from datasources.deadline import Deadline
-from datasources.errors import SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from queryengine.manifest import Snapshot
 from runtimeconf.loader import load
 from runtimeconf.model import DatasetConfig, RuntimeConfig
-from tests.datasources.support import builder, deadline, files_below, new_load, rows
+from tests.datasources.support import builder, deadline, new_load, refusal, rows
 
 
 def configured(directory: Path, source: str, params: Mapping[str, str], **acceleration: Any) -> RuntimeConfig:
@@ -39,7 +36,7 @@ def declared(directory: Path, source: str, params: Mapping[str, str]) -> Dataset
 
 
 def built(directory: Path, dataset: DatasetConfig, limit: Deadline | None = None) -> Snapshot:
-    return builder(directory).build(dataset, None, limit or deadline())
+    return builder(directory).build(Order(dataset), limit or deadline())
 
 
 def loaded(directory: Path, source: str, **params: str) -> list[tuple[Any, ...]]:
@@ -47,17 +44,8 @@ def loaded(directory: Path, source: str, **params: str) -> list[tuple[Any, ...]]
 
 
 def refused(directory: Path, source: str, **params: str) -> str:
-    """Return what is said of a source that is refused: one sentence that holds no path of ours and leaves nothing."""
-    dataset = declared(directory, source, params)
-    before = files_below(directory)
-    with pytest.raises(SourceError) as caught:
-        built(directory, dataset)
-    sentence = str(caught.value)
-    assert str(directory) not in sentence
-    assert re.fullmatch(r"[^\n]*\.", sentence)
-    assert "/proc" not in sentence
-    assert files_below(directory) == before
-    return sentence
+    """As `support.refusal`."""
+    return refusal(directory, declared(directory, source, params))
 
 
 def version_of(directory: Path, source: str, **params: str) -> str | None:

@@ -94,7 +94,7 @@ class HandMade:
         return vector | {"sizeInBytes": len(content), "cardinality": len(positions)}
 
     def checkpoint_v2(self, *adds: Mapping[str, Any], sidecar: str = "side.parquet", place: str = "") -> None:
-        """Write a checkpoint of the newest version in two files; the second lies in *place*, or where it belongs."""
+        """Write a checkpoint of the newest version in two files; *place* is the path of the second one, if given."""
         target = Path(place) if place else self.log / "_sidecars" / sidecar
         target.parent.mkdir(parents=True, exist_ok=True)
         entries = pa.struct(

@@ -7,11 +7,10 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -145,7 +144,7 @@ def commit(
     *files: DataFile,
     content: ManifestContent = ManifestContent.DATA,
     named: str | None = None,
-    codec: AvroCompressionCodec = "deflate",
+    codec: Literal["null", "deflate"] = "deflate",
 ) -> Path:
     """
     Add *files* to the newest version of a table by hand, in a manifest that the list calls *named*.

@@ -1,24 +1,23 @@
-"""What the tests of table formats share: declared tables, and what is said about bad ones."""
+"""Helpers for the tests of table formats."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pytest
 
-from datasources.errors import SourceError
-from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Wanted
 from runtimeconf.connectors import CONNECTORS
-from runtimeconf.model import AccelerationConfig, DatasetConfig
-from tests.datasources.support import builder, configure, deadline, files_below, new_load, rows, wait_for
+from runtimeconf.model import DatasetConfig
+from tests.datasources import support
+from tests.datasources.sources import databases
+from tests.datasources.support import builder, deadline, new_load, rows
 
 
 def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> DatasetConfig:
@@ -34,7 +33,7 @@ def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> Datas
 
 def load(directory: Path, dataset: DatasetConfig, sql: str = "") -> list[tuple[Any, ...]]:
     """Load *dataset* into a snapshot, and return its rows, or what *sql* gives over it."""
-    return rows(directory, builder(directory).build(dataset, None, deadline()), sql)
+    return rows(directory, builder(directory).build(Order(dataset), deadline()), sql)
 
 
 def scan(
@@ -63,21 +62,6 @@ def has_changed(directory: Path, dataset: DatasetConfig, version: str) -> bool:
     return source_of(dataset).has_changed(version, new_load(directory))
 
 
-def refusal(directory: Path, dataset: DatasetConfig, limit_s: float = 60.0) -> str:
-    """Return what is said about a table that is refused: one line without server paths and secrets."""
-    loading = builder(directory)
-    before = files_below(directory)
-    secrets = (value for name, value in dataset.params.items() if name.startswith("s3_"))
-    with pytest.raises(SourceError) as caught:
-        loading.build(dataset, None, deadline(limit_s))
-    sentence = str(caught.value)
-    for hidden in (str(directory), "/proc", "\n", "127.0.0.1", "Traceback", *secrets):
-        assert hidden not in sentence
-    assert sentence.endswith(".")
-    assert files_below(directory) == before
-    return sentence
-
-
 def upload(client: Any, directory: Path, bucket: str, prefix: str) -> None:
     """Copy all files below *directory* into a bucket."""
     for path in directory.rglob("*"):
@@ -92,35 +76,21 @@ def silent_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def outlive(directory: Path, dataset: DatasetConfig, place: Path, change: Callable[[], None]) -> None:
-    """
-    Show that a dataset of one row sees a *change*, which adds a row, keeps its rows while its source is away for three
-    intervals, and sees the next change when the source is back. *place* is the directory of the source.
-    """
-    dataset = replace(dataset, acceleration=AccelerationConfig(refresh_check_interval_s=0.2))
-    service = DatasetService(configure(directory, dataset), exclusive=True)
+def refusal(directory: Path, dataset: DatasetConfig, limit_s: float = 60.0) -> str:
+    """As `support.refusal`; the address of a server is not shown either."""
+    sentence = support.refusal(directory, dataset, limit_s)
+    assert "127.0.0.1" not in sentence
+    return sentence
 
-    def state() -> Any:
-        return service.datasets()[0]
 
-    def failures() -> int:
-        return len([run for run in service.history(dataset.name) if run.error])
-
-    service.start()
-    try:
-        wait_for(service.is_loaded, "the first load")
-        assert state().rows == 1
-        change()
-        wait_for(lambda: state().rows == 2, "the change")
-
-        place.rename(directory / "away")
-        before = failures()
-        wait_for(lambda: failures() >= before + 3, "three intervals")
-        assert state().rows == 2
-        assert state().error.endswith("does not exist.")
-
-        (directory / "away").rename(place)
-        change()
-        wait_for(lambda: state().rows == 3 and state().error is None, "the source to be back")
-    finally:
-        service.stop(30)
+def outlive(directory: Path, dataset: DatasetConfig, root: Path, change: Callable[[], None]) -> None:
+    """As `databases.outlive`: the source is away while its directory *root* has another name."""
+    away = directory / "away"
+    databases.outlive(
+        directory,
+        dataset,
+        change=change,
+        stop=lambda: root.rename(away),
+        start=lambda: away.rename(root),
+        error="does not exist.",
+    )

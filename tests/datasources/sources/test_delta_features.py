@@ -26,7 +26,7 @@ def test_deleted_rows_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["long", "timestamp_ntz", "decimal(10,2)"])
-def test_a_feature_that_no_column_uses_is_no_hindrance(tmp_path: Path, kind: str) -> None:
+def test_a_feature_that_no_column_uses_is_ignored(tmp_path: Path, kind: str) -> None:
     variants = ["variantType", "variantType-preview", "variantShredding", "variantShredding-preview"]
     features = [*variants, "timestampNtz", "timestampNanos", "vacuumProtocolCheck"]
     nested = {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": True}
@@ -62,7 +62,7 @@ def test_rows_are_left_out_whatever_else_the_table_may_use(tmp_path: Path, in_ch
     assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (3,)]
 
 
-def test_a_deletion_vector_that_was_replaced_and_cleaned_up_is_not_missed(tmp_path: Path) -> None:
+def test_a_deleted_obsolete_deletion_vector_is_not_needed(tmp_path: Path) -> None:
     made = HandMade(tmp_path / "t", [field("n", "long")], features=["deletionVectors"])
     first = made.add("a.parquet", pa.table({"n": [1, 2, 3]}), deletionVector=made.deletion_vector([0]))
     made.commit(first)

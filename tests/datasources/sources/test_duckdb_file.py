@@ -13,8 +13,8 @@ import pytest
 
 from datasources.sources.registry import source_of
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.databases import build, declare_table, loaded, outlive, refusal, types
-from tests.datasources.support import new_load, rows, wait_for
+from tests.datasources.sources.databases import build, declare_table, loaded, outlive, types
+from tests.datasources.support import new_load, refusal, rows, wait_for
 
 #: Runs statements on the database argv[1]; dies without closing it, or holds it open when standard input is a pipe.
 WRITER = """
@@ -97,7 +97,7 @@ def test_types_stay_as_they_are_and_an_empty_table_keeps_its_columns(tmp_path: P
     assert loaded(tmp_path, declare(tmp_path)) == []
 
 
-def test_what_a_writer_that_died_left_in_its_log_is_read_and_left_there(tmp_path: Path) -> None:
+def test_the_log_of_a_dead_writer_is_read_and_kept(tmp_path: Path) -> None:
     path = put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
     die_with_a_log(tmp_path, "INSERT INTO t VALUES (2)")
     content = path.read_bytes()
@@ -125,7 +125,7 @@ def test_a_file_that_is_open_for_writing_is_read_when_it_is_closed(tmp_path: Pat
         assert writer.stdout is not None
         assert writer.stdout.readline() == "done\n"
         assert refusal(tmp_path, declare(tmp_path)) == (
-            "'s.duckdb': another program has it open for writing; the next refresh reads it again."
+            "'s.duckdb': another program has it open for writing; the next refresh tries again."
         )
         writer.communicate()
 
@@ -157,7 +157,7 @@ def checksum(block: bytes) -> int:
     return result
 
 
-def test_what_is_no_database_of_this_engine_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_of_this_engine_is_refused(tmp_path: Path) -> None:
     content = put(tmp_path, "CREATE TABLE t AS SELECT range AS a FROM range(100000)").read_bytes()
     header = content[8:4096]
     assert struct.unpack("<Q", content[:8]) == (checksum(header),)
@@ -208,7 +208,7 @@ def test_a_version_stands_for_one_content(tmp_path: Path) -> None:
     assert wait_for(version, "a version that is settled") not in {first, second}
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_while_it_is_read_is_reported(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
     put(tmp_path, "CREATE TABLE t AS SELECT 2 AS a", name="other.db")
 

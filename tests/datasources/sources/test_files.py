@@ -20,9 +20,11 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.files import _Found, _inode
 from datasources.sources.formats import Identity
 from datasources.sources.registry import source_of
+from tests.datasources import support
 from tests.datasources.support import builder, deadline, declare, new_load, open_below, rows
 
 ONE_ROW = "a,b\n1,x\n"
@@ -44,20 +46,13 @@ def put_parquet(directory: Path, name: str, **columns: Sequence[object]) -> Path
 
 def load(directory: Path, text: str, file_format: str | None = None) -> list[tuple[object, ...]]:
     dataset = declare(directory, text, file_format=file_format)
-    return rows(directory, builder(directory).build(dataset, None, deadline()))
+    return rows(directory, builder(directory).build(Order(dataset), deadline()))
 
 
 def refusal(directory: Path, text: str, file_format: str | None = None) -> str:
-    """Return what is said about a source that is refused; it is one line, without a server path, and leaves nothing."""
-    with pytest.raises(SourceError) as caught:
-        builder(directory).build(declare(directory, text, file_format=file_format), None, deadline(20))
-    sentence = str(caught.value)
-    assert str(directory) not in sentence
-    assert "/proc" not in sentence
-    assert "\n" not in sentence
-    assert sentence.endswith(".")
-    left = {path.name for path in (directory / "state").rglob("*")}
-    assert left <= {"snapshots", "refresh_tmp"}
+    """As `support.refusal`; neither is a directory left."""
+    sentence = support.refusal(directory, declare(directory, text, file_format=file_format), 20)
+    assert {path.name for path in (directory / "state").rglob("*")} <= {"snapshots", "refresh_tmp"}
     return sentence
 
 
@@ -91,7 +86,7 @@ def test_a_symbolic_link_to_a_file_and_to_a_directory_is_followed(tmp_path: Path
     assert load(tmp_path, "directory") == [(1, "x")]
 
 
-def test_a_directory_gives_the_files_below_it_but_no_marks_of_other_programs(tmp_path: Path) -> None:
+def test_a_directory_reads_the_files_below_it_except_markers(tmp_path: Path) -> None:
     put_parquet(tmp_path, "data/1.parquet", a=[1])
     put_parquet(tmp_path, "data/year=2024/2.parquet", a=[2])
     put(tmp_path, "data/_SUCCESS", b"")
@@ -116,11 +111,11 @@ def test_a_glob_gives_the_files_that_match_it(tmp_path: Path) -> None:
 def test_a_glob_below_a_directory_with_brackets_in_its_name_is_read(tmp_path: Path) -> None:
     directory = tmp_path / "my [data]"
     put(directory, "a.csv")
-    # What the configuration makes of a glob: what is not of the user's pattern is escaped.
+    # The configuration escapes the part of a glob that is not the user's pattern.
     dataset = declare(directory, "*.csv")
     escaped = declare(tmp_path / "my [[]data]", "*.csv")
 
-    snapshot = builder(tmp_path).build(escaped, None, deadline())
+    snapshot = builder(tmp_path).build(Order(escaped), deadline())
 
     assert dataset.location != escaped.location
     assert rows(tmp_path, snapshot) == [(1, "x")]
@@ -140,37 +135,17 @@ def test_a_file_without_an_extension_is_read_as_the_format_it_is_declared_to_hav
 # --- what is refused at once ------------------------------------------------------------------------------------------
 
 
-def make_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def make_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
 
 
-def make_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+def link_to(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
 
 
 def make_loop(path: Path) -> None:
     path.symlink_to(path.name)
-
-
-def make_dangling(path: Path) -> None:
-    path.symlink_to("absent")
-
-
-def make_nothing(path: Path) -> None:
-    """Leave the name to nothing."""
-
-
-def make_empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def make_process_file(path: Path) -> None:
-    path.symlink_to("/proc/self/environ")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json", "csv.gz"])
@@ -178,17 +153,17 @@ def make_process_file(path: Path) -> None:
     ("make", "said"),
     [
         pytest.param(Path.mkdir, "is a directory", id="R08 directory"),
-        pytest.param(make_fifo, "is a named pipe", id="R08 FIFO"),
+        pytest.param(os.mkfifo, "is a named pipe", id="R08 FIFO"),
         pytest.param(make_socket, "is a socket", id="R08 socket"),
-        pytest.param(make_device, "is a device", id="R08 device"),
+        pytest.param(link_to("/dev/zero"), "is a device", id="R08 device"),
         pytest.param(make_loop, "Too many levels of symbolic links", id="R08 symlink loop"),
-        pytest.param(make_dangling, "does not exist", id="R08 dangling link"),
-        pytest.param(make_nothing, "does not exist", id="R08 absent"),
-        pytest.param(make_empty, "is empty (0 bytes)", id="R06 0 bytes"),
-        pytest.param(make_process_file, "is empty (0 bytes)", id="file of the system"),
+        pytest.param(link_to("absent"), "does not exist", id="R08 dangling link"),
+        pytest.param(lambda _: None, "does not exist", id="R08 absent"),
+        pytest.param(Path.touch, "is empty (0 bytes)", id="R06 0 bytes"),
+        pytest.param(link_to("/proc/self/environ"), "is empty (0 bytes)", id="file of the system"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once(
+def test_anything_but_a_regular_file_is_refused_at_once(
     tmp_path: Path, make: Callable[[Path], None], said: str, suffix: str
 ) -> None:
     make(tmp_path / f"t.{suffix}")
@@ -201,9 +176,11 @@ def test_what_is_no_file_is_refused_at_once(
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("make", [make_fifo, make_socket, make_device, make_loop, make_dangling, make_empty])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, make_socket, link_to("/dev/zero"), make_loop, link_to("absent"), Path.touch]
+)
 @pytest.mark.parametrize("text", ["data", "data/*.csv"])
-def test_r08_one_such_thing_among_files_is_refused_and_named(
+def test_r08_one_irregular_file_among_others_is_refused_and_named(
     tmp_path: Path, make: Callable[[Path], None], text: str
 ) -> None:
     put(tmp_path, "data/a.csv")
@@ -225,7 +202,7 @@ def test_r08_one_such_thing_among_files_is_refused_and_named(
         pytest.param("twice.parquet.gz", "compressed twice", id="gzipped Parquet"),
     ],
 )
-def test_a_path_that_gives_no_file_to_read_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_path_without_files_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "empty/_temporary").mkdir(parents=True)
     for name in ("file.csv", "unknown.dat", "unknown", "twice.parquet.gz"):
         put(tmp_path, name)
@@ -245,7 +222,7 @@ def test_mixed_kinds_are_refused(tmp_path: Path, other: str, file_format: str | 
     assert other in sentence
 
 
-def test_r08_a_permission_that_was_revoked_is_said(tmp_path: Path) -> None:
+def test_r08_a_revoked_permission_is_reported(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv")
     script = f"""
 import os, threading
@@ -278,9 +255,7 @@ for text in ("data/a.csv", "data", "data/*.csv"):
 
 
 @pytest.mark.parametrize("text", ["data", "data/"])
-def test_r08_a_subdirectory_that_cannot_be_listed_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_r08_an_unlistable_subdirectory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     put(tmp_path, "data/a.csv")
     put(tmp_path, "data/sub/b.csv")
     scandir = os.scandir
@@ -299,7 +274,7 @@ def test_r08_a_subdirectory_that_cannot_be_listed_is_said(
             pass
 
 
-def test_more_files_than_may_be_open_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_too_many_files_are_refused_with_a_remedy(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for number in range(60):
         put(tmp_path, f"data/{number}.csv")
@@ -323,7 +298,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     assert open_below(tmp_path) == []
 
 
-def test_a_deadline_that_passed_opens_nothing(tmp_path: Path) -> None:
+def test_nothing_is_opened_after_the_deadline(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv")
 
     for text in ("data", "data/*.csv", "data/a.csv"):
@@ -381,7 +356,7 @@ def test_r09_a_load_reads_the_file_that_it_began_with(
     new, path = tmp_path / f"new-{name}", tmp_path / name
     meanwhile = ChangedMeanwhile(path.unlink if change == "deleted" else lambda: new.replace(path))
 
-    snapshot = builder(tmp_path).build(declare(tmp_path, name), refresh_sql, meanwhile)
+    snapshot = builder(tmp_path).build(Order(declare(tmp_path, name), refresh_sql), meanwhile)
 
     assert rows(tmp_path, snapshot) == [(1, "x")]
 
@@ -393,7 +368,7 @@ def test_r09_a_file_moved_elsewhere_while_it_is_read_is_said_to_be(tmp_path: Pat
 
     said = f"^'{re.escape(name)}': it was moved while it was read; the next refresh reads it again\\.$"
     with pytest.raises(SourceError, match=said):
-        builder(tmp_path).build(declare(tmp_path, name), None, meanwhile)
+        builder(tmp_path).build(Order(declare(tmp_path, name)), meanwhile)
 
 
 @pytest.mark.parametrize("text", ["data", "data/*.csv"])
@@ -403,7 +378,7 @@ def test_r09_a_set_of_files_of_which_one_is_renamed_over_is_said_to_have_changed
     meanwhile = ChangedMeanwhile(lambda: put(tmp_path, "new").replace(path))
 
     with pytest.raises(SourceError, match=r"^The files of .* changed while they were read; the next refresh reads"):
-        builder(tmp_path).build(declare(tmp_path, text), None, meanwhile)
+        builder(tmp_path).build(Order(declare(tmp_path, text)), meanwhile)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +412,7 @@ def test_r09_a_set_of_files_that_changes_while_it_is_read_is_refused(tmp_path: P
             scan.confirm()
 
 
-def test_a_file_that_is_gone_is_no_file_of_before(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_inode(tmp_path: Path) -> None:
     assert _inode(_Found(str(tmp_path / "absent"), "absent")) is None
 
 

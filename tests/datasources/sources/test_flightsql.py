@@ -20,23 +20,15 @@ from authkeys.access import Access
 from authkeys.keys import KeySet
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from datasources.sql import literal
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, RuntimeConfig, TlsConfig
 from runtimeconf.secret import Secret
 from system.addresses import Address
-from tests.datasources.sources.databases import (
-    build,
-    declare_table,
-    loaded,
-    outlive,
-    read,
-    refusal,
-    types,
-    wait_in_vain,
-)
-from tests.datasources.support import builder, deadline, rows, wait_for
+from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, time_out_repeatedly, types
+from tests.datasources.support import builder, deadline, refusal, rows, wait_for
 from tests.flightapi.endpoint import Endpoint, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
@@ -159,7 +151,7 @@ def plain(plain_server: Plain) -> Plain:
 
 @pytest.fixture
 def elsewhere() -> Iterator[socket.socket]:
-    """Listen where nobody may come."""
+    """A server that must not be contacted."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         yield listener
@@ -252,7 +244,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, params: dict[str
         assert (declared, column.type, found) == (declared, expected, wanted)
 
 
-def test_columns_and_rows_that_nobody_needs_stay_where_they_are(tmp_path: Path, params: dict[str, str]) -> None:
+def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str, str]) -> None:
     dataset = declare(params, "days")
 
     def numbers(*bounds: Bound) -> list[int]:
@@ -262,7 +254,7 @@ def test_columns_and_rows_that_nobody_needs_stay_where_they_are(tmp_path: Path, 
     assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset()) == [{"A": 1}]
     assert numbers(Bound("a", ">=", 8), Bound("d", "<", date(2024, 1, 10))) == [8]
     assert numbers(Bound("ts", ">", datetime(2024, 1, 9))) == [9]  # noqa: DTZ001 (a time without a zone is meant)
-    # What another server may judge otherwise than the engine is left to the engine.
+    # The engine applies the bounds that another server may compare differently.
     everything = list(range(1, 10))
     assert numbers(Bound("x", "=", "1"), Bound("n", "=", 1), Bound("f", "=", 1), Bound("none", "=", 1)) == everything
     assert numbers(Bound("a", "=", True), Bound("d", "=", datetime(2024, 1, 3)), Bound("a", "=", 1.0)) == everything  # noqa: DTZ001
@@ -271,7 +263,7 @@ def test_columns_and_rows_that_nobody_needs_stay_where_they_are(tmp_path: Path, 
 
 def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, params: dict[str, str]) -> None:
     with closing(LoaderProcess(builder(tmp_path, memory_mib=128))) as process:
-        snapshot = process.build(declare(params, "many"), None, deadline())
+        snapshot = process.build(Order(declare(params, "many")), deadline())
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(1000000, 499999500000, 200)]
 
@@ -439,13 +431,13 @@ def test_a_dataset_follows_its_table_and_outlives_its_server(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+tls"])
-def test_a_server_that_never_answers_is_left_when_the_time_is_up(tmp_path: Path, scheme: str) -> None:
+def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
-        wait_in_vain(tmp_path, declare({"flightsql_endpoint": endpoint, "flightsql_token": KEY}), rounds=25)
+        time_out_repeatedly(tmp_path, declare({"flightsql_endpoint": endpoint, "flightsql_token": KEY}), rounds=25)
 
 
-def test_a_server_that_answers_something_else_is_none(tmp_path: Path) -> None:
+def test_a_server_of_another_protocol_is_refused(tmp_path: Path) -> None:
     def answer() -> None:
         with silent.accept()[0] as client:
             client.recv(100)
@@ -461,7 +453,7 @@ def test_a_query_without_end_stops_here_and_at_the_server(
     tmp_path: Path, params: dict[str, str], engine: InProcessEngine
 ) -> None:
     with pytest.raises(SnapshotError, match=r"was stopped after 0\.5 s"):
-        builder(tmp_path).build(declare(params, "endless"), None, deadline(0.5))
+        builder(tmp_path).build(Order(declare(params, "endless")), deadline(0.5))
 
     (fingerprint,) = KEY_SET.fingerprints()
     wait_for(lambda: not engine.active(fingerprint), "the end of the query at the server")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasources.errors import SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.formats import _first_record
 from datasources.sources.registry import source_of
 from queryengine.manifest import Column
@@ -21,7 +22,7 @@ from tests.datasources.support import builder, deadline, declare, new_load, rows
 
 
 def columns(directory: Path, text: str) -> list[tuple[str, str]]:
-    snapshot = builder(directory).build(declare(directory, text), None, deadline())
+    snapshot = builder(directory).build(Order(declare(directory, text)), deadline())
     return [(column.name, column.type) for column in snapshot.columns]
 
 
@@ -124,7 +125,7 @@ def test_csv_files_that_do_not_fit_together_are_refused(tmp_path: Path, content:
     assert said in refusal(tmp_path, "d")
 
 
-def test_a_csv_whose_last_line_alone_is_the_header_of_nothing_is_not_misread(tmp_path: Path) -> None:
+def test_a_title_line_before_the_header_is_not_misread(tmp_path: Path) -> None:
     put(tmp_path, "t.csv", "title of the report\na,b\n1,2\n")
 
     assert "line 2: it has more or fewer fields than the header" in refusal(tmp_path, "t.csv")
@@ -210,7 +211,7 @@ def test_parquet_keeps_names_types_and_values(tmp_path: Path) -> None:
     )
     put(tmp_path, "t.parquet", parquet_bytes(tmp_path, table))
 
-    snapshot = builder(tmp_path).build(declare(tmp_path, "t.parquet"), None, deadline())
+    snapshot = builder(tmp_path).build(Order(declare(tmp_path, "t.parquet")), deadline())
 
     assert rows(tmp_path, snapshot) == [(1, Decimal("0.10"), {"x": 1, "y": [{"z": "t"}]}, [1, 2], None)]
     assert snapshot.columns == (
@@ -310,7 +311,7 @@ def test_r06_random_bytes_are_refused(tmp_path: Path, name: str, seed: int) -> N
     assert f"'{name}'" in refusal(tmp_path, name)
 
 
-def test_a_file_that_ends_in_much_white_space_is_looked_through(tmp_path: Path) -> None:
+def test_trailing_white_space_is_skipped(tmp_path: Path) -> None:
     put(tmp_path, "t.json", '[{"a":1}]' + " " * 3_000_000)
     put(tmp_path, "blank.json", " " * 3_000_000)
 
@@ -328,7 +329,7 @@ def test_a_file_that_ends_in_much_white_space_is_looked_through(tmp_path: Path) 
     ],
 )
 @pytest.mark.parametrize("message", ["Some Error: secret /etc/passwd", "Error when sniffing file: secret"])
-def test_a_message_of_the_engine_that_is_new_to_us_is_not_passed_on_from_a_text_file(
+def test_unknown_messages_about_text_files_are_not_passed_on(
     tmp_path: Path, text: str, name: str, message: str
 ) -> None:
     put(tmp_path, "d/1.csv", "a\nsecret\n")
@@ -366,7 +367,7 @@ def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:
     with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(new_load(tmp_path)) as scan:
         scan.bind(connection)
         scan.accept(connection, ["B", "a"])
-        with pytest.raises(SourceError, match=r"^'t\.csv': its columns cannot be told from its first line\.$"):
+        with pytest.raises(SourceError, match=r"^'t\.csv': its first line does not name its columns\.$"):
             scan.accept(connection, ["a", "column1"])
 
 

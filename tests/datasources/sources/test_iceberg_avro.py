@@ -1,54 +1,51 @@
 from __future__ import annotations
 
+import bz2
+import io
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-import datasources.sources.iceberg_avro  # noqa: F401 (it adds snappy to the codecs)
+from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, _long, _read_bytes, _read_long
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, place
 from tests.datasources.sources.lakes import load, refusal
 from tests.datasources.sources.test_iceberg import iceberg, numbers
 
 
-def varint(value: int) -> bytes:
-    """Write a long as Avro does."""
-    value <<= 1
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*digits, value])
+def snappy(block: bytes) -> bytes:
+    packed: bytes = pa.Codec("snappy").compress(block, asbytes=True)
+    return packed + zlib.crc32(block).to_bytes(4, "big")
 
 
-def read_varint(content: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while content[at] > 0x7F:
-        value |= (content[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return (value | content[at] << shift) >> 1, at + 1
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "deflate": lambda block: zlib.compress(block, wbits=-15),
+    "snappy": snappy,
+    "zstandard": lambda block: pa.Codec("zstd").compress(block, asbytes=True),
+    "bzip2": bz2.compress,
+}
 
 
 def repacked(content: bytes, codec: str | None) -> bytes:
     """Write an Avro file of one block that is not compressed once more, compressed with *codec*; None: unsaid."""
     sync = content[-16:]
     start = content.index(sync) + 16
-    records, at = read_varint(content, start)
-    size, at = read_varint(content, at)
-    block = content[at : at + size]
-    if packer := KNOWN_CODECS.get(codec):  # type: ignore[call-overload]  # a name of a codec that may be unknown
-        block, _ = packer.compress(block)
-    key = varint(len(b"avro.codec")) + b"avro.codec"
-    was = key + varint(4) + b"null"
+    stream = io.BytesIO(content[start:])
+    records = _read_long(stream)
+    block = PACKERS.get(str(codec), bytes)(_read_bytes(stream))
+    key = _long(len(b"avro.codec")) + b"avro.codec"
+    was = key + _long(4) + b"null"
     head = content[:start]
     assert was in head
     if codec is None:
-        head = head.replace(was, varint(len(b"avro.other")) + b"avro.other" + varint(4) + b"null")
+        head = head.replace(was, _long(len(b"avro.other")) + b"avro.other" + _long(4) + b"null")
     else:
-        head = head.replace(was, key + varint(len(codec)) + codec.encode())
-    return head + varint(records) + varint(len(block)) + block + sync
+        head = head.replace(was, key + _long(len(codec)) + codec.encode())
+    return head + _long(records) + _long(len(block)) + block + sync
 
 
 def repack(directory: Path, codec: str | None) -> list[Path]:
@@ -88,3 +85,31 @@ def test_a_damaged_snappy_block_is_refused(tmp_path: Path, damage: str) -> None:
 
         assert f"'metadata/{file.name}' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
         file.write_bytes(whole)
+
+
+HEADER = b"Obj\x01"
+SYNC = b"0123456789abcdef"
+
+
+def avro(codec: str, block: bytes) -> bytes:
+    """Write an Avro file of one record, which is *block*."""
+    key = b"".join(_long(len(text)) + text for text in (b"avro.codec", codec.encode()))
+    packed = PACKERS.get(codec, bytes)(block)
+    return HEADER + _long(1) + key + _long(0) + SYNC + _long(1) + _long(len(packed)) + packed + SYNC
+
+
+@pytest.mark.parametrize("codec", PACKERS)
+def test_a_block_that_unpacks_to_more_than_the_limit_is_refused(codec: str) -> None:
+    with pytest.raises(ValueError, match="large"):
+        AvroContent(avro(codec, bytes(MAX_BYTES + 1)))
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
+def test_a_file_cut_short_anywhere_is_refused(codec: str) -> None:
+    whole = avro(codec, b"the only record")
+    header_bytes = whole.index(SYNC) + len(SYNC)
+
+    assert AvroContent(whole).new_input("a").open().read() == avro("null", b"the only record")
+    for cut in set(range(len(whole))) - {header_bytes}:
+        with pytest.raises(ValueError, match=r"."):
+            AvroContent(whole[:cut])

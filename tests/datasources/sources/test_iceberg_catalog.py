@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from datasources.errors import SnapshotError
+from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, place
 from tests.datasources.sources.lakes import load, refusal
-from tests.datasources.sources.test_files import make_fifo
 from tests.datasources.sources.test_iceberg import catalogued, write
 from tests.datasources.support import builder, deadline
 
@@ -50,11 +51,11 @@ def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         endless = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {columns} FROM n"
         connection.execute(f"CREATE VIEW iceberg_tables AS {endless}")
     with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.2 s"):
-        builder(tmp_path).build(dataset, None, deadline(0.2))
+        builder(tmp_path).build(Order(dataset), deadline(0.2))
 
     file.unlink()
     assert refusal(tmp_path, dataset) == "The file of iceberg_catalog cannot be read: No such file or directory."
-    make_fifo(file)
+    os.mkfifo(file)
     assert refusal(tmp_path, dataset) == "The file of iceberg_catalog is not a regular file."
 
 

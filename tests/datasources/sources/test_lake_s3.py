@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.lake_s3 import S3Root
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from runtimeconf.model import DatasetConfig
@@ -94,18 +95,7 @@ def test_an_iceberg_table_is_read_and_a_newer_snapshot_is_noticed(tmp_path: Path
     assert "is not an Iceberg table" in refusal(tmp_path, table(tmp_path, "iceberg:s3://lake/ice", **server.params))
 
 
-@pytest.mark.parametrize("path", ["file:///etc/passwd", "../u/a.parquet", "/u/a.parquet", "s3://lake/u/a.parquet"])
-def test_a_path_that_leads_out_of_a_delta_table_is_refused(tmp_path: Path, server: S3Server, path: str) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")])
-    made.put("a.parquet", pa.table({"n": [666]}))
-    made.commit(made.add(path))
-    upload(server.client(), made.directory, "lake", "hostile")
-    upload(server.client(), made.directory, "lake", "u")
-
-    assert OUTSIDE in refusal(tmp_path, delta(tmp_path, "s3://lake/hostile", server))
-
-
-def test_what_is_not_there_is_told(tmp_path: Path, server: S3Server) -> None:
+def test_missing_tables_and_files_are_reported(tmp_path: Path, server: S3Server) -> None:
     made = HandMade(tmp_path / "t", [field("n", "long")])
     made.commit(made.add("a.parquet"))
     upload(server.client(), made.directory, "lake", "gone")
@@ -117,52 +107,6 @@ def test_what_is_not_there_is_told(tmp_path: Path, server: S3Server) -> None:
     assert refusal(tmp_path, delta(tmp_path, "s3://lake/gone", server)) == (
         "'a.parquet' of 's3://lake/gone' cannot be read: it does not exist."
     )
-
-
-def test_whoever_has_no_right_is_told_so(tmp_path: Path, server: S3Server) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")])
-    upload(server.client(), made.directory, "lake", "private")
-    url = "delta:s3://lake/private"
-    endpoint = server.params["s3_endpoint"]
-
-    def said(**params: str) -> str:
-        return refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, **params))
-
-    key, secret = server.key, server.secret
-    assert "(status " in said()
-    assert "the server does not allow it" in said(s3_key=server.other_key, s3_secret=server.other_secret)
-    assert "s3_secret does not belong to s3_key" in said(s3_key=key, s3_secret="another-secret")
-    assert "s3_key is not known there" in said(s3_key="ANOTHERKEY", s3_secret=secret)
-    assert "the session token is not valid" in said(s3_key=key, s3_secret=secret, s3_session_token="a-token")
-
-
-def test_the_credentials_of_the_machine_are_used_where_the_author_says_so(
-    tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
-    made = HandMade(tmp_path / "t", [field("n", "long")])
-    made.put("a.parquet", pa.table({"n": [7]}))
-    made.commit(made.add("a.parquet"))
-    upload(server.client(), made.directory, "lake", "of-the-machine")
-    url, endpoint = "delta:s3://lake/of-the-machine", server.params["s3_endpoint"]
-
-    assert load(tmp_path, table(tmp_path, url, s3_endpoint=endpoint, s3_auth="iam_role")) == [(7,)]
-    assert "(status " in refusal(tmp_path, table(tmp_path, url, s3_endpoint=endpoint))
-
-
-def test_a_server_that_sends_elsewhere_is_not_followed(tmp_path: Path) -> None:
-    keys = {"s3_key": "the-key", "s3_secret": "the-secret", "s3_session_token": "the-token"}
-    with serving() as elsewhere, serving() as web:
-        there = {"Location": f"{elsewhere.url}/internal"}
-        web.otherwise = File(status=307, headers=there)
-        for source in ("delta:s3://lake/t", "iceberg:s3://lake/t", "iceberg:s3://lake/t/metadata/v1.metadata.json"):
-            dataset = table(tmp_path, source, s3_endpoint=web.url, **keys)
-            with pytest.raises(SourceError, match=f"sends to another one, {elsewhere.url}, which is not followed"):
-                builder(tmp_path).build(dataset, None, deadline())
-
-        assert web.requests
-        assert not elsewhere.requests
 
 
 ONE = StoredObject("t/a", '"tag"')
@@ -217,7 +161,7 @@ def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path
         silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=url, **keys)
         for made in (process, builder(tmp_path)):
             with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
-                made.build(silent, None, deadline(0.3))
+                made.build(Order(silent), deadline(0.3))
         assert connections_to(int(url.rpartition(":")[2])) == 0
     process.close()
     assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())

@@ -3,11 +3,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
-import socket
-import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,41 +11,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import trustme
 
-from datasources.errors import SnapshotError, SourceError
+from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
-from datasources.refresh.service import DatasetService
-from datasources.sources.registry import source_of
-from datasources.sources.s3_bucket import place_of
+from datasources.snapshots.snapshot import Order
 from tests.datasources.sources import declaring
-from tests.datasources.sources.declaring import built, configured, declared
+from tests.datasources.sources.declaring import declared
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasources.sources.web_server import File, WebServer, serving
 from tests.datasources.support import (
     builder,
-    connections_to,
     deadline,
-    files_below,
-    new_load,
-    open_below,
     rows,
-    wait_for,
 )
+
+pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
 SECRET = "canary-3bZ"
 _NUMBERS = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "absent"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +84,6 @@ LIST = (
 ENTRY = b"<Contents><Key>d/%s</Key><ETag>%s</ETag><Size>8</Size></Contents>"
 
 
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    """A server that answers as S3 does, as far as the test says."""
-    with serving() as running:
-        yield running
-
-
 def listing(*entries: tuple[bytes, bytes], more: bytes = b"") -> File:
     return File(LIST % (b"".join(ENTRY % entry for entry in entries) + more), tag=None)
 
@@ -142,7 +116,7 @@ def test_an_object_is_read_whatever_its_key(store: Store) -> None:
     assert [store.load(key) for key in keys] == [[(number,)] for number in range(len(keys))]
 
 
-def test_formats_are_told_as_those_of_files(store: Store) -> None:
+def test_formats_are_detected_as_for_files(store: Store) -> None:
     store.put("a.csv.gz", gzip.compress(CSV))
     store.put("table", CSV)
     store.put("encoded.csv", gzip.compress(CSV), ContentEncoding="gzip")
@@ -154,7 +128,7 @@ def test_formats_are_told_as_those_of_files(store: Store) -> None:
     assert store.load("chunked.csv") == ROWS
 
 
-def test_a_prefix_gives_the_objects_below_it_but_no_marks_of_other_programs(store: Store) -> None:
+def test_a_prefix_reads_the_objects_below_it_except_markers(store: Store) -> None:
     for key in ("d/1.csv", "d/year=2024/2.csv"):
         store.put(key)
     for key in ("d/", "d/_SUCCESS", "d/.hidden.csv", "d/_temporary/3.csv", "d/sub/", "dx/4.csv", "e.csv"):
@@ -194,21 +168,21 @@ def test_a_glob_gives_the_objects_that_match_it(store: Store) -> None:
     assert found == matching
 
 
-def test_a_glob_takes_no_more_time_than_its_length_and_that_of_a_key(web: WebServer, tmp_path: Path) -> None:
+def test_matching_a_glob_takes_bounded_time(web: WebServer, tmp_path: Path) -> None:
     deep = b"/".join([b"a"] * 400)
     web.files["/bucket/?list-type=2&encoding-type=url&prefix="] = listing((deep, b'"1"'))
 
     assert "matches no object" in refused(web, tmp_path, "s3://bucket/" + "**/a/" * 150 + "b.csv")
 
 
-def test_more_objects_than_a_page_has_are_all_found(store: Store) -> None:
+def test_all_pages_of_a_listing_are_read(store: Store) -> None:
     for number in range(2 * KEYS_OF_A_PAGE + 1):
         store.put(f"d/{number} +.csv", b"a\n%d\n" % number)
 
     assert sorted(store.load("d/")) == [(number,) for number in range(2 * KEYS_OF_A_PAGE + 1)]
 
 
-def test_what_gives_no_table_is_refused(store: Store) -> None:
+def test_objects_that_are_no_table_are_refused(store: Store) -> None:
     store.put("mixed/a.csv")
     store.put("mixed/b.json", b"{}")
     store.put("stored/a.csv")
@@ -250,7 +224,7 @@ def test_all_objects_together_have_the_allowed_size_at_most(store: Store) -> Non
 # --- credentials ------------------------------------------------------------------------------------------------------
 
 
-def test_credentials_that_do_not_fit_are_told_apart(server: S3Server, store: Store) -> None:
+def test_wrong_credentials_are_distinguished(server: S3Server, store: Store) -> None:
     store.put("a.csv")
 
     assert "(status 403)" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
@@ -264,14 +238,14 @@ def test_credentials_that_do_not_fit_are_told_apart(server: S3Server, store: Sto
     )
 
 
-def test_a_bucket_that_is_not_there_is_said(store: Store) -> None:
+def test_a_missing_bucket_is_reported(store: Store) -> None:
     store.name = "absent-bucket"
 
     assert "the bucket does not exist" in store.refusal("d/")
     assert "the bucket does not exist" in store.refusal("a.csv")
 
 
-def test_the_environment_is_asked_only_when_the_author_says_so(
+def test_credentials_of_the_environment_are_used_only_on_request(
     server: S3Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("a.csv")
@@ -284,19 +258,19 @@ def test_the_environment_is_asked_only_when_the_author_says_so(
     assert "the server does not allow it" in store.refusal("a.csv", s3_auth="public")
     monkeypatch.setenv("AWS_PROFILE", "absent")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert store.refusal("a.csv", s3_auth="iam_role").startswith("The credentials of this machine cannot be had (")
+    assert store.refusal("a.csv", s3_auth="iam_role").startswith("The credentials of this machine cannot be read (")
     monkeypatch.delenv("AWS_PROFILE")
     assert "neither the environment nor the machine has credentials" in store.refusal("a.csv", s3_auth="iam_role")
 
 
-def test_what_finds_no_credentials_shows_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_search_for_credentials_shows_no_secret(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     (store.directory / "config").write_text(f"[default]\ncredential_process = sh -c 'echo {SECRET}'\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(store.directory / "config"))
     store.params = {"s3_endpoint": store.params["s3_endpoint"]}
 
     sentence = store.refusal("a.csv", s3_auth="iam_role")
 
-    assert sentence.startswith("The credentials of this machine cannot be had (")
+    assert sentence.startswith("The credentials of this machine cannot be read (")
     assert SECRET not in sentence
 
 
@@ -316,7 +290,7 @@ def test_a_bucket_in_the_host_is_signed_for_that_host(store: Store, monkeypatch:
 
 
 @pytest.mark.parametrize("key", ["d/a.csv", "d/", "d/*.csv"])
-def test_a_changed_object_is_told_from_an_unchanged_one(store: Store, key: str) -> None:
+def test_a_changed_object_is_detected(store: Store, key: str) -> None:
     store.put("d/a.csv")
     version = store.version(key)
 
@@ -361,142 +335,10 @@ def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
     assert declaring.version_of(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) is None
 
 
-# --- servers that are not as they should be ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(b"<html></html>", id="a web page"),
-        pytest.param(b"no XML", id="no XML"),
-        pytest.param(LIST % b"", id="not UTF-8"),
-        pytest.param(b'<!DOCTYPE x [<!ENTITY a "b">]>' + LIST % b"<Name>&a;</Name>", id="entities"),
-        pytest.param(LIST % b"<IsTruncated>true</IsTruncated>", id="cut without the rest"),
-        pytest.param(LIST % (b"<a>" * 10), id="nested"),
-        pytest.param(LIST % (b" " * 8 * 1024 * 1024), id="too long"),
-    ],
-)
-def test_a_list_that_is_none_is_refused(web: WebServer, tmp_path: Path, page: bytes, request: Any) -> None:
-    body = page.decode().encode("utf-16") if "UTF-8" in request.node.callspec.id else page
-    web.files[LIST_TARGET] = File(body, tag=None)
-
-    assert refused(web, tmp_path) == "'s3://bucket/d/': the server does not list objects as S3 does."
-
-
-@pytest.mark.parametrize(
-    ("listed", "sent", "condition"),
-    [("1", '"1"', '"1"'), ('W/"1"', 'W/"1"', None), ('"1"', 'W/"1"', '"1"'), ('"1"', None, '"1"')],
-    ids=["listed without quotes", "weak", "weakened on the way", "not sent"],
-)
-def test_tags_are_compared_however_a_server_writes_them(
-    web: WebServer, tmp_path: Path, listed: str, sent: str | None, condition: str | None
-) -> None:
-    web.files[LIST_TARGET] = listing((b"b.csv", listed.encode()), (b"a.csv", listed.encode()))
-    web.files["/bucket/d/a.csv"] = web.files["/bucket/d/b.csv"] = File(CSV, tag=sent)
-
-    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
-    assert web.targets[1:3] == ["/bucket/d/a.csv", "/bucket/d/b.csv"]
-    assert web.requests[1].get("If-Match") == condition
-
-
-def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
-    web.files[LIST_TARGET] = File(LIST % b"<Contents><Key>other/a.csv</Key></Contents>", tag=None)
-
-    assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
-
-
-def test_a_server_that_answers_no_head_is_asked_with_get(web: WebServer, tmp_path: Path) -> None:
-    web.files["/bucket/a.csv"] = File(CSV, head_status=405)
-
-    assert declaring.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
-
-
-def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: WebServer, tmp_path: Path) -> None:
-    web.files[LIST_TARGET] = listing((b"a%2B+.csv", b'"1"'))
-    web.files["/bucket/d/a%252B%2B.csv"] = File(CSV, tag='"1"')
-
-    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "said"),
-    [
-        (
-            301,
-            {"x-amz-bucket-region": "eu-central-1"},
-            "the bucket is in the region eu-central-1: set params.s3_region",
-        ),
-        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not answer as S3 does (status 301)"),
-        (307, {"Location": "http://127.0.0.1:1/x"}, "sends to another one, http://127.0.0.1:1, which is not followed"),
-        (400, {}, "the server does not understand the request"),
-        (503, {}, "the server failed (status 503)"),
-    ],
-)
-def test_an_answer_that_is_no_object_is_refused(
-    web: WebServer, tmp_path: Path, status: int, headers: dict[str, str], said: str
-) -> None:
-    web.files["/bucket/a.csv"] = File(b"<Error><Code>Strange</Code></Error>", status=status, headers=headers)
-
-    sentence = refused(web, tmp_path, "s3://bucket/a.csv", s3_key="AKIA", s3_secret=SECRET, s3_session_token=SECRET)
-
-    assert said in sentence
-    assert SECRET not in sentence
-    assert web.requests[0]["X-Amz-Security-Token"] == SECRET
-    assert all(SECRET not in request.get("Authorization", "") for request in web.requests)
-
-
-@pytest.mark.parametrize(
-    ("bucket", "params", "place"),
-    [
-        ("b-1", {}, ("https://b-1.s3.us-east-1.amazonaws.com", "")),
-        ("b-1", {"s3_region": "cn-north-1"}, ("https://b-1.s3.cn-north-1.amazonaws.com.cn", "")),
-        ("b.1", {"s3_region": "eu-west-1"}, ("https://s3.eu-west-1.amazonaws.com", "/b.1")),
-        ("b", {"s3_url_style": "path"}, ("https://s3.us-east-1.amazonaws.com", "/b")),
-        ("b", {"s3_endpoint": "http://[::1]:9000"}, ("http://[::1]:9000", "/b")),
-        ("b", {"s3_endpoint": "https://h:9000", "s3_url_style": "vhost"}, ("https://b.h:9000", "")),
-    ],
-)
-def test_where_a_bucket_is(bucket: str, params: dict[str, str], place: tuple[str, str]) -> None:
-    assert place_of(bucket, params) == place
-
-
-def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    authority.cert_pem.write_to_path(tmp_path / "root.pem")
-    with serving(context) as secure:
-        secure.files["/bucket/a.csv"] = File(CSV)
-        endpoint = f"https://localhost:{secure.port}"
-
-        found = declaring.loaded(
-            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file="root.pem"
-        )
-        untrusted = declaring.refused(tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint)
-
-    assert found == ROWS
-    assert "the certificate of the server is not trusted" in untrusted
-
-
-def test_fifty_servers_that_never_answer_leave_nothing(tmp_path: Path) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0), backlog=100)) as listener:
-        port = listener.getsockname()[1]
-        params = {"s3_endpoint": f"http://127.0.0.1:{port}", "s3_key": "a", "s3_secret": "b"}
-        dataset = declared(tmp_path, "s3://bucket/a.csv", params)
-
-        for _ in range(50):
-            with pytest.raises(SnapshotError, match="refresh_timeout"):
-                built(tmp_path, dataset, deadline(0.02))
-
-        assert connections_to(port) == 0
-        assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
-        assert (files_below(tmp_path), open_below(tmp_path)) == ([], [])
-
-
 # --- in its place -----------------------------------------------------------------------------------------------------
 
 
-def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: Store, tmp_path: Path) -> None:
+def test_many_rows_are_downloaded_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     for part in range(4):
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"a": range(part * 50_000, (part + 1) * 50_000)}), sink)
@@ -504,48 +346,11 @@ def test_many_rows_are_brought_by_the_loader_s_process_in_bounded_memory(store: 
     dataset = declared(tmp_path, f"s3://{store.name}/d/", store.params)
     process = LoaderProcess(builder(tmp_path, memory_mib=64))
     try:
-        snapshot = process.build(dataset, None, deadline())
+        snapshot = process.build(Order(dataset), deadline())
     finally:
         process.close()
 
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
-
-
-def test_a_service_refreshes_through_an_outage(server: S3Server, store: Store, tmp_path: Path) -> None:
-    store.put("a.csv")
-    params = store.params | {"client_timeout": "500ms"}
-    config = configured(tmp_path, f"s3://{store.name}/a.csv", params, refresh_check_interval="100ms")
-    service = DatasetService(config, exclusive=True)
-    service.start()
-
-    def rows_served(expected: int) -> Callable[[], bool]:
-        return lambda: service.datasets()[0].rows == expected
-
-    def failures() -> int:
-        return sum(run.status == "failed" for run in service.history("d"))
-
-    try:
-        wait_for(rows_served(1), "the first load")
-        store.put("a.csv", b"a,b\n1,x\n2,y\n")
-        wait_for(rows_served(2), "the changed object")
-        with server.stopped():
-            before = failures()
-            wait_for(lambda: failures() >= before + 3, "three failures")
-            state = service.datasets()[0]
-        store.put("a.csv", b"a,b\n1,x\n2,y\n3,z\n")
-        wait_for(rows_served(3), "the source to be back")
-    finally:
-        service.stop(30)
-    assert (state.rows, state.status) == (2, "Error")
-    assert state.error == f"'s3://{store.name}': the server was silent for 0.5 s, the client_timeout."
-
-
-def test_a_source_that_cannot_be_asked_says_so(web: WebServer, tmp_path: Path) -> None:
-    dataset = declared(tmp_path, "s3://bucket/a.csv", {"s3_endpoint": web.url})
-    web.files["/bucket/a.csv"] = File(status=500)
-
-    with pytest.raises(SourceError, match="the server failed"):
-        source_of(dataset).has_changed("x", new_load(tmp_path))
 
 
 def test_a_load_may_have_the_credentials_of_the_machine(
@@ -563,7 +368,7 @@ def test_a_load_may_have_the_credentials_of_the_machine(
         machine.files[place] = File(b"a-role")
         machine.files[f"{place}a-role"] = File(json.dumps(role).encode())
         with closing(LoaderProcess(builder(tmp_path))) as process, pytest.raises(SourceError) as caught:
-            process.build(dataset, None, deadline())
+            process.build(Order(dataset), deadline())
 
     # They came, and were sent: this server knows the key, but not the token of a role.
     assert "the session token is not valid" in str(caught.value)

@@ -15,11 +15,12 @@ import pytest
 
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, refusal, types
-from tests.datasources.support import builder, deadline, new_load, rows, wait_for
+from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, types
+from tests.datasources.support import builder, deadline, new_load, refusal, rows, wait_for
 
 #: Holds a lock on the database argv[1] by the statement argv[2] until its standard input ends.
 HOLDER = """
@@ -129,11 +130,11 @@ def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
     assert len(loaded(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
 
 
-def test_a_text_that_is_no_date_and_one_that_is_not_utf_8_are_told(tmp_path: Path) -> None:
+def test_invalid_dates_and_invalid_utf_8_are_reported(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t (v DATE); INSERT INTO t VALUES ('2024-01-01'), ('soon')")
     put(tmp_path, "CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff' AS TEXT))", "u.db")
 
-    assert refusal(tmp_path, declare(tmp_path)) == ("The engine cannot take the column 'v': a value does not fit DATE.")
+    assert refusal(tmp_path, declare(tmp_path)) == ("The engine cannot read the column 'v': a value does not fit DATE.")
     assert refusal(tmp_path, declare(tmp_path, name="u.db")) == (
         "The source sent damaged data in the column 'v': a text is not UTF-8."
     )
@@ -172,7 +173,7 @@ def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
     assert loaded(tmp_path, declare(tmp_path)) == []
 
 
-def test_columns_and_rows_that_nobody_needs_are_not_sent(tmp_path: Path) -> None:
+def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t (A INTEGER, r REAL, s TEXT); INSERT INTO t VALUES (1, 1, '1'), (2, 2, 2), (3, 3, 3)")
     dataset = declare(tmp_path)
 
@@ -182,27 +183,29 @@ def test_columns_and_rows_that_nobody_needs_are_not_sent(tmp_path: Path) -> None
     assert read(tmp_path, dataset, Bound("a", ">", 2), columns=frozenset({"s"})) == [{"s": "3"}]
     assert read(tmp_path, dataset, columns=frozenset()) == [{"A": 1}, {"A": 2}, {"A": 3}]
     assert numbers(Bound("r", "<=", 2), Bound("A", ">=", 2)) == [2]
-    # What SQLite may judge otherwise than the engine is left to the engine.
+    # The engine applies the bounds that SQLite may compare differently.
     assert numbers(Bound("s", "=", "1"), Bound("r", "=", 1.0), Bound("a", "=", True), Bound("x", "=", 1)) == [1, 2, 3]
 
 
-def test_a_million_rows_stream_through_a_small_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
+def test_many_rows_stream_through_a_small_process(tmp_path: Path, count: int) -> None:
     put(
         tmp_path,
-        "CREATE VIEW t AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 1000000) "
+        f"CREATE VIEW t AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < {count}) "
         "SELECT CAST(n AS INTEGER) AS n, printf('%.*c', 200, 'x') AS x FROM r",
     )
 
     with closing(LoaderProcess(builder(tmp_path, memory_mib=64))) as process:
-        snapshot = process.build(declare(tmp_path), None, deadline())
+        snapshot = process.build(Order(declare(tmp_path)), deadline())
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(length(x)) FROM d") == [(1000000, 500000500000, 200)]
+    total = count * (count + 1) // 2
+    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(length(x)) FROM d") == [(count, total, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t (a INT); CREATE VIEW broken AS SELECT * FROM absent; INSERT INTO t VALUES (1);")
     (tmp_path / "text.db").write_text("not a database, but long enough to look like one. " * 100)
     content = (tmp_path / "s.db").read_bytes()
@@ -236,7 +239,7 @@ def test_a_hostile_view_reaches_nothing(tmp_path: Path) -> None:
         closing(LoaderProcess(builder(tmp_path))) as process,
         pytest.raises(SnapshotError, match=r"was stopped after 0\.3 s"),
     ):
-        process.build(declare(tmp_path, "endless"), None, deadline(0.3))
+        process.build(Order(declare(tmp_path, "endless")), deadline(0.3))
 
 
 # --- others that write ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.loading.loading_engine import LoadingEngine
+from datasources.snapshots.snapshot import Order
 from datasources.sources.streams import StreamScan
 from tests.datasources.sources.delta_tables import HandMade, field
 from tests.datasources.sources.lakes import table
@@ -55,7 +56,7 @@ def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
         pytest.param(batches(1), 0.0, SnapshotError, "The load was stopped after 0 s", id="the time is up"),
     ],
 )
-def test_what_breaks_a_stream_off_is_told_in_our_words(
+def test_a_broken_stream_is_reported_in_our_words(
     tmp_path: Path, source: Iterator[pa.RecordBatch], limit_s: float, kind: type[Exception], sentence: str
 ) -> None:
     scan = scan_of(tmp_path, source, limit_s)
@@ -70,7 +71,7 @@ def test_what_breaks_a_stream_off_is_told_in_our_words(
     assert "canary" not in str(told.value)
 
 
-def test_what_the_engine_does_not_take_is_said_without_its_words(tmp_path: Path) -> None:
+def test_an_error_of_the_engine_is_reported_without_its_text(tmp_path: Path) -> None:
     scan = scan_of(tmp_path, batches(1))
 
     assert "canary" not in str(scan.explain(duckdb.connect(), duckdb.Error("canary")))
@@ -85,16 +86,16 @@ def test_columns_alike_but_for_case_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "left"), [(1, "255.0 MiB"), (100, "156.0 MiB"), (300, "128.0 MiB")])
-def test_what_a_library_holds_comes_out_of_the_memory_of_the_engine(tmp_path: Path, columns: int, left: str) -> None:
+def test_memory_of_a_library_reduces_that_of_the_engine(tmp_path: Path, columns: int, left: str) -> None:
     HandMade(tmp_path / "t", [field(f"c{index}", "long") for index in range(columns)])
     dataset = table(tmp_path, "delta:t")
 
-    snapshot = builder(tmp_path, 256).build(dataset, "SELECT current_setting('memory_limit')", deadline())
+    snapshot = builder(tmp_path, 256).build(Order(dataset, "SELECT current_setting('memory_limit')"), deadline())
 
     assert rows(tmp_path, snapshot) == [(left,)]
 
 
-def test_a_commit_that_lacks_memory_is_not_blamed_on_the_source(tmp_path: Path) -> None:
+def test_a_commit_out_of_memory_is_not_blamed_on_the_source(tmp_path: Path) -> None:
     engine = LoadingEngine(tmp_path / "state", 256 * MIB)
     said = (
         "TransactionContext Error: Failed to commit: could not allocate block of size 256.0 KiB (192.0 MiB/192.0 MiB)"

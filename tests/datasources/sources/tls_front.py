@@ -8,7 +8,7 @@ import struct
 import threading
 from contextlib import suppress
 
-#: What a PostgreSQL client asks first: whether the server speaks TLS (chapter 54.2.11 of PostgreSQL's manual).
+#: The first message of a PostgreSQL client: whether the server speaks TLS (chapter 54.2.11 of PostgreSQL's manual).
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 
 

@@ -19,7 +19,7 @@ LONG_AGO = "Fri, 20 Nov 2026 12:00:00 GMT"
 
 @dataclass(slots=True)
 class File:
-    """What is answered for a path; *after* is done once the body is sent, *take_over* speaks instead of all this."""
+    """The response for a path; *after* is called once the body is sent, *take_over* replaces the response."""
 
     body: bytes = b""
     status: int = 200

@@ -1,4 +1,4 @@
-"""What would not work is found without a load: in files, in what is published, and in the views over both."""
+"""Mismatches are found without a load: in files, in published data, and in views over both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from datasources.refresh.rehearsal import rehearse
+from datasources.refresh.dry_run import dry_run
 from datasources.snapshots.snapshot import fingerprint
 from queryengine.manifest import Column, Manifest, Snapshot, write_manifest
 from runtimeconf.loader import load
@@ -60,18 +60,18 @@ def configured(directory: Path, text: str) -> RuntimeConfig:
         ),
         pytest.param(
             ORDERS % ", indexes: {nmae: enabled}",
-            "2: datasets[0].acceleration: The column nmae, which is to have an index, is not there in Orders.",
+            "2: datasets[0].acceleration: The indexed column nmae of Orders does not exist.",
             id="an index of a column that is not there",
         ),
         pytest.param(
             ORDERS.replace("name: Orders", "name: Orders, time_column: at") % ", refresh_mode: append",
-            "2: datasets[0].time_column: The source of Orders has no column 'at', which is to be its time_column.",
+            "2: datasets[0].time_column: The source of Orders has no column 'at', which the YAML declares as its ",
             id="a time_column that is not there",
         ),
     ],
 )
 def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, text: str, error: str) -> None:
-    found = rehearse(configured(tmp_path, text))
+    found = dry_run(configured(tmp_path, text))
 
     assert found.warnings == ()
     assert len(found.errors) == (1 if error else 0)
@@ -83,16 +83,16 @@ def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, text: str, error: str
 def test_a_dataset_may_have_any_name(tmp_path: Path, name: str) -> None:
     text = ORDERS.replace("Orders", name) % f", refresh_sql: 'SELECT id FROM {name}'"
 
-    found = rehearse(configured(tmp_path, text))
+    found = dry_run(configured(tmp_path, text))
 
     assert (found.errors, found.warnings) == ((), ())
 
 
-def test_a_file_that_cannot_be_read_is_a_warning_and_its_views_are_not_judged(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_warning_and_its_views_are_not_checked(tmp_path: Path) -> None:
     text = ORDERS % "" + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"
     (tmp_path / "orders.csv").unlink()
 
-    found = rehearse(configured(tmp_path, text))
+    found = dry_run(configured(tmp_path, text))
 
     assert found.errors == ()
     assert [str(fault) for fault in found.warnings] == [
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_read_is_a_warning_and_its_views_are_not_judged(tm
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
-def test_files_of_databases_are_looked_into(tmp_path: Path, kind: str) -> None:
+def test_database_files_are_inspected(tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"orders.{kind}"
     connect = duckdb.connect if kind == "duckdb" else sqlite3.connect
     connection = connect(file)
@@ -112,7 +112,7 @@ def test_files_of_databases_are_looked_into(tmp_path: Path, kind: str) -> None:
         source = "from: 'sqlite:orders.sqlite', params: {sqlite_table: orders}"
     text = f"datasets:\n  - {{{source}, name: orders}}\n"
 
-    found = rehearse(configured(tmp_path, text + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"))
+    found = dry_run(configured(tmp_path, text + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n"))
 
     assert found.warnings == ()
     assert [fault.yaml_path for fault in found.errors] == ["views[0].sql"]
@@ -126,9 +126,7 @@ def test_files_of_databases_are_looked_into(tmp_path: Path, kind: str) -> None:
         pytest.param("these settings", ["views[0].sql"], id="what is published is of these settings"),
     ],
 )
-def test_what_is_published_says_what_a_source_elsewhere_holds(
-    tmp_path: Path, published: str, errors: list[str]
-) -> None:
+def test_published_columns_stand_in_for_a_remote_source(tmp_path: Path, published: str, errors: list[str]) -> None:
     """Nobody answers at the address: it is not asked."""
     text = "datasets:\n  - {from: 'http://127.0.0.1:1/orders.csv', name: orders}\n"
     config = configured(tmp_path, text + "views:\n  - {name: v, sql: SELECT nmae FROM orders}\n")
@@ -146,7 +144,7 @@ def test_what_is_published_says_what_a_source_elsewhere_holds(
         config.state_dir.mkdir()
         write_manifest(config.state_dir, Manifest(generation=1, snapshots=(snapshot,)))
 
-    found = rehearse(config)
+    found = dry_run(config)
 
     assert found.warnings == ()
     assert [fault.yaml_path for fault in found.errors] == errors

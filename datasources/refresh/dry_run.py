@@ -1,9 +1,8 @@
 """
-What will not work although each statement is allowed: found without loading a row, for `manage.py check`.
+Check views, `refresh_sql`, indexes and `time_column` against the columns of the datasets, for `manage.py check`.
 
-A view, a `refresh_sql`, an index or a `time_column` may name a column that is not there. So the columns of each dataset
-are looked up, in its source where that is a file of this machine, else in what is published, and the views are made
-over empty tables.
+No row is loaded. The columns of each dataset come from its source if that is a local file, otherwise from its published
+snapshot; the views are created over empty tables.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 T = TypeVar("T")
 
-#: Connectors of files. The others would be asked over a network, and may be down for good reasons.
+#: Connectors of local files. The others use the network, and may be down.
 _FILES = frozenset({"file", "duckdb", "sqlite"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """`errors` are what does not fit the columns that there are; `warnings` are sources that cannot be read now."""
+    """`errors` are mismatches with the columns; `warnings` are sources that cannot be read now."""
 
     errors: tuple[ConfigFault, ...]
     warnings: tuple[ConfigFault, ...]
 
 
-def rehearse(config: RuntimeConfig) -> Findings:
+def dry_run(config: RuntimeConfig) -> Findings:
     """
-    Look at the sources of *config* and make its views, whose SQL is allowed; the state directory is only read.
+    Inspect the sources of *config* and create its views, whose SQL is allowed; the state directory is only read.
 
     Raises:
         EngineUnavailableError: The engine cannot start.
@@ -70,7 +69,7 @@ def rehearse(config: RuntimeConfig) -> Findings:
 
 
 class _Stage:
-    """A state directory for the length of a rehearsal, with an empty table for each dataset whose columns are known."""
+    """A temporary state directory with an empty table for each dataset whose columns are known."""
 
     def __init__(self, config: RuntimeConfig, directory: Path) -> None:
         self._config = config
@@ -82,14 +81,14 @@ class _Stage:
         (directory / SNAPSHOT_DIRECTORY).mkdir()
 
     def add(self, dataset: DatasetConfig) -> None:
-        """Put the empty table of *dataset* there, if its columns can be known."""
-        columns = self._look(dataset) if dataset.connector in _FILES else self._published.get(dataset.name.lower())
+        """Create the empty table of *dataset*, if its columns are known."""
+        columns = self._columns(dataset) if dataset.connector in _FILES else self._published.get(dataset.name.lower())
         if columns:
-            with suppress(duckdb.Error):  # A type that only its source can spell: then its views are not judged.
+            with suppress(duckdb.Error):  # A type that only its source knows: its views are not checked.
                 self._snapshots.append(self._empty(dataset, columns))
 
     def make_views(self) -> None:
-        """Make the views, and note those that cannot be."""
+        """Create the views, and record faults."""
         manifest = Manifest(generation=1, snapshots=tuple(self._snapshots))
         config = replace(self._config, state_dir=self._directory)
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
@@ -107,10 +106,10 @@ class _Stage:
             if view.yaml_path in unfit:
                 self.errors.append(self._fault(view.line, view.yaml_path, unfit[view.yaml_path]))
 
-    def _look(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
-        """Return the columns that a load of *dataset* would give now; None, and a fault, when it would fail."""
+    def _columns(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
+        """Return the columns that a load of *dataset* would produce now; None, and a fault, if it would fail."""
         engine = LoadingEngine(self._config.state_dir, self._config.query.memory_limit_bytes)
-        scratch = self._directory / f"{dataset.name.lower()}-columns"  # no dataset, and no directory of an engine
+        scratch = self._directory / f"{dataset.name.lower()}-columns"  # unlike any directory of the engine
         scratch.mkdir()
         load = Load(
             deadline=Deadline(dataset.acceleration.refresh_timeout_s, threading.Event()),
@@ -126,13 +125,13 @@ class _Stage:
             path = "acceleration.refresh_sql"
             columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, refresh_sql, load)) or ()
         if append.time_column_of(dataset) is not None:
-            self._try(self.errors, dataset, "time_column", lambda: _judge_time(dataset, source, columns))
+            self._try(self.errors, dataset, "time_column", lambda: _check_time(dataset, source, columns))
         return columns
 
-    def _try(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str, look: Callable[[], T]) -> T | None:
-        """Return what *look* gives; when it fails, None, and one more of *faults*, of that *field* of *dataset*."""
+    def _try(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str, check: Callable[[], T]) -> T | None:
+        """Return the result of *check*; if it fails, add to *faults* one for *field* of *dataset*, and return None."""
         try:
-            return look()
+            return check()
         except DatasetError as error:
             faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", str(error)))
             return None
@@ -161,19 +160,19 @@ class _Stage:
         return ConfigFault(file=self._config.file, line=line, yaml_path=yaml_path, message=message)
 
 
-def _judge_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...]) -> None:
+def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...]) -> None:
     time = append.find_time_column(dataset, source)
     if columns:
         append.check_result(dataset, time, columns)
 
 
 def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
-    """Return the columns of what is published and was made by the settings of the YAML, by names in lower case."""
+    """Return the columns of published snapshots that match the YAML, by dataset name in lower case."""
     declared = {dataset.name.lower(): fingerprint(dataset) for dataset in config.datasets}
     try:
         snapshots = read_manifest(config.state_dir).snapshots
     except ManifestError:
-        return {}  # The runtime makes a new one.
+        return {}  # The runtime creates a new one.
     return {
         snapshot.dataset.lower(): snapshot.columns
         for snapshot in snapshots

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datasources.errors import UnknownDatasetError
+from datasources.refresh.refresher import Refresher
+from queryengine.gate.gate import Gate
+from queryengine.manifest import SNAPSHOT_DIRECTORY
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import configure, files_below
+from tests.datasources.test_refresher import accelerated, finished, held_up, served, settled, state
+
+# --- loading once -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skip_unchanged", [True, False])
+def test_each_is_loaded_once_and_nothing_is_scheduled(tmp_path: Path, gate: Gate, skip_unchanged: bool) -> None:
+    put(tmp_path, "a.csv")
+    (tmp_path / "state").mkdir()
+    datasets = [
+        accelerated(tmp_path, name="Good", refresh_check_interval_s=0.1),
+        accelerated(tmp_path, "absent.csv", name="bad", refresh_check_interval_s=0.1),
+        accelerated(tmp_path, name="other", enabled=False),
+    ]
+
+    for is_again in (False, True):
+        refresher = Refresher(configure(tmp_path, *datasets), gate)
+        (good, first), (bad, second) = refresher.load_once(["good", "BAD", "Good"], skip_unchanged=skip_unchanged)
+        assert refresher.stop(30)
+
+        assert (good, first.status, first.rows) == ("Good", "succeeded", 1)
+        assert first.unchanged is (is_again and skip_unchanged)
+        assert (bad, second.status) == ("bad", "failed")
+        assert [len(refresher.history(name)) for name in ("good", "bad", "other")] == [1 + is_again, 1 + is_again, 0]
+
+
+def test_loading_once_what_is_unknown_loads_nothing(tmp_path: Path, gate: Gate) -> None:
+    put(tmp_path, "a.csv")
+    (tmp_path / "state").mkdir()
+    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)), gate)
+
+    with pytest.raises(UnknownDatasetError):
+        refresher.load_once(["d", "nope"], skip_unchanged=True)
+
+    assert refresher.history("d") == ()
+    assert refresher.stop(1)
+
+
+# --- stop and restart -------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_interrupts_the_load_and_lists_its_run_as_failed(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+    began = time.monotonic()
+    with held_up(refresher):
+        refresher.request_refresh("d")
+        assert refresher.stop(30)
+
+    assert time.monotonic() - began < 30
+    queued, running, first = refresher.history("d")
+    assert (queued.status, running.status, first.status) == ("failed", "failed", "succeeded")
+    assert (queued.error, running.error) == ("interrupted", "interrupted")
+    assert queued.finished_at is not None
+    assert running.finished_at is not None
+    assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 1
+
+
+def test_a_restart_serves_the_last_good_data_at_once_and_refreshes_behind_it(
+    tmp_path: Path, start: Callable[..., Refresher]
+) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    first = start(dataset)
+    settled(first)
+    (tmp_path / "a.csv").unlink()
+
+    second = start(dataset)
+    assert second.is_loaded()
+    assert served(tmp_path) == [(1, "x")]
+    settled(second)
+
+    assert state(second).status == "Error"
+    assert state(second).rows == 1
+    assert [run.status for run in second.history("d")] == ["failed", "succeeded"]
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+    third = start(dataset)
+    settled(third)
+    assert served(tmp_path) == [(2, "y")]
+
+
+def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+    put(tmp_path, "a.csv")
+    refresher = start(accelerated(tmp_path))
+    settled(refresher)
+
+    def measure() -> tuple[int, int, list[str]]:
+        names = [name.rsplit("-", 1)[0] for name in files_below(tmp_path)]
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), names
+
+    before = measure()
+    for _ in range(20):
+        finished(refresher, refresher.request_refresh("d"))
+
+    assert measure() == before
+
+
+def test_a_refresher_that_was_never_started_stops(tmp_path: Path, gate: Gate) -> None:
+    (tmp_path / "state").mkdir()
+
+    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)), gate)
+
+    assert [(state.status, state.loaded_once) for state in refresher.datasets()] == [("Initializing", False)]
+    assert refresher.stop(1)
