@@ -6,8 +6,8 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtimeclient.console import Streams
 from runtimeclient.main import run_on
+from runtimeclient.output.console import Streams
 
 
 class Screen(io.StringIO):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtimeclient.answers import ARROW
+from runtimeclient.http.answers import ARROW
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import Remote, Reply
 
@@ -83,9 +83,9 @@ def _with_body_length(length: int) -> bytes:
         pytest.param(WHOLE[:-20], "it is cut off", id="cut in a body"),
         pytest.param(WHOLE[:300], "it is cut off", id="cut in the schema"),
         pytest.param(WHOLE[:3], "it is cut off", id="cut in a head"),
-        pytest.param(WHOLE + b"x", "something follows its end", id="more"),
-        pytest.param(b"[{}]" * 100, "a message does not begin as it should", id="JSON"),
-        pytest.param(b"\xff\xff\xff\xff\xff\xff\xff\x7f", "a message does not begin", id="endless metadata"),
+        pytest.param(WHOLE + b"x", "data follows its end", id="more"),
+        pytest.param(b"[{}]" * 100, "a message has an invalid prefix", id="JSON"),
+        pytest.param(b"\xff\xff\xff\xff\xff\xff\xff\x7f", "a message has an invalid prefix", id="endless metadata"),
         pytest.param(b"\xff\xff\xff\xff\x08\0\0\0" + b"\xff" * 8, "a message cannot be read", id="broken metadata"),
         pytest.param(SCHEMA + _with_body_length(1 << 60), "longer than 256 MiB", id="endless body"),
         pytest.param(SCHEMA + _with_body_length(-1), "longer than 256 MiB", id="negative body"),
@@ -133,6 +133,6 @@ def test_binary_goes_to_one_file_only(remote: Remote, tmp_path: Path) -> None:
     two = call("sql", "-f", str(script), "-o", str(file), "--http-endpoint", remote.url)
     none = call("sql", "x", "--format", "parquet", out=Screen())
 
-    assert "holds the answer of one statement only" in two.err
+    assert "can hold the result of one statement only" in two.err
     assert not file.exists()
-    assert none == Called(2, "", "Error: The format parquet goes to a file: name one with --output.\n")
+    assert none == Called(2, "", "Error: The format parquet needs a file: name one with --output.\n")

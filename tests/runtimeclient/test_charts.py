@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient.charts import Chart, ChartRequest, Scale, make_chart
 from runtimeclient.errors import ChartError
-from runtimeclient.json_stream import JsonValue, Number
-from runtimeclient.style import Style
-from runtimeclient.text_charts import draw_text
+from runtimeclient.http.json_stream import JsonValue, Number
+from runtimeclient.output.charts import Chart, ChartRequest, Scale, make_chart
+from runtimeclient.output.style import Style
+from runtimeclient.output.text_charts import draw_text
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 
@@ -53,17 +53,17 @@ def test_columns_are_chosen(
 @pytest.mark.parametrize(
     ("rows", "request_", "said"),
     [
-        ([], ChartRequest(), "There is nothing to draw: the answer has no rows."),
+        ([], ChartRequest(), "There is nothing to draw: the result has no rows."),
         ([["x", None]], ChartRequest(), "There is nothing to draw: every row lacks a value."),
-        ([["x", "y"]], ChartRequest(), "A chart needs a column of numbers for y"),
-        ([["x", "y"]], ChartRequest(y=("b",)), "The column b does not hold numbers: it cannot be y."),
-        ([["x", *n(1)]], ChartRequest(x="z"), "The answer has no column z: it has a, b."),
+        ([["x", "y"]], ChartRequest(), "A chart needs a numeric column for y"),
+        ([["x", "y"]], ChartRequest(y=("b",)), "The column b cannot be y: it does not hold numbers."),
+        ([["x", *n(1)]], ChartRequest(x="z"), "The result has no column z. Its columns are a, b."),
         ([["x", *n(1)]], ChartRequest(x="b", y=("b",)), "The column b cannot be both x and y."),
-        ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x beside those for y."),
-        ([["x", *n(1)]], ChartRequest(kind="scatter", x="a"), "A scatter chart needs numbers or times along x"),
-        ([[Number("1"), Number("1e999")]], ChartRequest(), "A number of the answer is too large to draw."),
-        ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart takes up to 100 rows"),
-        ([n(1, 1)] * 20_001, ChartRequest(), "A chart takes up to 20,000 rows"),
+        ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x in addition to those for y."),
+        ([["x", *n(1)]], ChartRequest(kind="scatter", x="a"), "A scatter chart needs numbers or times for x"),
+        ([[Number("1"), Number("1e999")]], ChartRequest(), "A number in the result is too large to draw."),
+        ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart has at most 100 rows"),
+        ([n(1, 1)] * 20_001, ChartRequest(), "A chart has at most 20,000 rows"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_sentence(
@@ -76,7 +76,7 @@ def test_what_cannot_be_drawn_is_refused_with_a_sentence(
 def test_too_many_columns_are_refused() -> None:
     names = tuple("abcdefghij")
 
-    with pytest.raises(ChartError, match="up to 8 columns"):
+    with pytest.raises(ChartError, match="at most 8 y columns"):
         make_chart(names, [n(*range(10))], ChartRequest(x="a", y=names[1:]))
 
 
@@ -219,11 +219,11 @@ def test_an_answer_that_is_cut_leaves_no_chart(remote: Remote, tmp_path: Path) -
     ("arguments", "said"),
     [
         (("--x", "a"), "--x and --y need --chart or --chart-file."),
-        (("--chart", "bar", "--format", "csv"), "A chart has no --format"),
-        (("--chart-file", "a.svg", "--output", "b"), "A chart goes to --chart-file or to --output, not to both."),
-        (("--chart", "bar", "--output", "a.svg"), "No format has the ending .svg of a.svg"),
-        (("--chart", "bar", "--output", "a.csv"), "A chart goes to --output as text, to a name with the ending .txt"),
-        (("--chart-file", "a.gif"), "The name of a chart file ends in .svg, .png, .html."),
+        (("--chart", "bar", "--format", "csv"), "--format cannot be combined with a chart"),
+        (("--chart-file", "a.svg", "--output", "b"), "Give only one of --chart-file and --output."),
+        (("--chart", "bar", "--output", "a.svg"), "a.svg has an unknown extension"),
+        (("--chart", "bar", "--output", "a.csv"), "A text chart needs an --output with the extension .txt or none."),
+        (("--chart-file", "a.gif"), "A chart file has the extension .svg, .png, .html."),
     ],
 )
 def test_options_that_contradict_each_other(arguments: tuple[str, ...], said: str) -> None:

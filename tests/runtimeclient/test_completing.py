@@ -9,8 +9,8 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.completing import PromptCompleter
-from runtimeclient.names import COLUMNS_SQL, Names
+from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.completion import PromptCompleter
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, problem
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
@@ -28,21 +28,21 @@ def rows(columns: Mapping[str, tuple[str, ...]]) -> Reply:
     )
 
 
-def known(remote: Remote) -> Names:
+def known(remote: Remote) -> Catalog:
     with RuntimeClient(remote.url, API_KEY) as client:
-        names = Names(client)
+        names = Catalog(client)
         names.refresh()
         names.wait()
     return names
 
 
 @pytest.fixture
-def names(remote: Remote) -> Names:
+def names(remote: Remote) -> Catalog:
     remote.on_sql(rows(COLUMNS))
     return known(remote)
 
 
-def offered(names: Names, text: str, after: str = "") -> list[str]:
+def offered(names: Catalog, text: str, after: str = "") -> list[str]:
     completer = PromptCompleter(names, ("table", "csv"))
     found = completer.get_completions(Document(text + after, len(text)), CompleteEvent())
     return [completion.text for completion in found]
@@ -75,11 +75,11 @@ def offered(names: Names, text: str, after: str = "") -> list[str]:
         pytest.param(".nothing x", "", [], id="no command"),
     ],
 )
-def test_what_is_offered(names: Names, text: str, after: str, words: list[str]) -> None:
+def test_what_is_offered(names: Catalog, text: str, after: str, words: list[str]) -> None:
     assert offered(names, text, after)[: len(words) or 1] == words
 
 
-def test_files_are_offered(names: Names, tmp_path: Path) -> None:
+def test_files_are_offered(names: Catalog, tmp_path: Path) -> None:
     (tmp_path / "report.sql").touch()
 
     assert offered(names, f".read {tmp_path}/rep") == ["ort.sql"]
@@ -102,7 +102,7 @@ def test_a_runtime_that_tells_no_names_is_no_error(remote: Remote, reply: Reply)
 def test_names_are_asked_for_once_in_a_while(remote: Remote) -> None:
     remote.on_sql(rows(COLUMNS))
     with RuntimeClient(remote.url, API_KEY) as client:
-        names = Names(client)
+        names = Catalog(client)
         for is_forced in (False, False, True):
             names.refresh(is_forced=is_forced)
             names.wait()
@@ -113,11 +113,11 @@ def test_names_are_asked_for_once_in_a_while(remote: Remote) -> None:
 def test_names_that_a_busy_runtime_did_not_tell_are_asked_for_again(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtimeclient.names._RETRY_S", 0.0)
+    monkeypatch.setattr("runtimeclient.prompt.catalog._RETRY_S", 0.0)
     answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
     remote.on_sql(lambda _: next(answers))
     with RuntimeClient(remote.url, API_KEY) as client:
-        names = Names(client)
+        names = Catalog(client)
         names.refresh()
         names.wait()
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient import keyrings
 from runtimeclient.distribution import PROJECT, install_command, requirements_of, version
-from runtimeclient.endpoint import parse_endpoint
 from runtimeclient.errors import UsageError
-from runtimeclient.profiles import Profile
+from runtimeclient.http.endpoint import parse_endpoint
+from runtimeclient.profiles import keyrings
+from runtimeclient.profiles.config import Profile
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 from tests.runtimeclient.remote import Remote
@@ -89,7 +89,7 @@ def test_who_lacks_a_library_is_told_what_to_install(
     remote: Remote, monkeypatch: pytest.MonkeyPatch, library: str, option: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    for module in ("runtimeclient.arrow_files", "runtimeclient.chart_files"):
+    for module in ("runtimeclient.output.arrow_files", "runtimeclient.output.chart_files"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     done = call("sql", "SELECT 1", option, "--http-endpoint", remote.url)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtimeclient.excerpts import Place, find_place
-from runtimeclient.statements import Statement
+from runtimeclient.errors import ErrorPosition
+from runtimeclient.output.console import excerpt
+from runtimeclient.sql.error_positions import find_position
+from runtimeclient.sql.statements import Statement
 
 LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
 
@@ -54,10 +56,10 @@ LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
     ],
 )
 def test_a_message_names_a_place(message: str, statement: Statement, told: str, line: int, column: int) -> None:
-    text, place = find_place(message, statement)
+    text, position = find_position(message, statement)
 
-    assert place is not None
-    assert (text, place.line, place.column, place.source) == (told, line, column, statement.source)
+    assert position is not None
+    assert (text, position.line, position.column, position.source) == (told, line, column, statement.source)
 
 
 @pytest.mark.parametrize(
@@ -78,25 +80,25 @@ def test_a_message_names_a_place(message: str, statement: Statement, told: str, 
     ],
 )
 def test_a_message_without_a_place_of_the_statement_stays(message: str) -> None:
-    assert find_place(message, Statement("SELECT")) == (message, None)
+    assert find_position(message, Statement("SELECT")) == (message, None)
 
 
 def test_a_place_is_drawn_below_the_line() -> None:
-    assert Place(12, 18, "SELECT id FORM '日本' orders").drawing() == (
+    assert excerpt(ErrorPosition(12, 18, "SELECT id FORM '日本' orders")) == (
         "12 | SELECT id FORM '日本' orders\n                       ^"
     )
 
 
 def test_a_place_in_the_second_statement_of_a_line_is_drawn_in_that_statement() -> None:
-    assert Place(1, 18, "SELECT nope", text_column=11).drawing() == "1 | SELECT nope\n           ^"
+    assert excerpt(ErrorPosition(1, 18, "SELECT nope", text_column=11)) == "1 | SELECT nope\n           ^"
 
 
 def test_x12_a_drawing_is_escaped_and_the_caret_still_fits() -> None:
-    assert Place(1, 3, "\x1b\tx\x1b[2J").drawing() == "1 | \\x1b\\tx\\x1b[2J\n" + " " * 10 + "^"
+    assert excerpt(ErrorPosition(1, 3, "\x1b\tx\x1b[2J")) == "1 | \\x1b\\tx\\x1b[2J\n" + " " * 10 + "^"
 
 
 def test_a_long_line_is_drawn_around_the_place() -> None:
-    line, caret = Place(1, 5001, "a" * 5000 + "!" + "b" * 5000).drawing().split("\n")
+    line, caret = excerpt(ErrorPosition(1, 5001, "a" * 5000 + "!" + "b" * 5000)).split("\n")
 
     assert len(line) < 220
     assert line[len(caret) - 1] == "!"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.history import FileHistory, history_path
+from runtimeclient.prompt.history import FileHistory, history_path
 
 KEY = "correct-horse"
 

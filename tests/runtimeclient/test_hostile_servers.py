@@ -16,10 +16,10 @@ from urllib.parse import quote
 import httpcore
 import pytest
 
-from runtimeclient import waits
-from runtimeclient.answers import ARROW
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import AnswerCutError, ConnectionFailedError
+from runtimeclient.http import timeouts
+from runtimeclient.http.answers import ARROW
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
@@ -102,25 +102,23 @@ ROWS = b'{"schema":{"fields":[]},"data":['
             "A row of the answer is longer than 64 MiB",
             id="a row without an end",
         ),
-        pytest.param(
-            ("status",), answer("application/json"), chunk(b"[" * 65536), "not as a runtime does", id="status"
-        ),
+        pytest.param(("status",), answer("application/json"), chunk(b"[" * 65536), "is not a runtime", id="status"),
         pytest.param(
             SQL,
             answer("application/problem+json", status="400 Bad Request"),
             chunk(_MEGABYTE),
-            "not as a runtime does",
+            "is not a runtime",
             id="an error without an end",
         ),
         pytest.param(
-            SQL, b"HTTP/1.1 200 OK\r\n", b"X-A: " + b"a" * 65536 + b"\r\n", "without a whole answer", id="headers"
+            SQL, b"HTTP/1.1 200 OK\r\n", b"X-A: " + b"a" * 65536 + b"\r\n", "before a complete response", id="headers"
         ),
-        pytest.param(SQL, b"SSH-2.0-x\r\n", b"", "without a whole answer", id="no HTTP"),
+        pytest.param(SQL, b"SSH-2.0-x\r\n", b"", "before a complete response", id="no HTTP"),
         pytest.param(
             SQL,
             answer(VND, b"Content-Encoding: gzip\r\n" + _CHUNKED) + _BOMB,
             b"",
-            "not as a runtime does",
+            "is not a runtime",
             id="a gzip bomb",
         ),
         pytest.param(
@@ -132,7 +130,7 @@ ROWS = b'{"schema":{"fields":[]},"data":['
         ),
         pytest.param(SQL, answer(VND) + chunk(ROWS + b"[" * 100_000), b"", "not valid JSON", id="JSON that is nested"),
         pytest.param(FILE, answer(ARROW), chunk(b"\xff" * 65536), "not a valid Arrow stream", id="Arrow"),
-        pytest.param(FILE, answer(VND) + b"0\r\n\r\n", b"", "not as a runtime does", id="no Arrow"),
+        pytest.param(FILE, answer(VND) + b"0\r\n\r\n", b"", "is not a runtime", id="no Arrow"),
     ],
 )
 def test_harm_is_an_error_in_one_line(
@@ -188,10 +186,10 @@ def test_the_key_does_not_follow_a_redirect(remote: Remote, tmp_path: Path, loca
 
 
 IMPATIENT = Timeouts(connect_s=0.3, silence_s=0.3)
-_NO_ANSWER = r"accepts the connection, but did not answer within 0\.3 s"
+_NO_ANSWER = r"accepted the connection, but did not answer within 0\.3 s"
 # Long enough for the server to be given a processor for the first half of its answer.
 PATIENT = Timeouts(connect_s=60, silence_s=2.0)
-_CUT = r"nothing came for 2 s, or less than 100 bytes a second"
+_CUT = r"nothing arrived for 2 s, or less than 100 bytes per second"
 
 
 @pytest.mark.parametrize("call", [RuntimeClient.status, lambda client: client.sql("SELECT 1")], ids=["status", "sql"])
@@ -287,8 +285,8 @@ def test_rows_may_take_as_long_as_enough_of_them_come(
     monkeypatch: pytest.MonkeyPatch, comes: list[tuple[float, int]], taken_s: float, is_cut: bool
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("runtimeclient.waits.time", clock)
-    stream = waits._Stream(Line(clock, *comes))
+    monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
+    stream = timeouts._Stream(Line(clock, *comes))
     stream.write(b"")
     stream.allow_streaming()
 
@@ -300,8 +298,8 @@ def test_rows_may_take_as_long_as_enough_of_them_come(
 
 def test_each_request_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("runtimeclient.waits.time", clock)
-    stream = waits._Stream(Line(clock, *[(6.0, 1)] * 4))
+    monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
+    stream = timeouts._Stream(Line(clock, *[(6.0, 1)] * 4))
 
     for _ in range(3):
         stream.write(b"")
@@ -336,7 +334,7 @@ _REFRESHED = {"id": "7", "dataset": "d", "status": "failed", "error": _ECHO}
             (*SQL, "--chart", "bar", "--x", "absent"),
             "/v1/sql",
             with_schema(json.dumps([{KEY: 1}]), KEY),
-            "The answer has no column absent: it has <secret>.",
+            "The result has no column absent. Its columns are <secret>.",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_refresh_needs_something_to_refresh(remote: Remote) -> None:
     remote.on("GET", "/v1/datasets", Reply(body=b"[]"))
 
     for arguments in ((), ("--all", "a")):
-        assert "Name the datasets to refresh, or say --all." in call("refresh", *arguments).err
+        assert "Name the datasets to refresh, or give --all." in call("refresh", *arguments).err
     assert "nothing to refresh" in call("refresh", "--all", "--http-endpoint", remote.url).err
 
 
@@ -158,7 +158,7 @@ def test_a_number_beyond_all_counts_is_not_one_of_a_runtime(
     done = call(*arguments, "--http-endpoint", remote.url)
 
     assert (done.status, done.out) == (3, "")
-    assert done.err.endswith("is not of the type it should be: is this a runtime?\n")
+    assert done.err.endswith("has the wrong type: is this a runtime?\n")
 
 
 def test_a_time_beyond_the_calendar_is_not_one_of_a_runtime(remote: Remote) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.output import Output
+from runtimeclient.output.writer import Output
 
 
 class Recorder(io.StringIO):
@@ -65,7 +65,7 @@ def test_a_reader_that_has_gone_is_no_output_error() -> None:
 @pytest.mark.parametrize("name", ["/dev/stdout", "log"])
 def test_a_file_that_takes_standard_output_is_written_as_it_is(tmp_path: Path, name: str) -> None:
     program = (
-        "import pathlib, sys; from runtimeclient.output import output_file\n"
+        "import pathlib, sys; from runtimeclient.output.writer import output_file\n"
         "print('before', flush=True)\n"
         "with output_file(pathlib.Path(sys.argv[1])) as file: file.output.write('answer\\n')\n"
         "print('after')\n"

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from runtimeclient.errors import UsageError
-from runtimeclient.json_stream import JsonValue, Number, as_json
-from runtimeclient.parameters import parameters_of, parse_parameters
-from runtimeclient.statements import parameter_names
+from runtimeclient.http.json_stream import JsonValue, Number, as_json
+from runtimeclient.sql.parameters import parameters_of, parse_parameters
+from runtimeclient.sql.statements import parameter_names
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
     unnamed = call_at(tmp_path, "status", RUNTIME_HTTP_ENDPOINT=runtime.url)
 
     assert named.status == 2
-    assert "its key is not sent there" in named.err
+    assert "the profile's key is not sent there" in named.err
     assert unnamed.status == 4
     assert sent_keys(runtime) == [None]
 
@@ -121,27 +121,27 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[profiles.test\n", r"is not TOML (at line 1, column 15)."),
-        (f'[profiles.test]\nendpoint = "http://a"\napi_key = "{API_KEY}\n', "is not TOML"),
+        ("[profiles.test\n", r"is not valid TOML (at line 1, column 15)."),
+        (f'[profiles.test]\nendpoint = "http://a"\napi_key = "{API_KEY}\n', "is not valid TOML"),
         ("profile = 1\n", "unknown field profile: did you mean"),
         ("profiles = 1\n", "profiles must be a table."),
         ("[profiles]\ntest = 1\n", "profiles.test must be a table."),
         ("[profiles.test]\nendpont = 'http://a'\n", "unknown field endpont: did you mean endpoint?"),
         ("[profiles.test]\nxyz = 'http://a'\n", "unknown field xyz."),
-        ("[profiles.test]\nendpoint = 1\n", "endpoint must be a text."),
+        ("[profiles.test]\nendpoint = 1\n", "endpoint must be a string."),
         ("[profiles.test]\napi_key_keyring = 'x'\n", "api_key_keyring must be true or false."),
         ("[profiles.test]\n", "has no endpoint."),
         ("[profiles.test]\nendpoint = 'ftp://a'\n", "The profile test: "),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_file = 'a'\napi_key_variable = 'B'\n",
-            "api_key_file and api_key_variable: one of them is enough.",
+            "api_key_file and api_key_variable: give only one of them.",
         ),
-        ("[profiles.other]\nendpoint = 'http://a'\n", "There is no profile test: there is other."),
+        ("[profiles.other]\nendpoint = 'http://a'\n", "config.toml. The profiles are other."),
         ("", "There is no profile test in "),
         ("#" * (1 << 20) + "\n", "is longer than 1048576 bytes."),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_variable = 'B'\n",
-            "should be in the variable B, which is not set.",
+            "The variable B, which holds the API key of the profile test, is not set.",
         ),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_keyring = true\n",
@@ -167,7 +167,7 @@ def test_x05_a_file_with_a_key_that_others_can_use_is_refused(runtime: Remote, t
     done = call_at(tmp_path, "status", "--profile", "test")
 
     assert done.status == 2
-    assert f"holds a key and is open to others (mode {mode:04o}): chmod 600 it." in done.err
+    assert f"contains a key and is accessible to others (mode {mode:04o}): chmod 600 it." in done.err
     assert runtime.requests == []
 
 
@@ -229,7 +229,7 @@ def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
     )
     assert call_at(tmp_path, "status", "--profile", "test").status == 0
 
-    assert call_at(tmp_path, "logout", "--profile", "test") == Called(0, "The profile test has no key any more.\n", "")
+    assert call_at(tmp_path, "logout", "--profile", "test") == Called(0, "The profile test no longer has a key.\n", "")
     assert call_at(tmp_path, "status", "--profile", "test").status == 4
     assert ring.kept == {}
     assert not (tmp_path / "querykeep" / "keys" / "test").exists()
@@ -274,14 +274,14 @@ def test_login_warns_of_a_key_that_nobody_checked(remote: Remote, tmp_path: Path
 
     assert done.status == 0
     assert "can be read by others" in done.err
-    assert "asks for no key at the moment: this one was not checked." in done.err
+    assert "does not require a key at present: this one was not checked." in done.err
 
 
 def test_login_never_takes_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, RUNTIME_API_KEY=API_KEY)
 
     assert done.status == 2
-    assert "There is no terminal to ask for the key" in done.err
+    assert "The key cannot be typed without a terminal" in done.err
 
 
 def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,10 @@ def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: 
 def test_logout_says_what_it_leaves(tmp_path: Path) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\napi_key_variable = 'MY_KEY'\n")
 
-    assert call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()[1] == "What held it stays: MY_KEY."
+    assert (
+        call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()[1]
+        == "MY_KEY still holds the key: login did not create it."
+    )
 
 
 def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
@@ -326,7 +329,7 @@ def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
 
     assert done.status == 1
-    assert done.err == f"Error: {place} is not written: it is a link, which is not followed.\n"
+    assert done.err == f"Error: {place} was not written: it is a symbolic link.\n"
     assert place.is_symlink()
     assert target.exists() is is_there
     assert not is_there or target.read_text() == "# mine\n"
@@ -342,7 +345,7 @@ def test_login_writes_into_no_directory_of_somebody_else(
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
 
     assert done.status == 1
-    assert done.err.endswith("is not written: its directory belongs to somebody else.\n")
+    assert done.err.endswith("was not written: its directory belongs to another user.\n")
 
 
 def test_profiles_that_cannot_be_replaced_are_left_as_they_were(

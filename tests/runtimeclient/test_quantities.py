@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtimeclient.quantities import age, duration, plural, size
+from runtimeclient.output.humanize import age, duration, plural, size
 
 
 @pytest.mark.parametrize(

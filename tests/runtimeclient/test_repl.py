@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient.answers import JSON
-from runtimeclient.asking import Asker
 from runtimeclient.client import RuntimeClient
-from runtimeclient.console import Console, Streams
-from runtimeclient.dot_commands import DOT_COMMANDS, NAMES, read_typed
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
-from runtimeclient.formats import FORMATS
-from runtimeclient.names import COLUMNS_SQL, Names
-from runtimeclient.repl import Repl
-from runtimeclient.style import DOT_COMMANDS as HINTS
-from runtimeclient.style import Style
+from runtimeclient.http.answers import JSON
+from runtimeclient.output.console import Console, Streams
+from runtimeclient.output.formats import FORMATS
+from runtimeclient.output.style import DOT_COMMANDS as HINTS
+from runtimeclient.output.style import Style
+from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
+from runtimeclient.prompt.repl import Repl
+from runtimeclient.sql.runner import StatementRunner
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, refuse_other_keys, with_schema
 from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 
@@ -48,7 +48,7 @@ class Conversation:
 
     def talk(self, client: RuntimeClient) -> None:
         console = Console(Streams(None, self.out, self.err), self._environ)
-        Repl(Asker(client, console, self._style), self, Names(client)).run()
+        Repl(StatementRunner(client, console, self._style), self, Catalog(client)).run()
 
     def read(self, text: str = "") -> str:
         self.offered.append(text)
@@ -57,7 +57,7 @@ class Conversation:
             return typed
         raise typed
 
-    def keep(self, text: str) -> None:
+    def add_to_history(self, text: str) -> None:
         self.kept.append(text)
 
     def run(self, remote: Remote) -> str:
@@ -84,7 +84,7 @@ def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
     assert talk.run(runtime) == ONE_TABLE * 3
     assert statements(runtime) == ["SELECT\n ';'", "SELECT 2", "SELECT\n3"]
     assert talk.told[:2] == [
-        f"Connected to {runtime.url}. End a statement with a semicolon; .help shows more.",
+        f"Connected to {runtime.url}. End a statement with a semicolon; .help lists commands.",
         "Timing: on.",
     ]
     assert talk.told[2].startswith("Time: ")
@@ -119,7 +119,7 @@ def test_what_is_no_command_is_never_sent_and_what_there_is_is_said(runtime: Rem
     talk = Conversation(text)
 
     assert (talk.run(runtime), statements(runtime)) == ("", [])
-    assert talk.told[1].startswith("Error: There is no command ")
+    assert talk.told[1].startswith("Error: Unknown command ")
     assert all(name in talk.told[1] for name in NAMES)
 
 
@@ -165,7 +165,7 @@ def test_the_note_below_a_cut_table_names_a_command_that_works(runtime: Remote) 
 
     assert first.endswith(" 1\n")
     assert second.endswith(" 1\n 2\n(2 rows)\n")
-    assert talk.told[1:] == ["Rows of a table: all."]
+    assert talk.told[1:] == ["Maximum rows of a table: all."]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_a_statement_is_repeated_until_ctrl_c(
         if end := next(pauses):
             raise end
 
-    monkeypatch.setattr("runtimeclient.repl.time.sleep", pause)
+    monkeypatch.setattr("runtimeclient.prompt.repl.time.sleep", pause)
     talk = Conversation(*typed, "SELECT 2;")
 
     assert talk.run(runtime) == ONE_TABLE * (len(statements(runtime)))
     assert statements(runtime)[-4:] == ["SELECT 1"] * 3 + ["SELECT 2"]
-    assert talk.told[-1].endswith("every 0.01 s; Ctrl-C ends it.")
+    assert talk.told[-1].endswith("every 0.01 s; press Ctrl-C to stop.")
 
 
 def test_a_statement_that_fails_is_not_repeated(runtime: Remote) -> None:
@@ -210,12 +210,12 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
     ("editor", "offered", "told"),
     [
         pytest.param("sed -i s/;//", "SELECT 1", [], id="without its semicolon it waits at the prompt"),
-        pytest.param("true", "", ["Nothing was changed."], id="unchanged"),
-        pytest.param("sh -c 'echo \"SELECT 2;\" > $0; false'", "", ["Nothing was changed."], id="given up"),
+        pytest.param("true", "", ["No changes."], id="unchanged"),
+        pytest.param("sh -c 'echo \"SELECT 2;\" > $0; false'", "", ["No changes."], id="given up"),
         pytest.param(
             "/nonexistent",
             "",
-            ["Error: The editor /nonexistent cannot be used: name another one in EDITOR."],
+            ["Error: The editor /nonexistent cannot be used: name another in EDITOR."],
             id="none",
         ),
         pytest.param(
@@ -259,25 +259,25 @@ def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (".maxrows -1", "Say how many rows of a table to show, 0 for all."),
-        (".watch 0", "The time between two runs is a number of seconds above 0."),
-        (".watch 1e999", "The time between two runs is a number of seconds above 0."),
-        (".watch", "There is no statement yet that could be repeated."),
+        (".maxrows -1", ".maxrows takes a number of rows, 0 for all."),
+        (".watch 0", ".watch takes a number of seconds greater than 0."),
+        (".watch 1e999", ".watch takes a number of seconds greater than 0."),
+        (".watch", "There is no statement to repeat yet."),
         (
             ".output x.xlsx",
-            f"No format has the ending .xlsx of x.xlsx: the endings are {', '.join(ENDINGS)}.",
+            f"x.xlsx has an unknown extension: the known ones are {', '.join(ENDINGS)}.",
         ),
         (r"SELECT 1 \x", r"End the statement before \x with a semicolon."),
-        (".tables x", ".tables takes nothing."),
+        (".tables x", ".tables takes no argument."),
         (".format xml", "The formats are table, json, csv, ndjson, markdown, arrow, parquet."),
-        (".timing maybe", "The timing is on or off."),
-        (".expanded maybe", "Rows are shown as records with on, off or auto."),
-        (".chart", "There is no statement yet that could be drawn."),
+        (".timing maybe", ".timing takes on or off."),
+        (".expanded maybe", ".expanded takes on, off or auto."),
+        (".chart", "There is no statement to draw yet."),
         (".chart 'a", "A quote is not closed."),
         (".read", "Name the file to read."),
         (".read /nonexistent", "The file /nonexistent cannot be read: No such file or directory."),
         (".output /nonexistent/x", "/nonexistent/x cannot be written: No such file or directory."),
-        (".format parquet\nSELECT 1;", "The format parquet goes to a file only: name one with --output."),
+        (".format parquet\nSELECT 1;", "The format parquet needs a file: name one with --output."),
     ],
 )
 def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str) -> None:
@@ -293,7 +293,7 @@ def test_the_display_can_be_changed(runtime: Remote) -> None:
     talk = Conversation(".format", ".format markdown", "SELECT 1;", ".format TABLE", r"\x", "SELECT 1;", r"\x")
 
     assert talk.run(runtime) == f"| a |\n| ---: |\n| 1 |\n-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
-    assert talk.told[1:] == ["Answers are shown as table.", "Records: on.", "Records: auto."]
+    assert talk.told[1:] == ["Format: table.", "Records: on.", "Records: auto."]
 
 
 def test_answers_go_to_a_file_that_is_there_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_file_without_all_its_answers_is_none(
         talk.run(runtime)
 
     assert list(tmp_path.iterdir()) == []
-    assert f"{tmp_path / 'a.csv'} is as it was: not every answer for it came." in talk.told
+    assert f"{tmp_path / 'a.csv'} was not changed: some results are missing." in talk.told
 
 
 def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
@@ -388,7 +388,7 @@ def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Rem
     ],
 )
 def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
-    assert read_typed(text)[1] is is_complete
+    assert parse_input(text)[1] is is_complete
 
 
 # At a real terminal

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.screen import one_line, visible, width
+from runtimeclient.output.terminal_text import one_line, visible, width
 
 
 @pytest.mark.parametrize(

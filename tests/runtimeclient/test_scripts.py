@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient.pager import pager_command
+from runtimeclient.output.pager import pager_command
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import Remote, Reply, Request, problem, with_schema
 
@@ -75,7 +75,7 @@ def test_an_ending_that_means_no_format_is_a_usage_error(
     done = call("sql", *arguments, "-o", str(tmp_path / name), "--http-endpoint", runtime.url)
 
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"Error: No format has the ending {name[name.rindex('.') :]} of {name}")
+    assert done.err.startswith(f"Error: {name} has an unknown extension: ")
     assert ".txt, .json, .csv, .ndjson, .jsonl, .md, .arrow, .feather, .parquet" in done.err
     assert ("--chart-file" in done.err) is (name == "x.svg")
     assert (runtime.requests, list(tmp_path.iterdir())) == ([], [])
@@ -148,7 +148,7 @@ def test_parameters_go_to_the_statements_that_name_them(runtime: Remote, tmp_pat
     bodies = [request.body for request in runtime.requests if request.method == "POST"]
     assert bodies[0] == b'{"sql":"SELECT $a","parameters":{"a":1.50}}'
     assert [json.loads(body)["parameters"] for body in bodies[1:]] == [{"a": 1.5, "b": "x"}, ["1"]]
-    assert done.err == "Warning: No statement takes the parameter c.\n"
+    assert done.err == "Warning: No statement uses the parameter c.\n"
 
 
 def test_quiet_shows_answers_only(runtime: Remote) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient import COMMANDS
-from runtimeclient.dot_commands import DOT_COMMANDS
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.statements import StatementSplitter, split_statements
+from runtimeclient.sql.statements import StatementSplitter, split_statements
 
 
 @pytest.mark.parametrize(

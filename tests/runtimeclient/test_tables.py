@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.json_stream import JsonValue, Number
-from runtimeclient.style import DOT_COMMANDS, Style
-from runtimeclient.tables import SAMPLE_ROWS, cell, markdown, table
+from runtimeclient.http.json_stream import JsonValue, Number
+from runtimeclient.output.style import DOT_COMMANDS, Style
+from runtimeclient.output.tables import SAMPLE_ROWS, cell, markdown, table
 
 PLAIN = Style()
 

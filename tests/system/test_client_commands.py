@@ -162,7 +162,7 @@ def test_each_state_of_a_runtime_has_its_sentence(tmp_path: Path) -> None:
     assert starting.stderr.startswith("Error: The runtime is not ready: ")
     assert (anonymous.returncode, anonymous.stdout) == (0, "n\n42\n")
     assert slow.returncode == 3
-    assert slow.stderr.endswith("accepts the connection, but did not answer within 0.5 s.\n")
+    assert slow.stderr.endswith("accepted the connection, but did not answer within 0.5 s.\n")
     assert saturated.returncode == 1
     assert saturated.stderr.count("\n") == 1
     assert "[" in saturated.stderr
