@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import io
 import os
-import stat
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.history import InMemoryHistory
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
@@ -18,14 +17,11 @@ from runtimeclient.output.style import DOT_COMMANDS as HINTS
 from runtimeclient.output.style import Style
 from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
-from runtimeclient.prompt.repl import Repl
+from runtimeclient.prompt.repl import Repl, _file_history
 from runtimeclient.sql.runner import StatementRunner
-from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, refuse_other_keys, with_schema
-from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, Terminal
+from tests.runtimeclient.remote import API_KEY, ONE, ONE_TABLE, Remote, Reply, problem, refuse_other_keys, with_schema
 
-ONE = with_schema('[{"a":1}]', "a")
 ENDINGS = [ending for format_ in FORMATS.values() for ending in format_.suffixes]
-ONE_TABLE = " a\n---\n 1\n(1 row)\n"
 
 
 class Conversation:
@@ -391,92 +387,11 @@ def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bo
     assert parse_input(text)[1] is is_complete
 
 
-# At a real terminal
+def test_a_history_file_that_cannot_be_used_is_a_warning() -> None:
+    err = io.StringIO()
+    with RuntimeClient("http://127.0.0.1:1") as client:
+        runner = StatementRunner(client, Console(Streams(None, io.StringIO(), err), {}), Style())
+        history = _file_history(runner, {"XDG_STATE_HOME": "/dev/null"})
 
-
-def variables(runtime: Remote, state: Path) -> dict[str, str]:
-    return {"RUNTIME_HTTP_ENDPOINT": runtime.url, "RUNTIME_API_KEY": API_KEY, "XDG_STATE_HOME": str(state)}
-
-
-def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote, tmp_path: Path) -> None:
-    is_running = threading.Event()
-    is_cancelled = threading.Event()
-
-    def long(request: Request) -> Reply:
-        if request.body == b"SELECT 1":
-            is_running.set()
-            is_cancelled.wait(60)
-        return ONE
-
-    runtime.on_sql(long)
-    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT 1;{ENTER}")
-        assert is_running.wait(60)
-        terminal.send(CTRL_C)
-        terminal.shows("Cancelled.")
-        terminal.prompts()
-        is_cancelled.set()
-        terminal.send("SELECT abandoned")
-        terminal.shows("abandoned")
-        terminal.send(CTRL_C)
-        terminal.prompts()
-        terminal.send(CTRL_C)
-
-        assert terminal.leaves() == 130
-
-
-def test_a_key_typed_at_a_terminal_is_not_shown(runtime: Remote, tmp_path: Path) -> None:
-    environ = variables(runtime, tmp_path) | {"RUNTIME_API_KEY": ""}
-    with Terminal("sql", "--api-key-file", "-", environ=environ) as terminal:
-        terminal.shows("API key:")
-        terminal.send(f"{API_KEY}{ENTER}")
-        terminal.prompts()
-        assert API_KEY not in terminal.output
-        terminal.send(f".quit{ENTER}")
-
-        assert terminal.leaves() == 0
-
-
-def test_the_terminal_is_told_of_a_wrong_key(runtime: Remote) -> None:
-    environ = variables(runtime, Path("/dev/null")) | {"RUNTIME_API_KEY": "wrong"}
-    with Terminal("sql", "--no-history", environ=environ) as terminal:
-        terminal.shows("refused the API key")
-
-        assert terminal.leaves() == 4
-
-
-def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_path: Path) -> None:
-    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT '{API_KEY}';{ENTER}")
-        terminal.shows("(1 row)")
-        terminal.prompts()
-        terminal.send(f"SELECT\r2;{ENTER}")
-        terminal.until(lambda lines: lines.count("(1 row)") == 2, "two answers")
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
-
-    history = tmp_path / "querykeep" / "history"
-    assert history.read_text() == '"SELECT\\n2;"\n'
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600
-    assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
-
-
-def test_nothing_typed_is_kept_without_a_history(runtime: Remote, tmp_path: Path) -> None:
-    with Terminal("sql", "--no-history", environ=variables(runtime, tmp_path) | {"TERM": "dumb"}) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT 1;{ENTER}")
-        terminal.shows("(1 row)")
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_history_that_cannot_be_kept_is_warned_of(runtime: Remote) -> None:
-    with Terminal("sql", environ=variables(runtime, Path("/dev/null"))) as terminal:
-        terminal.shows("Warning: The history /dev/null/querykeep/history is not kept: Not a directory.")
-        terminal.prompts()
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
+    assert isinstance(history, InMemoryHistory)
+    assert err.getvalue() == "Warning: The history /dev/null/querykeep/history is not kept: Not a directory.\n"

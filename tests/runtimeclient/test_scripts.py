@@ -11,10 +11,7 @@ import pytest
 
 from runtimeclient.output.pager import pager_command
 from tests.runtimeclient.calling import Called, Screen, call
-from tests.runtimeclient.remote import Remote, Reply, Request, problem, with_schema
-
-ONE = with_schema('[{"a":1}]', "a")
-ONE_TABLE = " a\n---\n 1\n(1 row)\n"
+from tests.runtimeclient.remote import ONE, ONE_TABLE, Remote, Reply, Request, problem, with_schema
 
 
 @pytest.fixture
@@ -41,6 +38,7 @@ def test_an_error_names_its_place_in_the_script(runtime: Remote, script: str) ->
     assert done == Called(
         1, ONE_TABLE, f'Error: {script}, line 4, column 3: Syntax error at or near "x". [sql_syntax_error]\n'
     )
+    assert runtime.statements == ["SELECT 1", "SELECT\n  FORM x"]
 
 
 @pytest.mark.parametrize(("environ", "is_red"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
