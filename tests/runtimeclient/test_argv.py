@@ -51,7 +51,7 @@ def test_x01_the_key_is_gone_from_the_command_line_before_the_first_request(
     assert seen[0].endswith(f"--format\0json\0--http-endpoint\0{remote.url}\0".encode())
 
 
-def test_x01_a_key_that_cannot_be_hidden_is_warned_of(remote: Remote) -> None:
+def test_x01_a_key_that_cannot_be_hidden_is_a_warning(remote: Remote) -> None:
     remote.on("GET", "/v1/status", refuse_other_keys(Reply(body=b"[]")))
     # Started this way, the command line that others see is not the one that Python works with.
     program = (
@@ -75,7 +75,7 @@ def test_x01_a_key_that_cannot_be_hidden_is_warned_of(remote: Remote) -> None:
     "arguments",
     [["--api_key", API_KEY], [f"--api-ke={API_KEY}"], ["-api-key", API_KEY], [f"-apikey={API_KEY}"], ["-k" + API_KEY]],
 )
-def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, arguments: list[str]) -> None:
+def test_x01_a_misspelt_option_does_not_show_the_key(run: Run, arguments: list[str]) -> None:
     done = run("status", *arguments)
 
     assert done.returncode == 2
@@ -96,7 +96,7 @@ def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, arguments: list[s
         (["SELECT '--api-key'", "x"], []),
     ],
 )
-def test_finds_keys_and_nothing_else(arguments: list[str], hidden: list[str]) -> None:
+def test_finds_only_keys(arguments: list[str], hidden: list[str]) -> None:
     line = "\0".join(arguments)
 
     spans = argv._key_spans([argument.encode() for argument in arguments])
@@ -104,7 +104,7 @@ def test_finds_keys_and_nothing_else(arguments: list[str], hidden: list[str]) ->
     assert [line[offset : offset + length] for offset, length in spans] == hidden
 
 
-def test_nothing_to_hide_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_line_without_a_key_needs_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "status"])
 
     assert hide_api_keys()
@@ -126,14 +126,14 @@ def fake_proc(folder: Path, line: bytes, memory: bytes) -> Path:
         pytest.param(b"\0\0\0\0manage.py\0--api-key\0K1\0", id="what is shown does not change"),
     ],
 )
-def test_says_so_when_a_key_stays_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bytes) -> None:
+def test_reports_a_key_that_stays_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bytes) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
     monkeypatch.setattr(argv, "_PROC", fake_proc(tmp_path, b"manage.py\0--api-key\0K1\0", memory))
 
     assert not hide_api_keys()
 
 
-def test_says_so_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_visible_key_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
     monkeypatch.setattr(argv, "_PROC", tmp_path)
 

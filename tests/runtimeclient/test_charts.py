@@ -66,21 +66,21 @@ def test_columns_are_chosen(
         ([n(1, 1)] * 20_001, ChartRequest(), "A chart has at most 20,000 rows"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_a_sentence(
+def test_a_result_that_cannot_be_drawn_is_an_error(
     rows: list[Sequence[JsonValue]], request_: ChartRequest, said: str
 ) -> None:
     with pytest.raises(ChartError, match=f"^{said}"):
         make_chart(("a", "b"), rows, request_)
 
 
-def test_too_many_columns_are_refused() -> None:
+def test_too_many_columns_are_an_error() -> None:
     names = tuple("abcdefghij")
 
     with pytest.raises(ChartError, match="at most 8 y columns"):
         make_chart(names, [n(*range(10))], ChartRequest(x="a", y=names[1:]))
 
 
-def test_rows_without_a_place_are_left_out_and_counted() -> None:
+def test_rows_without_x_or_y_are_left_out_and_counted() -> None:
     chart = make_chart(("x", "y"), [n(1, 2), [None, *n(3)], [*n(3), None], n(4, 5)], ChartRequest())
 
     assert chart.xs == [1, 4]
@@ -88,7 +88,7 @@ def test_rows_without_a_place_are_left_out_and_counted() -> None:
     assert drawn(chart, is_quiet=True)[-1].strip() == "x"
 
 
-def test_bars_are_as_long_as_their_values_and_keep_the_order() -> None:
+def test_bars_are_proportional_and_keep_the_order() -> None:
     rows: list[list[JsonValue]] = [["b\x1b", *n(40)], ["日本", *n(-20)], [None, *n(0.001)], ["x" * 50, None]]
     chart = make_chart(("carrier", "y"), rows[:3], ChartRequest())
 
@@ -104,7 +104,7 @@ def test_bars_are_as_long_as_their_values_and_keep_the_order() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_long_label_is_cut_and_a_missing_value_is_no_bar() -> None:
+def test_a_long_label_is_cut_and_a_null_has_no_bar() -> None:
     chart = make_chart(("a", "y", "z"), [["x" * 50, *n(1), None], ["y", *n(2_000_000, 1)]], ChartRequest())
 
     lines = drawn(chart)
@@ -160,14 +160,14 @@ def test_lines_and_points_have_readable_axes(kind: str, is_colored: bool) -> Non
         (["alpha", "beta"], "alpha"),
     ],
 )
-def test_ticks_are_as_exact_as_they_have_to_be(values: list[str], tick: str) -> None:
+def test_ticks_have_the_precision_of_the_span(values: list[str], tick: str) -> None:
     rows = [[value, *n(place)] for place, value in enumerate(values)]
     chart = make_chart(("t", "y"), rows, ChartRequest(kind="line"))
 
     assert tick in "\n".join(drawn(chart))
 
 
-def test_sql_draws_an_answer(remote: Remote) -> None:
+def test_sql_draws_a_result(remote: Remote) -> None:
     remote.on_sql(THREE)
 
     done = call("sql", "x", "--chart", "bar", "--http-endpoint", remote.url)
@@ -206,7 +206,7 @@ def test_a_chart_file_takes_numbers_and_times(remote: Remote, tmp_path: Path, x:
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
-def test_an_answer_that_is_cut_leaves_no_chart(remote: Remote, tmp_path: Path) -> None:
+def test_a_cut_answer_leaves_no_chart(remote: Remote, tmp_path: Path) -> None:
     remote.on_sql(Reply(body=THREE.body[:-5], content_type=THREE.content_type))
 
     done = call("sql", "x", "--chart-file", str(tmp_path / "a.svg"), "--http-endpoint", remote.url)

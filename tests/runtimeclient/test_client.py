@@ -29,7 +29,7 @@ def client(remote: Remote) -> Iterator[RuntimeClient]:
         yield client
 
 
-def test_a_statement_is_sent_as_it_is_with_the_key(remote: Remote, client: RuntimeClient) -> None:
+def test_a_statement_is_sent_unchanged_with_the_key(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(refuse_other_keys(Reply(body='[{"a":1,"ä":"x"},{"a":2.50,"ä":null}]'.encode())))
 
     with client.sql("SELECT 'ä' ;\n") as answer:
@@ -63,7 +63,7 @@ def test_the_columns_of_an_empty_answer_come_from_its_schema(remote: Remote, cli
 
 
 @pytest.mark.parametrize("schema", ["null", "{}", '{"fields":7}', '{"fields":[7]}', '{"fields":[]}'])
-def test_a_schema_of_another_shape_gives_no_columns(remote: Remote, client: RuntimeClient, schema: str) -> None:
+def test_an_unexpected_schema_gives_no_columns(remote: Remote, client: RuntimeClient, schema: str) -> None:
     remote.on_sql(Reply(body=b'{"schema":%s,"data":[]}' % schema.encode(), content_type=VND))
 
     with client.sql("SELECT", JSON_WITH_SCHEMA) as answer:
@@ -72,7 +72,7 @@ def test_a_schema_of_another_shape_gives_no_columns(remote: Remote, client: Runt
     assert answer.columns == ()
 
 
-def test_rows_are_told_apart_when_the_schema_is_not(remote: Remote, client: RuntimeClient) -> None:
+def test_duplicate_columns_get_the_distinct_names_of_the_rows(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(with_schema('[{"a":1,"a_1":2}]', "a", "a"))
 
     with client.sql("SELECT", JSON_WITH_SCHEMA) as answer:
@@ -80,7 +80,7 @@ def test_rows_are_told_apart_when_the_schema_is_not(remote: Remote, client: Runt
         assert answer.columns == ("a", "a_1")
 
 
-def test_csv_comes_as_it_is(remote: Remote, client: RuntimeClient) -> None:
+def test_csv_is_unchanged(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(Reply(body="a\ré\n".encode(), content_type="text/csv; charset=utf-8"))
 
     with client.sql("SELECT", CSV) as answer:
@@ -100,14 +100,14 @@ def test_a_cut_answer_never_looks_complete(remote: Remote, client: RuntimeClient
     "body",
     [b"", b"[", b'[{"a":1}', b'[{"a":[{"b":1}]', b'[{"a":1}]]', b"[1]", b"7", b"\xff", b'[{"a":"\xc3"}]', b"[{}]\xc3"],
 )
-def test_what_is_not_rows_never_looks_complete(remote: Remote, client: RuntimeClient, body: bytes) -> None:
+def test_an_answer_that_is_not_rows_is_an_error(remote: Remote, client: RuntimeClient, body: bytes) -> None:
     remote.on_sql(Reply(body=body))
 
     with client.sql("SELECT") as answer, pytest.raises(AnswerCutError):
         list(answer.rows())
 
 
-def test_an_answer_whose_end_does_not_show_is_not_trusted(remote: Remote, client: RuntimeClient) -> None:
+def test_an_answer_of_unknown_length_is_not_trusted(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(Reply(body=b"a\n1\n", content_type="text/csv", has_end=False))
 
     with client.sql("SELECT", CSV) as answer, pytest.raises(AnswerCutError, match="may have been cut"):
@@ -147,7 +147,7 @@ def test_closing_an_answer_early_ends_the_connection(remote: Remote) -> None:
         thread.join()
 
 
-def test_a_refusal_says_what_the_runtime_said(remote: Remote, client: RuntimeClient) -> None:
+def test_a_refusal_has_the_message_of_the_runtime(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(problem(400, "sql_error", "Table absent does not exist."))
 
     with pytest.raises(RequestRefusedError, match=r"^Table absent does not exist\. \[sql_error\]$") as caught:
@@ -188,7 +188,7 @@ def test_x03_a_wrong_key_and_no_key_are_told_apart(remote: Remote, api_key: str 
         pytest.param(Reply(headers={"Content-Encoding": "gzip"}, body=gzip.compress(b"[]")), id="compressed"),
     ],
 )
-def test_another_server_is_not_taken_for_a_runtime(remote: Remote, client: RuntimeClient, reply: Reply) -> None:
+def test_another_server_is_not_a_runtime(remote: Remote, client: RuntimeClient, reply: Reply) -> None:
     remote.on_sql(reply)
     remote.on("GET", "/v1/status", reply)
 
@@ -211,7 +211,7 @@ def test_another_server_is_not_taken_for_a_runtime(remote: Remote, client: Runti
         b"\xff",
     ],
 )
-def test_a_list_of_another_shape_is_not_taken_for_a_runtime(remote: Remote, client: RuntimeClient, body: bytes) -> None:
+def test_an_unexpected_list_is_not_from_a_runtime(remote: Remote, client: RuntimeClient, body: bytes) -> None:
     for path in ("/v1/status", "/v1/datasets"):
         remote.on("GET", path, Reply(body=body))
 
@@ -220,14 +220,14 @@ def test_a_list_of_another_shape_is_not_taken_for_a_runtime(remote: Remote, clie
             call()
 
 
-def test_an_endless_list_is_given_up(remote: Remote, client: RuntimeClient) -> None:
+def test_an_endless_list_is_an_error(remote: Remote, client: RuntimeClient) -> None:
     remote.on("GET", "/v1/status", Reply(body=b" " * (5 << 20)))
 
     with pytest.raises(NotARuntimeError):
         client.status()
 
 
-def test_a_cut_list_is_no_list(remote: Remote, client: RuntimeClient) -> None:
+def test_a_cut_list_is_an_error(remote: Remote, client: RuntimeClient) -> None:
     remote.on("GET", "/v1/status", Reply(body=b"[]", is_cut=True))
 
     with pytest.raises(ConnectionFailedError, match="before a complete response"):
@@ -293,7 +293,7 @@ def run_of(status: str, **fields: object) -> dict[str, object]:
     return {"id": "7", "status": status} | fields
 
 
-def test_a_refresh_is_asked_for_and_waited_for(remote: Remote, client: RuntimeClient) -> None:
+def test_a_refresh_is_requested_and_polled(remote: Remote, client: RuntimeClient) -> None:
     remote.on_refreshes(
         "flights", run_of("queued"), run_of("running"), run_of("succeeded", rows=336_776, duration_ms=1234)
     )
@@ -328,7 +328,7 @@ def test_a_failed_refresh_says_why(remote: Remote, client: RuntimeClient) -> Non
         client.wait_for_refresh("flights", "7")
 
 
-def test_a_refresh_that_is_not_listed_any_more_is_not_waited_for(remote: Remote, client: RuntimeClient) -> None:
+def test_a_refresh_that_is_no_longer_listed_is_an_error(remote: Remote, client: RuntimeClient) -> None:
     remote.on_refreshes("flights", run_of("queued"))
 
     with pytest.raises(RefreshFailedError, match="no longer lists refresh 8"):
@@ -338,9 +338,7 @@ def test_a_refresh_that_is_not_listed_any_more_is_not_waited_for(remote: Remote,
 @pytest.mark.parametrize(
     "body", [b"[]", b"{}", b'{"refresh":{"id":"7","status":"queued"}}', b'{"message":"x","refresh":{}}']
 )
-def test_an_answer_that_names_no_refresh_is_not_one_of_a_runtime(
-    remote: Remote, client: RuntimeClient, body: bytes
-) -> None:
+def test_an_answer_without_a_refresh_is_not_from_a_runtime(remote: Remote, client: RuntimeClient, body: bytes) -> None:
     remote.on("POST", "/v1/datasets/a/acceleration/refresh", Reply(201, body))
 
     with pytest.raises(NotARuntimeError):
@@ -351,7 +349,7 @@ def test_an_answer_that_names_no_refresh_is_not_one_of_a_runtime(
     ("name", "path"),
     [("..", "%2E%2E"), ("a/b", "a%2Fb"), ("a?b#c", "a%3Fb%23c"), ("ä b", "%C3%A4%20b"), ("%2F", "%252F")],
 )
-def test_a_dataset_name_stays_one_part_of_the_path(remote: Remote, client: RuntimeClient, name: str, path: str) -> None:
+def test_a_dataset_name_is_one_segment_of_the_path(remote: Remote, client: RuntimeClient, name: str, path: str) -> None:
     remote.on("GET", f"/v1/datasets/{path}/acceleration/refresh", Reply(body=b"[]"))
 
     assert client.refreshes(name) == ()
@@ -367,7 +365,7 @@ def test_a_dataset_name_stays_one_part_of_the_path(remote: Remote, client: Runti
         lambda c: c.sql("SELECT '\ud800'"),
     ],
 )
-def test_what_cannot_be_sent_is_a_usage_error(
+def test_text_that_cannot_be_encoded_is_a_usage_error(
     remote: Remote, client: RuntimeClient, call: Callable[[RuntimeClient], object]
 ) -> None:
     with pytest.raises(UsageError):

@@ -75,31 +75,31 @@ def offered(names: Catalog, text: str, after: str = "") -> list[str]:
         pytest.param(".nothing x", "", [], id="no command"),
     ],
 )
-def test_what_is_offered(names: Catalog, text: str, after: str, words: list[str]) -> None:
+def test_completions_of_statements_and_commands(names: Catalog, text: str, after: str, words: list[str]) -> None:
     assert offered(names, text, after)[: len(words) or 1] == words
 
 
-def test_files_are_offered(names: Catalog, tmp_path: Path) -> None:
+def test_completions_of_files(names: Catalog, tmp_path: Path) -> None:
     (tmp_path / "report.sql").touch()
 
     assert offered(names, f".read {tmp_path}/rep") == ["ort.sql"]
 
 
-def test_names_that_could_act_on_the_terminal_are_not_offered(remote: Remote) -> None:
+def test_names_with_control_characters_are_not_completed(remote: Remote) -> None:
     remote.on_sql(rows({"a\x1b[2J": ("x",), "b": ("y\r", "z")}))
 
     assert known(remote).columns == {"b": {"z": "INTEGER"}}
 
 
 @pytest.mark.parametrize("reply", [problem(403, "forbidden", "No."), Reply(body=b"[1]"), Reply(body=b'[{"a":1}]')])
-def test_a_runtime_that_tells_no_names_is_no_error(remote: Remote, reply: Reply) -> None:
+def test_a_runtime_without_a_catalog_is_no_error(remote: Remote, reply: Reply) -> None:
     remote.on_sql(reply)
 
     assert known(remote).columns == {}
     assert remote.statements == [COLUMNS_SQL]
 
 
-def test_names_are_asked_for_once_in_a_while(remote: Remote) -> None:
+def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
     remote.on_sql(rows(COLUMNS))
     with RuntimeClient(remote.url, API_KEY) as client:
         names = Catalog(client)
@@ -110,9 +110,7 @@ def test_names_are_asked_for_once_in_a_while(remote: Remote) -> None:
     assert len(remote.statements) == 2
 
 
-def test_names_that_a_busy_runtime_did_not_tell_are_asked_for_again(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtimeclient.prompt.catalog._RETRY_S", 0.0)
     answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
     remote.on_sql(lambda _: next(answers))

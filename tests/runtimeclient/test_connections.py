@@ -46,7 +46,7 @@ def silent_after(answer: bytes) -> Iterator[str]:
         thread.join()
 
 
-def test_an_answer_that_falls_silent_is_cut() -> None:
+def test_an_answer_that_goes_silent_is_cut() -> None:
     with (
         silent_after(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
@@ -113,7 +113,7 @@ def test_x09_a_server_that_speaks_something_else(answer: bytes) -> None:
         thread.join()
 
 
-def test_x09_a_host_that_is_not_known() -> None:
+def test_x09_an_unknown_host() -> None:
     with (
         RuntimeClient("http://absent.invalid:8090") as client,
         pytest.raises(ConnectionFailedError, match="cannot be resolved"),
@@ -139,9 +139,7 @@ def test_any_transport_will_do() -> None:
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-def test_no_proxy_sees_what_is_meant_for_this_machine(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+def test_loopback_requests_use_no_proxy(remote: Remote, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     with serve(Remote()) as proxy:
         monkeypatch.setenv(variable, proxy.url)
         remote.on("GET", "/v1/status", Reply(body=b"[]"))
@@ -267,7 +265,7 @@ def test_x08_a_named_root_is_the_only_one(authority: trustme.CA, tmp_path: Path)
         pytest.param("127.0.0.1", -1, "certificate has expired", id="X08 expired"),
     ],
 )
-def test_x08_a_certificate_that_does_not_hold_is_refused(
+def test_x08_an_invalid_certificate_is_refused(
     authority: trustme.CA, root_file: Path, host: str, days: int, reason: str
 ) -> None:
     until = datetime.now(UTC) + timedelta(days=days)

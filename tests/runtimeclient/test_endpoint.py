@@ -41,7 +41,7 @@ def test_takes_a_base_url(text: str, url: str, is_tls: bool, is_loopback: bool) 
         "ip6-localhost",
     ],
 )
-def test_knows_every_way_to_write_this_machine(host: str) -> None:
+def test_recognises_every_loopback_address(host: str) -> None:
     assert parse_endpoint(f"http://{host}:8090").is_loopback
 
 
@@ -68,7 +68,7 @@ def test_knows_every_way_to_write_this_machine(host: str) -> None:
         ("http://localhost?", "must not have a query string"),
     ],
 )
-def test_refuses_anything_else(text: str, message: str) -> None:
+def test_rejects_other_urls(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_endpoint(text)
 
@@ -97,7 +97,7 @@ def test_does_not_repeat_a_password(text: str) -> None:
     st.text(st.characters(), max_size=40)
     | st.text(alphabet="htp:/@[]%?#.019 \\é\u3002", max_size=30).map("http://".__add__)
 )
-def test_no_text_is_worse_than_a_usage_error(text: str) -> None:
+def test_any_text_is_a_url_or_a_usage_error(text: str) -> None:
     try:
         endpoint = parse_endpoint(text)
     except UsageError:

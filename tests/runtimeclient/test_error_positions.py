@@ -55,7 +55,7 @@ LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
         pytest.param("Bad (line 1, column 99)", Statement("SELECT"), "Bad", *(1, 7), id="beyond the end"),
     ],
 )
-def test_a_message_names_a_place(message: str, statement: Statement, told: str, line: int, column: int) -> None:
+def test_a_message_has_a_position(message: str, statement: Statement, told: str, line: int, column: int) -> None:
     text, position = find_position(message, statement)
 
     assert position is not None
@@ -79,25 +79,25 @@ def test_a_message_names_a_place(message: str, statement: Statement, told: str, 
         pytest.param(f"Bad\n\nLINE 1: SELECT\n{' ' * 1_000_000}x", id="a million spaces before no caret"),
     ],
 )
-def test_a_message_without_a_place_of_the_statement_stays(message: str) -> None:
+def test_a_message_without_a_position_is_unchanged(message: str) -> None:
     assert find_position(message, Statement("SELECT")) == (message, None)
 
 
-def test_a_place_is_drawn_below_the_line() -> None:
+def test_an_excerpt_has_a_caret_below_the_position() -> None:
     assert excerpt(ErrorPosition(12, 18, "SELECT id FORM '日本' orders")) == (
         "12 | SELECT id FORM '日本' orders\n                       ^"
     )
 
 
-def test_a_place_in_the_second_statement_of_a_line_is_drawn_in_that_statement() -> None:
+def test_an_excerpt_of_the_second_statement_of_a_line() -> None:
     assert excerpt(ErrorPosition(1, 18, "SELECT nope", text_column=11)) == "1 | SELECT nope\n           ^"
 
 
-def test_x12_a_drawing_is_escaped_and_the_caret_still_fits() -> None:
+def test_x12_an_excerpt_is_escaped_and_the_caret_still_fits() -> None:
     assert excerpt(ErrorPosition(1, 3, "\x1b\tx\x1b[2J")) == "1 | \\x1b\\tx\\x1b[2J\n" + " " * 10 + "^"
 
 
-def test_a_long_line_is_drawn_around_the_place() -> None:
+def test_a_long_line_is_cut_around_the_position() -> None:
     line, caret = excerpt(ErrorPosition(1, 5001, "a" * 5000 + "!" + "b" * 5000)).split("\n")
 
     assert len(line) < 220

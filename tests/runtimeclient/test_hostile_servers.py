@@ -133,7 +133,7 @@ ROWS = b'{"schema":{"fields":[]},"data":['
         pytest.param(FILE, answer(VND) + b"0\r\n\r\n", b"", "is not a runtime", id="no Arrow"),
     ],
 )
-def test_harm_is_an_error_in_one_line(
+def test_a_hostile_answer_is_an_error_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], head: bytes, again: bytes, said: str
 ) -> None:
     program = (
@@ -204,7 +204,7 @@ _CUT = r"nothing arrived for 2 s, or less than 100 bytes per second"
         ),
     ],
 )
-def test_no_answer_is_waited_for_for_ever(
+def test_a_response_that_trickles_times_out(
     call: Callable[[RuntimeClient], object], head: bytes, again: bytes, pause_s: float
 ) -> None:
     with (
@@ -215,7 +215,7 @@ def test_no_answer_is_waited_for_for_ever(
         call(client)
 
 
-def test_a_list_that_drips_is_not_waited_for_for_ever() -> None:
+def test_a_list_that_trickles_times_out() -> None:
     with (
         speaking(answer("application/json") + chunk(b"["), chunk(b" "), 0.1) as url,
         RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client,
@@ -231,7 +231,7 @@ def test_a_list_that_drips_is_not_waited_for_for_ever() -> None:
         pytest.param(b"1;", b"a", id="what stands around rows"),
     ],
 )
-def test_rows_that_drip_are_cut(begin: bytes, again: bytes) -> None:
+def test_rows_that_trickle_are_cut(begin: bytes, again: bytes) -> None:
     with (
         speaking(answer("application/json") + begin, again, 0.1) as url,
         RuntimeClient(url, API_KEY, timeouts=PATIENT) as client,
@@ -281,7 +281,7 @@ class Line(httpcore.NetworkStream):
         pytest.param([(1.0, 100)] * 10 + [(1.0, 1)] * 11, 0, True, id="too little in the end"),
     ],
 )
-def test_rows_may_take_as_long_as_enough_of_them_come(
+def test_rows_may_take_any_time_above_the_minimum_rate(
     monkeypatch: pytest.MonkeyPatch, comes: list[tuple[float, int]], taken_s: float, is_cut: bool
 ) -> None:
     clock = Clock()
@@ -296,7 +296,7 @@ def test_rows_may_take_as_long_as_enough_of_them_come(
             clock.now += taken_s
 
 
-def test_each_request_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
     stream = timeouts._Stream(Line(clock, *[(6.0, 1)] * 4))

@@ -67,7 +67,7 @@ def sent_keys(remote: Remote) -> list[str | None]:
 
 
 @pytest.mark.parametrize("source", ["api_key", "api_key_file", "api_key_variable", "api_key_keyring"])
-def test_a_profile_says_where_the_key_is(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
+def test_a_profile_supplies_the_key(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
     (tmp_path / "the.key").write_text(API_KEY)
     (tmp_path / "the.key").chmod(0o600)
     ring.kept["querykeep", f"test@{runtime.url}"] = API_KEY
@@ -149,7 +149,7 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
         ),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_profile_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
     write(tmp_path, text)
 
     done = call_at(tmp_path, "status", "--profile", "test")
@@ -161,7 +161,7 @@ def test_a_profile_that_cannot_be_used_is_a_usage_error(tmp_path: Path, text: st
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_x05_a_file_with_a_key_that_others_can_use_is_refused(runtime: Remote, tmp_path: Path, mode: int) -> None:
+def test_x05_a_file_with_a_key_accessible_to_others_is_refused(runtime: Remote, tmp_path: Path, mode: int) -> None:
     write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n', mode)
 
     done = call_at(tmp_path, "status", "--profile", "test")
@@ -171,7 +171,7 @@ def test_x05_a_file_with_a_key_that_others_can_use_is_refused(runtime: Remote, t
     assert runtime.requests == []
 
 
-def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_profile_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "querykeep" / "config.toml").mkdir(parents=True)
 
     assert "config.toml cannot be read: Is a directory." in call_at(tmp_path, "status").err
@@ -181,7 +181,7 @@ def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["api_key_file", "tls_root_certificate_file"])
 @pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\\u0000b"])
-def test_a_path_that_cannot_be_is_a_usage_error(tmp_path: Path, field: str, path: str) -> None:
+def test_an_invalid_path_is_a_usage_error(tmp_path: Path, field: str, path: str) -> None:
     write(tmp_path, f'[profiles.test]\nendpoint = "https://127.0.0.1:1"\n{field} = "{path}"\n')
 
     done = call_at(tmp_path, "status", "--profile", "test")
@@ -189,7 +189,7 @@ def test_a_path_that_cannot_be_is_a_usage_error(tmp_path: Path, field: str, path
     assert (done.status, done.err.count("\n")) == (2, 1)
 
 
-def test_who_has_no_home_has_no_profiles(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_no_profiles(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     def has_no_entry(uid: int) -> None:
         raise KeyError(uid)
 
@@ -203,14 +203,14 @@ def test_who_has_no_home_has_no_profiles(remote: Remote, monkeypatch: pytest.Mon
         assert (named.status, named.err.count("\n")) == (2, 1)
 
 
-def test_a_configuration_directory_that_is_none_has_no_profiles(remote: Remote) -> None:
+def test_a_configuration_directory_that_is_a_file_has_no_profiles(remote: Remote) -> None:
     remote.on("GET", "/v1/status", STATUS)
 
     assert call("status", "--http-endpoint", remote.url, environ={"XDG_CONFIG_HOME": os.devnull}).status == 0
 
 
 @pytest.mark.parametrize("place", ["keyring", "file"])
-def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
+def test_login_stores_an_accepted_key_and_logout_deletes_it(
     runtime: Remote, tmp_path: Path, ring: Ring, place: str
 ) -> None:
     config = tmp_path / "querykeep" / "config.toml"
@@ -250,20 +250,20 @@ def test_a_second_login_moves_the_key(runtime: Remote, tmp_path: Path, ring: Rin
     assert ring.kept == {}
 
 
-def test_login_goes_to_a_file_where_there_is_no_keyring(runtime: Remote, tmp_path: Path) -> None:
+def test_login_uses_a_file_without_a_keyring(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
 
     assert f"is in {tmp_path / 'querykeep' / 'keys' / 'default'};" in done.out
 
 
-def test_login_keeps_no_key_that_was_refused(runtime: Remote, tmp_path: Path) -> None:
+def test_login_does_not_store_a_refused_key(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", "wrong")
 
     assert done.status == 4
     assert list(tmp_path.iterdir()) == []
 
 
-def test_login_warns_of_a_key_that_nobody_checked(remote: Remote, tmp_path: Path) -> None:
+def test_login_warns_about_an_unchecked_key(remote: Remote, tmp_path: Path) -> None:
     remote.on("GET", "/v1/status", STATUS)
     (tmp_path / "key").write_text(API_KEY)
     (tmp_path / "key").chmod(0o644)
@@ -277,7 +277,7 @@ def test_login_warns_of_a_key_that_nobody_checked(remote: Remote, tmp_path: Path
     assert "does not require a key at present: this one was not checked." in done.err
 
 
-def test_login_never_takes_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
+def test_login_ignores_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, RUNTIME_API_KEY=API_KEY)
 
     assert done.status == 2
@@ -301,7 +301,7 @@ def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: 
     assert (tmp_path / "querykeep" / "keys" / "default").read_text() == f"{API_KEY}\n"
 
 
-def test_logout_says_what_it_leaves(tmp_path: Path) -> None:
+def test_logout_reports_a_key_that_it_did_not_delete(tmp_path: Path) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\napi_key_variable = 'MY_KEY'\n")
 
     assert (
@@ -310,7 +310,7 @@ def test_logout_says_what_it_leaves(tmp_path: Path) -> None:
     )
 
 
-def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
+def test_login_reports_a_directory_that_cannot_be_written(runtime: Remote) -> None:
     done = call("login", "--http-endpoint", runtime.url, "--api-key", API_KEY, environ={"XDG_CONFIG_HOME": os.devnull})
 
     assert done.status in {1, 2}
@@ -319,7 +319,7 @@ def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
 
 @pytest.mark.parametrize("name", ["config.toml", "keys/default"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str, is_there: bool) -> None:
+def test_login_does_not_follow_symbolic_links(runtime: Remote, tmp_path: Path, name: str, is_there: bool) -> None:
     place, target = tmp_path / "querykeep" / name, tmp_path / "target"
     place.parent.mkdir(parents=True)
     place.symlink_to(target)
@@ -337,7 +337,7 @@ def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str
     assert [path for path in (tmp_path / "querykeep").rglob("*") if path.is_file()] == ([place] if is_there else [])
 
 
-def test_login_writes_into_no_directory_of_somebody_else(
+def test_login_does_not_write_to_the_directory_of_another_user(
     runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -348,7 +348,7 @@ def test_login_writes_into_no_directory_of_somebody_else(
     assert done.err.endswith("was not written: its directory belongs to another user.\n")
 
 
-def test_profiles_that_cannot_be_replaced_are_left_as_they_were(
+def test_a_failed_write_leaves_the_profiles_unchanged(
     runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\n")

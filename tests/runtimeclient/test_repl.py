@@ -86,7 +86,7 @@ def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
     assert talk.told[2].startswith("Time: ")
 
 
-def test_an_error_is_told_and_the_talk_goes_on(runtime: Remote) -> None:
+def test_the_prompt_continues_after_an_error(runtime: Remote) -> None:
     talk = Conversation("SELECT absent; SELECT 2;", "SELECT 4;")
 
     assert talk.run(runtime) == ONE_TABLE
@@ -95,7 +95,7 @@ def test_an_error_is_told_and_the_talk_goes_on(runtime: Remote) -> None:
 
 
 @pytest.mark.parametrize("word", [".quit", ".exit", "quit", "exit;", " .QUIT ", r"\q"])
-def test_leaves_when_told_so(runtime: Remote, word: str) -> None:
+def test_quit_commands(runtime: Remote, word: str) -> None:
     assert Conversation(word, "SELECT 1;").run(runtime) == ""
     assert statements(runtime) == []
 
@@ -111,7 +111,7 @@ def test_help_names_every_command(runtime: Remote, word: str) -> None:
 @pytest.mark.parametrize(
     "text", [".foo", r"\foo", ".\x1bfoo", r"SELECT 1 \foo", "SELECT 1\n\\foo", "SELECT 1\\", "/* a */ \\foo"]
 )
-def test_what_is_no_command_is_never_sent_and_what_there_is_is_said(runtime: Remote, text: str) -> None:
+def test_an_unknown_command_is_not_sent_and_the_commands_are_listed(runtime: Remote, text: str) -> None:
     talk = Conversation(text)
 
     assert (talk.run(runtime), statements(runtime)) == ("", [])
@@ -119,7 +119,7 @@ def test_what_is_no_command_is_never_sent_and_what_there_is_is_said(runtime: Rem
     assert all(name in talk.told[1] for name in NAMES)
 
 
-def test_a_command_may_stand_behind_a_statement_on_its_line(runtime: Remote) -> None:
+def test_a_command_may_follow_a_statement_on_its_line(runtime: Remote) -> None:
     talk = Conversation(r"SELECT 1; \x", "SELECT 2; .timer on", r"SELECT '\x', $$\x$$, E'\'\x' -- \x", ";")
 
     talk.run(runtime)
@@ -138,14 +138,14 @@ def test_a_command_may_stand_behind_a_statement_on_its_line(runtime: Remote) -> 
         ((r"\x", ".mode line", ".mode markdown"), "| a |\n| ---: |\n| 1 |\n"),
     ],
 )
-def test_the_modes_of_the_duckdb_shell_are_known(runtime: Remote, modes: tuple[str, ...], shown: str) -> None:
+def test_modes_of_the_duckdb_shell(runtime: Remote, modes: tuple[str, ...], shown: str) -> None:
     runtime.on_sql(lambda request: Reply(body=b'[{"a":1}]') if request.headers["Accept"] == JSON else ONE)
 
     assert Conversation(*modes, "SELECT 1;").run(runtime) == shown
 
 
 @pytest.mark.parametrize(("switch", "is_on"), [(r"\timing", True), (".timer on", True), (".timer off", False)])
-def test_the_time_is_told_as_psql_and_the_duckdb_shell_do(runtime: Remote, switch: str, is_on: bool) -> None:
+def test_timing_like_psql_and_the_duckdb_shell(runtime: Remote, switch: str, is_on: bool) -> None:
     talk = Conversation(switch, "SELECT 1;")
 
     talk.run(runtime)
@@ -153,7 +153,7 @@ def test_the_time_is_told_as_psql_and_the_duckdb_shell_do(runtime: Remote, switc
     assert any(line.startswith("Time: ") for line in talk.told) is is_on
 
 
-def test_the_note_below_a_cut_table_names_a_command_that_works(runtime: Remote) -> None:
+def test_the_note_below_a_cut_table_names_a_working_command(runtime: Remote) -> None:
     runtime.on_sql(with_schema('[{"a":1},{"a":2}]', "a"))
     talk = Conversation("SELECT 1;", ".maxrows 0", "SELECT 1;", style=Style(max_rows=1, hints=HINTS))
 
@@ -185,7 +185,7 @@ def test_a_statement_is_repeated_until_ctrl_c(
     assert talk.told[-1].endswith("every 0.01 s; press Ctrl-C to stop.")
 
 
-def test_a_statement_that_fails_is_not_repeated(runtime: Remote) -> None:
+def test_a_failed_statement_is_not_repeated(runtime: Remote) -> None:
     talk = Conversation(r"SELECT absent \watch")
 
     talk.run(runtime)
@@ -219,7 +219,7 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
         ),
     ],
 )
-def test_what_an_editor_leaves(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
+def test_results_of_the_external_editor(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
     talk = Conversation("SELECT 1;", r"\e", editor=editor)
 
     talk.run(runtime)
@@ -229,7 +229,7 @@ def test_what_an_editor_leaves(runtime: Remote, editor: str, offered: str, told:
     assert statements(runtime) == ["SELECT 1"]
 
 
-def test_no_file_stays_behind_an_editor(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_external_editor_leaves_no_file(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     Conversation(".edit", editor="false").run(runtime)
@@ -247,7 +247,7 @@ def test_no_file_stays_behind_an_editor(runtime: Remote, tmp_path: Path, monkeyp
         (r'\d "a b"', 'DESCRIBE "a b"'),
     ],
 )
-def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, statement: str) -> None:
+def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: str) -> None:
     assert Conversation(text).run(runtime) == ONE_TABLE
     assert statements(runtime) == [statement]
 
@@ -276,7 +276,7 @@ def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, s
         (".format parquet\nSELECT 1;", "The format parquet needs a file: name one with --output."),
     ],
 )
-def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str) -> None:
+def test_invalid_arguments_of_commands(runtime: Remote, text: str, said: str) -> None:
     talk = Conversation(text, "SELECT 1;", style=Style(format="csv"))
     runtime.on_sql(Reply(body=b"a\n1\n", content_type="text/csv"))
 
@@ -285,14 +285,14 @@ def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str)
     assert talk.told[1] == f"Error: {said}"
 
 
-def test_the_display_can_be_changed(runtime: Remote) -> None:
+def test_format_and_expanded_change_the_output(runtime: Remote) -> None:
     talk = Conversation(".format", ".format markdown", "SELECT 1;", ".format TABLE", r"\x", "SELECT 1;", r"\x")
 
     assert talk.run(runtime) == f"| a |\n| ---: |\n| 1 |\n-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
     assert talk.told[1:] == ["Format: table.", "Records: on.", "Records: auto."]
 
 
-def test_answers_go_to_a_file_that_is_there_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
+def test_output_writes_a_file_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
     file, other = tmp_path / "a.md", tmp_path / "b.md"
     talk = Conversation(f".output {file}", "SELECT 1;", ".output", "SELECT 2;", f".output {other}", "SELECT 3;")
 
@@ -301,7 +301,7 @@ def test_answers_go_to_a_file_that_is_there_when_it_is_complete(runtime: Remote,
 
 
 @pytest.mark.parametrize("end", ["SELECT absent;", KeyboardInterrupt])
-def test_a_file_without_all_its_answers_is_none(
+def test_an_incomplete_output_file_is_discarded(
     runtime: Remote, tmp_path: Path, end: str | type[BaseException]
 ) -> None:
     talk = Conversation(f".output {tmp_path / 'a.csv'}", end, KeyboardInterrupt)
@@ -314,7 +314,7 @@ def test_a_file_without_all_its_answers_is_none(
     assert f"{tmp_path / 'a.csv'} was not changed: some results are missing." in talk.told
 
 
-def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
+def test_chart_draws_the_last_result(runtime: Remote) -> None:
     runtime.on_sql(with_schema('[{"a":"x","n o":1}]', "a", "n o"))
 
     shown = Conversation("SELECT 1;", ".chart bar a 'n o'", ".chart", "SELECT 2;").run(runtime)
@@ -324,7 +324,7 @@ def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
     assert statements(runtime) == ["SELECT 1"] * 3 + ["SELECT 2"]
 
 
-def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
+def test_read_runs_a_file(runtime: Remote, tmp_path: Path) -> None:
     script = tmp_path / "two.sql"
     script.write_text("SELECT 1; SELECT absent;\nSELECT 3")
 
@@ -334,20 +334,20 @@ def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\0b"])
 @pytest.mark.parametrize("command", [".read", ".output"])
-def test_a_path_that_cannot_be_leaves_the_prompt(runtime: Remote, command: str, path: str) -> None:
+def test_an_invalid_path_does_not_end_the_prompt(runtime: Remote, command: str, path: str) -> None:
     talk = Conversation(f"{command} {path}", "SELECT 1;")
 
     assert talk.run(runtime) == ONE_TABLE
     assert any(line.startswith("Error: ") for line in talk.told)
 
 
-def test_the_table_to_describe_may_name_its_schema(runtime: Remote) -> None:
+def test_schema_takes_a_qualified_table(runtime: Remote) -> None:
     Conversation(".schema main.Flights", '.schema "a.b"').run(runtime)
 
     assert statements(runtime) == ['DESCRIBE "main"."Flights"', 'DESCRIBE "a.b"']
 
 
-def test_ctrl_c_twice_leaves(runtime: Remote) -> None:
+def test_ctrl_c_twice_quits(runtime: Remote) -> None:
     talk = Conversation(KeyboardInterrupt, "SELECT 2;", KeyboardInterrupt, KeyboardInterrupt, "SELECT 3;")
 
     with pytest.raises(KeyboardInterrupt):
@@ -356,7 +356,7 @@ def test_ctrl_c_twice_leaves(runtime: Remote) -> None:
     assert statements(runtime) == ["SELECT 2"]
 
 
-def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Remote) -> None:
+def test_a_wrong_key_and_a_server_down_are_reported_before_the_first_prompt(runtime: Remote) -> None:
     talk = Conversation("SELECT 1;")
     for url, error in ((runtime.url, NotAuthorisedError), ("http://127.0.0.1:1", ConnectionFailedError)):
         with RuntimeClient(url, "wrong") as client, pytest.raises(error):
@@ -383,7 +383,7 @@ def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Rem
         ("SELECT 1; .tables", True),
     ],
 )
-def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
+def test_input_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
     assert parse_input(text)[1] is is_complete
 
 

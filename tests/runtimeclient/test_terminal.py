@@ -23,7 +23,7 @@ def variables(runtime: Remote, state: Path) -> dict[str, str]:
     return {"RUNTIME_HTTP_ENDPOINT": runtime.url, "RUNTIME_API_KEY": API_KEY, "XDG_STATE_HOME": str(state)}
 
 
-def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote, tmp_path: Path) -> None:
+def test_x10_ctrl_c_cancels_the_query_and_pressed_again_exits_with_130(runtime: Remote, tmp_path: Path) -> None:
     is_running = threading.Event()
     is_cancelled = threading.Event()
 
@@ -80,7 +80,7 @@ def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_
     assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
 
 
-def test_nothing_typed_is_kept_without_a_history(runtime: Remote, tmp_path: Path) -> None:
+def test_no_history_stores_nothing(runtime: Remote, tmp_path: Path) -> None:
     with Terminal("sql", "--no-history", environ=variables(runtime, tmp_path) | {"TERM": "dumb"}) as terminal:
         terminal.prompts()
         terminal.send(f"SELECT 1;{ENTER}")

@@ -40,7 +40,7 @@ from runtimeclient.output.terminal_text import one_line, visible, width
         pytest.param(r"C:\n", r"C:\n", id="a backslash stays"),
     ],
 )
-def test_x12_what_could_act_on_a_terminal_is_escaped(text: str, shown: str) -> None:
+def test_x12_control_and_invisible_characters_are_escaped(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -66,7 +66,7 @@ def test_a_message_becomes_one_line_without_the_caret_below_it() -> None:
     assert one_line(message) == "Parser Error: syntax error LINE 1: SELEC 1"
 
 
-def test_a_message_cannot_act_on_the_terminal_or_flood_it() -> None:
+def test_a_message_is_escaped_and_cut() -> None:
     line = one_line("\x1b[31m" + "x" * 100_000)
 
     assert line.startswith(r"\x1b[31mxxx")

@@ -23,7 +23,7 @@ class Recorder(io.StringIO):
         return len(text)
 
 
-def test_small_texts_become_blocks() -> None:
+def test_small_texts_are_written_in_blocks() -> None:
     stream = Recorder()
     output = Output(stream)
 
@@ -48,7 +48,7 @@ def test_a_full_disk_is_an_output_error() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def test_a_reader_that_has_gone_is_no_output_error() -> None:
+def test_a_closed_pipe_is_no_output_error() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, "w") as stream:  # noqa: PTH123 (a descriptor)
@@ -63,7 +63,7 @@ def test_a_reader_that_has_gone_is_no_output_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "log"])
-def test_a_file_that_takes_standard_output_is_written_as_it_is(tmp_path: Path, name: str) -> None:
+def test_a_file_that_standard_output_is_redirected_to_is_written_directly(tmp_path: Path, name: str) -> None:
     program = (
         "import pathlib, sys; from runtimeclient.output.writer import output_file\n"
         "print('before', flush=True)\n"
