@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pictures
-from benchmarks.bench import Alone, Curve, Effort, Results
+from benchmarks.bench import Curve, Effort, Results, Standalone
 from benchmarks.catalogue import Catalogue, catalogue
 from benchmarks.report import Report, blocks, link, number, rewrite, whole
 from benchmarks.samples import Samples, Target
 
-ROW = Alone(
+ROW = Standalone(
     name="speed",
     title="how fast",
     measure=lambda *_: {},
@@ -29,7 +29,7 @@ CURVE = Curve(
     shown=("s",),
     measure=lambda *_: {},
 )
-EVERYTHING = Catalogue(stages=(), alone=(ROW,), curves=(CURVE,))
+EVERYTHING = Catalogue(stages=(), standalone=(ROW,), curves=(CURVE,))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def found() -> Report:
     for ours, theirs in ((3000.0, 1000.0), (2000.0, 1000.0), (2400.0, 800.0)):
         speed.add("Querykeep", {"requests/s": ours})
         speed.add("peer", {"requests/s": theirs})
-    speed.fail("other", "AnswerError: no /some/place/of a|b/file.txt")
+    speed.fail("other", "AnswerError: no /some/environment/of a|b/file.txt")
     narrow.add("Querykeep", {"s": 0.5})
     wide.add("Querykeep", {"s": 1.5})
     wide.fail("peer", "gone")
