@@ -1,4 +1,4 @@
-"""The order of a run, and what happens when a part of it fails."""
+"""The order of a run, and failures of its parts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def refused(*_: object) -> Any:
     raise ValueError("it cannot be done")
 
 
-def test_another_one_is_first_in_each_round() -> None:
+def test_each_round_starts_with_another_subject() -> None:
     assert [rotated("abc", number) for number in range(3)] == [list("abc"), list("bca"), list("cab")]
 
 
-def test_what_fails_is_told_and_the_others_go_on(environment: Environment) -> None:
+def test_a_failure_is_recorded_and_the_others_continue(environment: Environment) -> None:
     seen: list[int] = []
 
     def look(running: Running, _seconds: float) -> dict[str, float]:
@@ -72,7 +72,7 @@ def test_what_fails_is_told_and_the_others_go_on(environment: Environment) -> No
     assert [Path(f"/proc/{pid}").exists() for pid in seen] == [False, False]
 
 
-def test_a_row_of_its_own_and_a_curve_tell_what_failed(environment: Environment) -> None:
+def test_standalone_rows_and_curves_record_failures(environment: Environment) -> None:
     curve = Curve(
         name="curve", title="", along="", points=(1, 2), subjects=("Querykeep",), shown=(), measure=refused, rounds=2
     )

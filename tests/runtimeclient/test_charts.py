@@ -7,8 +7,8 @@ import pytest
 
 from runtimeclient.errors import ChartError
 from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.charts import Chart, ChartRequest, Scale, make_chart
-from runtimeclient.output.style import Style
+from runtimeclient.output.charts import Chart, Scale, make_chart
+from runtimeclient.output.style import ChartRequest, Style
 from runtimeclient.output.text_charts import draw_text
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.remote import Remote, Reply, with_schema
@@ -178,9 +178,14 @@ def test_sql_draws_a_result(remote: Remote) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "begin"), [("a.svg", b"<svg"), ("a.PNG", b"\x89PNG\r\n\x1a\n"), ("a.html", b"<!DOCTYPE html>")]
+    ("name", "begin", "kind"),
+    [
+        ("a.svg", b"<svg", "bar"),
+        ("a.svg", b"<svg", "line"),
+        ("a.PNG", b"\x89PNG\r\n\x1a\n", "bar"),
+        ("a.html", b"<!DOCTYPE html>", "line"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["bar", "line"])
 def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begin: bytes, kind: str) -> None:
     remote.on_sql(with_schema('[{"</script><b>":"</script><b>","n":1,"m":2}]', "</script><b>", "n", "m"))
     file = tmp_path / name
@@ -190,9 +195,9 @@ def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begi
     assert (done.status, done.out, done.err) == (0, "", "")
     content = file.read_bytes()
     assert content.lstrip().startswith(begin)
-    # What an answer holds is text, not a part of the page.
+    # Values are text, not a part of the page.
     assert b"</script><b>" not in content
-    # Nothing is loaded from elsewhere when the page is opened.
+    # The page loads nothing from the network.
     assert b'src="http' not in content
 
 

@@ -25,13 +25,13 @@ ENDINGS = [ending for format_ in FORMATS.values() for ending in format_.suffixes
 
 
 class Conversation:
-    """What a user types, text by text, and what comes back. An exception is typed by pressing its key."""
+    """The inputs of a user and the output. An exception stands for the key that raises it."""
 
     def __init__(self, *texts: str | type[BaseException], style: Style | None = None, editor: str = "") -> None:
         self.out = io.StringIO()
         self.err = io.StringIO()
         self.typed = ""
-        #: What stood at each prompt, and what went into the history beside what was typed.
+        #: The initial text of each prompt, and the texts added to the history.
         self.offered: list[str] = []
         self.kept: list[str] = []
         self._texts = iter(texts)
@@ -63,7 +63,7 @@ class Conversation:
 
 
 def statements(remote: Remote) -> list[str]:
-    """Those that were typed: the prompt asks for the names of the tables by itself, and may be left while it does."""
+    """The typed statements, without the catalog query that the prompt sends in the background."""
     return [statement for statement in remote.statements if statement not in {COLUMNS_SQL, ""}]
 
 
