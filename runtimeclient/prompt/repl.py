@@ -99,7 +99,7 @@ class Repl:
         """
         client = self._runner.client
         client.status()
-        self._message(f"Connected to {client.endpoint.url}. End a statement with a semicolon; .help lists commands.")
+        self._message(f"Connected to {client.endpoint.url}. End a statement with a semicolon; .help shows more.")
         was_interrupted = False
         with _terminal_mode(self._console.stdin, reads_lines=False), self._finishing_file():
             while True:

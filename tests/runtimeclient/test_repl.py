@@ -80,7 +80,7 @@ def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
     assert talk.run(runtime) == ONE_TABLE * 3
     assert statements(runtime) == ["SELECT\n ';'", "SELECT 2", "SELECT\n3"]
     assert talk.told[:2] == [
-        f"Connected to {runtime.url}. End a statement with a semicolon; .help lists commands.",
+        f"Connected to {runtime.url}. End a statement with a semicolon; .help shows more.",
         "Timing: on.",
     ]
     assert talk.told[2].startswith("Time: ")
