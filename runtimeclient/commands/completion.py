@@ -36,7 +36,7 @@ class CompletionCommand(ClientCommand):
         for action in _actions(parser):
             if action.metavar == "FILE":
                 action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks for it
-        invocation.console.write_line(shtab.complete(parser, shell=invocation.options.shell))
+        invocation.console.write_line(shtab.complete(parser, shell=invocation.options.shell).rstrip("\n"))
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
