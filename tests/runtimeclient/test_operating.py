@@ -184,14 +184,6 @@ def test_cancel_names_the_query(remote: Remote, body: bytes, said: str) -> None:
     assert call("cancel", "", "--http-endpoint", remote.url).status == 2
 
 
-def test_datasets_as_json_have_every_field(remote: Remote) -> None:
-    dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": None, "snapshot": None, "error": None}
-    dataset |= {"checked_at": "2013-01-01T00:00:00Z", "next_refresh_at": None, "age_s": 5, "bytes": 1}
-    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
-
-    assert json.loads(call("datasets", "--format", "json", "--http-endpoint", remote.url).out) == [dataset]
-
-
 def test_the_table_of_datasets_shows_their_age(remote: Remote) -> None:
     dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": "2013-01-01T00:00:00Z", "error": "No \x07."}
     known = dataset | {"age_s": 90, "bytes": 12_345}

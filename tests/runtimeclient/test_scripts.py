@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -153,14 +152,6 @@ def test_quiet_shows_results_only(runtime: Remote) -> None:
     assert call("sql", "x", "--quiet", "--http-endpoint", runtime.url) == Called(0, " a\n---\n 1\n", "")
 
 
-@pytest.mark.parametrize("arguments", [("--max-rows", "-1"), ("--max-rows", "x"), ("--param", "a"), ("--timeout", "0")])
-def test_invalid_values_are_usage_errors(arguments: tuple[str, ...]) -> None:
-    done = call("sql", "x", *arguments)
-
-    assert done.status == 2
-    assert done.err.count("\n") == 1
-
-
 def test_a_terminal_limits_rows_with_a_note(remote: Remote) -> None:
     rows = ",".join(f'{{"a":{number}}}' for number in range(1500))
     remote.on_sql(with_schema(f"[{rows}]", "a"))
@@ -270,9 +261,3 @@ def test_a_progress_line_is_shown_on_terminals_only(remote: Remote) -> None:
     assert screen.getvalue().endswith("\r\x1b[K")
     remote.on_sql(ONE)
     assert call("sql", "x", "--http-endpoint", remote.url).err == ""
-
-
-def test_a_key_from_missing_standard_input_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-
-    assert call("sql", "x", "--api-key-file", "-").status == 2
