@@ -1,9 +1,9 @@
 """
-Measure this runtime beside its peers on the same data, in one run.
+Compare this runtime with its peers on the same data, in one run.
 
     python -m benchmarks                               everything, Markdown on standard output
     python -m benchmarks --only point,json-1m          two rows
-    python -m benchmarks --against Querykeep,ROAPI      these subjects only
+    python -m benchmarks --against Querykeep,ROAPI     these subjects only
     python -m benchmarks --from-json FILE --markdown PAGE    write a page from an earlier run
 """
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import machine, pictures, report
-from benchmarks.bench import Curve, Effort, Place, Results, Row, run_alone, run_curve, run_stage, say
+from benchmarks.bench import Curve, Effort, Environment, Results, Row, run_curve, run_stage, run_standalone, say
 from benchmarks.catalogue import Catalogue, catalogue
 from benchmarks.report import Report
 from benchmarks.tables import Tables
@@ -45,21 +45,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = Effort()
-    parser.add_argument("--list", action="store_true", help="show the names of rows and curves")
+    default = Effort()
+    parser.add_argument("--list", action="store_true", help="list the names of rows and curves")
     parser.add_argument("--only", metavar="ROW,ROW", help="measure these rows and curves only")
     parser.add_argument("--against", metavar="NAME,NAME", help="measure these subjects only")
-    parser.add_argument("--rounds", type=int, default=usual.rounds, help="turns of each subject (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=default.rounds, help="number of rounds (default: %(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=usual.seconds, help="of sending in one turn (default: %(default)s)"
+        "--seconds", type=float, default=default.seconds, help="seconds of load per round (default: %(default)s)"
     )
     parser.add_argument(
         "--peers",
         type=Path,
         default=Path(sys.prefix) / "peers",
-        help="the environment that requirements/peers.txt is installed in (default: peers in that of Python)",
+        help="the virtual environment with requirements/peers.txt (default: peers in Python's own)",
     )
-    parser.add_argument("--tables", type=Path, help="a directory to keep the data in for the next run")
+    parser.add_argument("--tables", type=Path, help="directory that keeps the data for the next run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
     parser.add_argument(
         "--markdown",
@@ -67,24 +67,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PAGE",
         action="append",
         default=[],
-        help="write between the markers of a page, or a new page; may be given again",
+        help="write between the markers of a page, or a new page; may be repeated",
     )
     parser.add_argument("--pictures", type=Path, metavar="DIRECTORY", help="draw the curves as SVG")
-    parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing: take what --json wrote")
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="report the figures of --json, measure nothing")
     return parser
 
 
 def _listed(option: str | None, names: Sequence[str]) -> set[str]:
-    """Return the *names* that an option lists, all of them when it is not given; ends the program for another name."""
+    """Return the *names* that an option lists, or all of them without it; exit if a name is unknown."""
     listed = set(option.split(",")) if option else set(names)
     if unknown := listed - set(names):
-        sys.stderr.write(f"There is no {', '.join(sorted(unknown))}; there are {', '.join(names)}\n")
+        sys.stderr.write(f"Unknown name {', '.join(sorted(unknown))}; the names are {', '.join(names)}\n")
         sys.exit(2)
     return listed
 
 
 def _only_against(everything: Catalogue, names: set[str]) -> Catalogue:
-    """Return what is left when only these subjects are measured; rows that start things themselves stay whole."""
+    """Restrict the catalogue to these subjects; standalone rows are not restricted."""
 
     def kept(given: Row | Curve) -> list[str]:
         return [name for name in given.subjects if name in names]
@@ -94,7 +94,7 @@ def _only_against(everything: Catalogue, names: set[str]) -> Catalogue:
             replace(stage, rows=[replace(row, subjects=kept(row)) for row in stage.rows if kept(row)])
             for stage in everything.stages
         ),
-        alone=everything.alone,
+        standalone=everything.standalone,
         curves=tuple(replace(curve, subjects=kept(curve)) for curve in everything.curves if kept(curve)),
     )
 
@@ -107,25 +107,25 @@ def _measure(everything: Catalogue, chosen: set[str], options: argparse.Namespac
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
             tables = Tables((options.tables or Path(scratch) / "tables").resolve())
-            place = Place(scratch=Path(scratch), peers=options.peers.resolve(), tables=tables)
-            _run(everything, chosen, place, effort, results)
+            environment = Environment(scratch=Path(scratch), peers=options.peers.resolve(), tables=tables)
+            _run(everything, chosen, environment, effort, results)
     except KeyboardInterrupt:
-        say("stopped: what was measured until now is reported")
+        say("stopped: reporting the figures so far")
     results.seconds = time.monotonic() - began
     say(f"done after {results.seconds / 60:.1f} minutes")
     return Report(machine=facts, effort=effort, results=results)
 
 
-def _run(everything: Catalogue, chosen: set[str], place: Place, effort: Effort, results: Results) -> None:
+def _run(everything: Catalogue, chosen: set[str], environment: Environment, effort: Effort, results: Results) -> None:
     for stage in everything.stages:
         if any(row.name in chosen for row in stage.rows):
-            run_stage(stage, chosen, place, effort, results)
-    for row in everything.alone:
+            run_stage(stage, chosen, environment, effort, results)
+    for row in everything.standalone:
         if row.name in chosen:
-            run_alone(row, place, effort, results)
+            run_standalone(row, environment, effort, results)
     for curve in everything.curves:
         if curve.name in chosen:
-            run_curve(curve, place, effort, results)
+            run_curve(curve, environment, effort, results)
 
 
 def _write(found: Report, everything: Catalogue, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The order of a run: stages, in each of them rounds, in each of these the subjects in turns."""
+"""The order of a run: each stage has rounds, and in each round every subject takes a turn."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long a run takes: rounds of everything, and seconds of sending in one turn of a row."""
+    """The length of a run: rounds, and seconds of load in one turn of a row."""
 
     rounds: int = 5
     seconds: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a run may write, where the peers are installed, and the tables."""
+class Environment:
+    """The scratch directory, the virtual environment of the peers, and the tables."""
 
     scratch: Path
     peers: Path
@@ -36,10 +36,10 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """
-    One thing that is measured.
+    One measurement of several subjects.
 
-    `measure` looks at one subject that runs, for that many seconds where it sends again and again, and returns metrics
-    by name, each with its unit in the name. `subjects` are those that the row is about; ours is the first.
+    `measure` takes a running subject and the seconds of load, and returns metrics by name; names include the unit. The
+    first of the `subjects` is ours.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Rows over the same tables: a subject starts once a round, and all rows measure it then."""
+    """Rows over the same tables: a subject starts once per round, and all rows measure it."""
 
     tables: tuple[str, ...]
     subjects: Sequence[Subject]
@@ -59,21 +59,21 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """A row that starts what it needs itself: `measure` is one round, and returns metrics by subject."""
+class Standalone:
+    """A row that starts its subjects itself: `measure` runs one round and returns metrics by subject."""
 
     name: str
     title: str
-    measure: Callable[[Place, int, Effort], Mapping[str, dict[str, float]]]
+    measure: Callable[[Environment, int, Effort], Mapping[str, dict[str, float]]]
     targets: Sequence[Target] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """
-    How something grows: `measure` looks at one subject at one point.
+    A measurement along an axis: `measure` takes one subject at one point.
 
-    `shown` are the metrics with a picture.
+    `shown` are the metrics to draw.
     """
 
     name: str
@@ -82,13 +82,13 @@ class Curve:
     points: Sequence[int]
     subjects: Sequence[str]
     shown: Sequence[str]
-    measure: Callable[[Place, str, int, Effort], dict[str, float]]
+    measure: Callable[[Environment, str, int, Effort], dict[str, float]]
     rounds: int = 2
 
 
 @dataclass(slots=True)
 class Results:
-    """What a run found: samples by row, and by curve and point."""
+    """The results of a run: samples by row, and by curve and point."""
 
     rows: dict[str, Samples] = field(default_factory=dict)
     curves: dict[str, dict[int, Samples]] = field(default_factory=dict)
@@ -96,12 +96,12 @@ class Results:
 
 
 def say(text: str) -> None:
-    """Tell the person who waits."""
+    """Write a progress message to standard error."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
 
 
-def run_stage(stage: Stage, chosen: set[str], place: Place, effort: Effort, results: Results) -> None:
+def run_stage(stage: Stage, chosen: set[str], environment: Environment, effort: Effort, results: Results) -> None:
     """Measure the chosen rows of a stage."""
     rows = [row for row in stage.rows if row.name in chosen]
     wanted = {name for row in rows for name in row.subjects}
@@ -115,10 +115,10 @@ def run_stage(stage: Stage, chosen: set[str], place: Place, effort: Effort, resu
                 continue
             say(f"round {number + 1} of {effort.rounds}: {subject.name} starts")
             try:
-                with subject.running(place.scratch, place.tables, stage.tables) as running:
+                with subject.running(environment.scratch, environment.tables, stage.tables) as running:
                     for row in mine:
                         _measure(row, subject.name, running, effort, results.rows[row.name])
-            except Exception as error:  # noqa: BLE001 (a subject that does not start leaves the others their turns)
+            except Exception as error:  # noqa: BLE001 (the other subjects must still be measured)
                 for row in mine:
                     results.rows[row.name].fail(subject.name, reason(error))
                 say(f"{subject.name} failed: {reason(error)}")
@@ -129,7 +129,7 @@ def _measure(row: Row, subject: str, running: Running, effort: Effort, samples: 
         return
     try:
         found = row.measure(running, effort.seconds)
-    except Exception as error:  # noqa: BLE001 (a row that fails is reported, and the others go on)
+    except Exception as error:  # noqa: BLE001 (the failure is reported, the other rows continue)
         samples.fail(subject, reason(error))
         say(f"  {row.name}: {subject} failed: {reason(error)}")
         return
@@ -137,13 +137,13 @@ def _measure(row: Row, subject: str, running: Running, effort: Effort, samples: 
     say(f"  {row.name}: {subject}: {shown(found)}")
 
 
-def run_alone(row: Alone, place: Place, effort: Effort, results: Results) -> None:
-    """Measure a row that starts what it needs itself."""
+def run_standalone(row: Standalone, environment: Environment, effort: Effort, results: Results) -> None:
+    """Measure a standalone row."""
     samples = results.rows[row.name] = Samples()
     for number in range(effort.rounds):
         say(f"round {number + 1} of {effort.rounds}: {row.name}")
         try:
-            found = row.measure(place, number, effort)
+            found = row.measure(environment, number, effort)
         except Exception as error:  # noqa: BLE001 (as above)
             samples.fail("Querykeep", reason(error))
             say(f"  {row.name} failed: {reason(error)}")
@@ -153,7 +153,7 @@ def run_alone(row: Alone, place: Place, effort: Effort, results: Results) -> Non
             say(f"  {row.name}: {subject}: {shown(metrics)}")
 
 
-def run_curve(curve: Curve, place: Place, effort: Effort, results: Results) -> None:
+def run_curve(curve: Curve, environment: Environment, effort: Effort, results: Results) -> None:
     """Measure a curve, all of its points in each round."""
     points = results.curves[curve.name] = {point: Samples() for point in curve.points}
     rounds = min(effort.rounds, curve.rounds)
@@ -163,7 +163,7 @@ def run_curve(curve: Curve, place: Place, effort: Effort, results: Results) -> N
                 if subject in points[point].failures:
                     continue
                 try:
-                    found = curve.measure(place, subject, point, effort)
+                    found = curve.measure(environment, subject, point, effort)
                 except Exception as error:  # noqa: BLE001 (as above)
                     points[point].fail(subject, reason(error))
                     say(f"  {curve.name} at {point:,}: {subject} failed: {reason(error)}")
@@ -173,13 +173,13 @@ def run_curve(curve: Curve, place: Place, effort: Effort, results: Results) -> N
 
 
 def rotated(names: Sequence[T], number: int) -> list[T]:
-    """Return the names with another one first in each round."""
+    """Rotate the names, so that each round starts with another one."""
     first = number % len(names) if names else 0
     return [*names[first:], *names[:first]]
 
 
 def reason(error: Exception) -> str:
-    """Return one line that says what failed, without paths of this machine's directories."""
+    """Return the error in one line."""
     line = " ".join(str(error).split())
     return f"{type(error).__name__}: {line[:400]}"
 

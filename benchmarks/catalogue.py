@@ -1,26 +1,26 @@
-"""Everything that can be measured, by name."""
+"""All rows and curves, by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bench import Alone, Curve, Row, Stage
+from benchmarks.bench import Curve, Row, Stage, Standalone
 from benchmarks.rows import flight, growth, parts, statements, tpch, whole
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The stages with their rows, the rows that start what they need themselves, and the curves, in their order."""
+    """The stages with their rows, the standalone rows, and the curves, in order."""
 
     stages: tuple[Stage, ...]
-    alone: tuple[Alone, ...]
+    standalone: tuple[Standalone, ...]
     curves: tuple[Curve, ...]
 
     @property
-    def rows(self) -> tuple[Row | Alone, ...]:
+    def rows(self) -> tuple[Row | Standalone, ...]:
         """All rows, in the order of the report."""
-        return (*(row for stage in self.stages for row in stage.rows), *self.alone)
+        return (*(row for stage in self.stages for row in stage.rows), *self.standalone)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -29,15 +29,15 @@ class Catalogue:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The names of all subjects that take turns, each once, in the order in which they come up."""
+        """The names of all subjects that take turns, without duplicates, in order."""
         rows: tuple[Row | Curve, ...] = (*(row for stage in self.stages for row in stage.rows), *self.curves)
         return tuple(dict.fromkeys(name for row in rows for name in row.subjects))
 
 
 def catalogue(peers: Path) -> Catalogue:
-    """Return what there is, its peers installed below that directory."""
+    """Return the catalogue; *peers* is the virtual environment of the peers."""
     return Catalogue(
         stages=(statements.stage(peers), tpch.stage(peers), flight.stage(peers)),
-        alone=(*whole.ROWS, *parts.ROWS),
+        standalone=(*whole.ROWS, *parts.ROWS),
         curves=growth.CURVES,
     )

@@ -1,10 +1,10 @@
 """
-The ADBC client, in a process of its own: its driver keeps what it took, and a fault of it ends the process.
+The ADBC client, in its own process: the driver does not free its memory, and a fault in it ends the process.
 
     python -m benchmarks.flight_client < TASK
 
-A task is a JSON object, so that no key is in a list of processes: `uri`, `authorization` (may be empty), `wait_for`,
-and either `read` and `times` or `ask`, a statement with `{}` for a number, and `seconds`.
+A task is a JSON object, so that no key is in the process list: `uri`, `authorization` (may be empty), `wait_for`, and
+either `read` and `times` or `ask` (a statement with `{}` for a number) and `seconds`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import adbc_driver_flightsql.dbapi as adbc
 from adbc_driver_flightsql import DatabaseOptions
 
-#: How long a server may take from its first answer to having its table.
+#: Seconds from a server's first answer until its table must be ready.
 PATIENCE_S = 60.0
 
 
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def await_table(cursor: Any, sql: str) -> None:
-    """Wait until a statement can be run."""
+    """Wait until a statement succeeds."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -48,7 +48,7 @@ def await_table(cursor: Any, sql: str) -> None:
 
 
 def read(cursor: Any, sql: str, times: int) -> dict[str, Any]:
-    """Read a whole answer some times; it is let go before the next one."""
+    """Read a whole result several times, freeing it each time."""
     taken, rows = [], 0
     for _ in range(times):
         began = time.perf_counter()
@@ -61,7 +61,7 @@ def read(cursor: Any, sql: str, times: int) -> dict[str, Any]:
 
 
 def ask(cursor: Any, sql: str, seconds: float) -> dict[str, Any]:
-    """Send small statements one after the other, each with another number; a quarter more of them to warm up."""
+    """Send small statements in sequence, each with a different number, after a warm-up of a quarter of the time."""
     taken = []
     began = time.perf_counter()
     warm, end = began + seconds / 4, began + seconds * 5 / 4

@@ -1,4 +1,4 @@
-"""Who asks: wrk for many small statements, a plain socket for large answers."""
+"""The HTTP clients: wrk for many small statements, a plain socket for large results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from urllib.parse import quote, urlsplit
 
 _SCRIPT = Path(__file__).with_name("statement.lua")
 _BUFFER_BYTES = 1 << 20
-#: How far the numbers of two requests in a row are apart, as in the script.
+#: Difference between the numbers of two consecutive requests, as in the script.
 STRIDE = 7919
-#: The most of an answer's end that is kept to see whether it is complete.
+#: Bytes kept of the end of an answer, to check that it is complete.
 _TAIL_BYTES = 16
 
 
 class AnswerError(Exception):
-    """A server refused what is measured, or its answer broke off."""
+    """A server refused the request, or its answer is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where statements go: as the body of a POST, or as what is added to the URL of a GET."""
+    """An HTTP endpoint that takes a statement as the body of a POST, or appended to the URL of a GET."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -37,9 +37,9 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class Statement:
     """
-    A statement as clients send it; `{}` in it is another number in each request.
+    A statement as clients send it; `{}` is replaced by a different number in each request.
 
-    The numbers begin at `lowest`, and there are `count` of them before one comes again.
+    The numbers are `lowest` to `lowest + count - 1`; all are used once before one repeats.
     """
 
     sql: str
@@ -49,7 +49,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of sending one statement again and again."""
+    """The result of sending one statement repeatedly."""
 
     requests: int
     seconds: float
@@ -59,13 +59,13 @@ class Load:
 
     @property
     def per_s(self) -> float:
-        """Answers a second, those that were errors not counted."""
+        """Successful answers per second."""
         return (self.requests - self.errors) / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What it took to read one large answer to its end."""
+    """The result of reading one large answer to its end."""
 
     seconds: float
     size_bytes: int
@@ -74,10 +74,10 @@ class Read:
 
 def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: float) -> Load:
     """
-    Send a statement over *connections* that stay open, each as soon as it has its answer to the last one.
+    Send a statement over *connections* persistent connections, each as soon as the last answer has arrived.
 
     Raises:
-        AnswerError: wrk is missing or failed, the server refuses the statement, or no answer came in time.
+        AnswerError: wrk is missing or failed, the server refuses the statement, or no answer arrived in time.
     """
     if shutil.which("wrk") is None:
         raise AnswerError("wrk is needed: apt-get install wrk")
@@ -92,19 +92,19 @@ def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: fl
         raise AnswerError(f"wrk failed: {done.stderr.strip()[-500:]}")
     found = Load(**json.loads(done.stdout.splitlines()[-1]))
     if not found.requests:
-        raise AnswerError(f"not one answer within {found.seconds:.1f} s over {connections} connections")
+        raise AnswerError(f"no answer within {found.seconds:.1f} s over {connections} connections")
     return found
 
 
 def ask(endpoint: Endpoint, sql: str) -> Read:
     """
-    Read one answer to its end and count the JSON objects in it, which takes little beside receiving it.
+    Read one answer to its end and count its JSON objects, which costs little compared with receiving it.
 
-    Nothing is kept and nothing else is looked at: a client that parsed would take longer than any server.
+    The answer is neither kept nor parsed: parsing would take longer than any server.
 
     Raises:
-        AnswerError: The status is not 200, or the answer breaks off.
-        OSError: Nobody answers.
+        AnswerError: The status is not 200, or the answer is incomplete.
+        OSError: There is no answer.
     """
     parts = urlsplit(endpoint.url)
     body = sql.encode() if endpoint.method == "POST" else b""
@@ -119,7 +119,7 @@ def ask(endpoint: Endpoint, sql: str) -> Read:
         while b"\r\n\r\n" not in received:
             more = connection.recv(_BUFFER_BYTES)
             if not more:
-                raise AnswerError("the answer has no end of its header")
+                raise AnswerError("the header of the answer is incomplete")
             received += more
         header, _, begun = received.partition(b"\r\n\r\n")
         size, objects, tail = len(begun), begun.count(b"{"), begun[-_TAIL_BYTES:]
@@ -142,4 +142,4 @@ def _check(header: str, size: int, tail: bytes, begun: bytes) -> None:
     else:
         complete = size == int(fields.get("content-length", size))
     if not complete:
-        raise AnswerError(f"the answer breaks off after {size} bytes")
+        raise AnswerError(f"the answer ends after {size} bytes")

@@ -1,4 +1,4 @@
-"""Facts of the machine and of what runs on it, without which figures say little."""
+"""Facts about the machine and its software, which figures need to be comparable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PEERS = ("roapi", "pysail", "datasette", "datafusion")
 
 
 def facts(peers: Path) -> Mapping[str, str]:
-    """Return what a reader needs to compare figures, by name."""
+    """Return the facts by name."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": _processor(),
@@ -27,7 +27,7 @@ def facts(peers: Path) -> Mapping[str, str]:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.2f}",
-        "Python": " ".join(sys.version.split()),  # how it was built matters as much as its version
+        "Python": " ".join(sys.version.split()),  # including the compiler, which matters too
         "commit": _commit(),
         "versions": ", ".join(f"{name} {_version(name)}" for name in _OURS),
         "peers": ", ".join(f"{name} {_peer_version(peers, name)}" for name in _PEERS),

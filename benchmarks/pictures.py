@@ -12,12 +12,12 @@ from benchmarks.bench import Curve
 from benchmarks.samples import Samples
 
 _WIDTH, _HEIGHT = 300, 200
-#: Two colours that differ in lightness too, and look alike on paper of any shade.
+#: Two colours that also differ in lightness.
 _COLOURS = ["#0b6e4f", "#c1440e"]
 
 
 def draw(curve: Curve, points: Mapping[int, Samples], path: Path) -> None:
-    """Draw the shown metrics of a curve side by side: a line for each subject, a bar from its lowest to its highest."""
+    """Draw the metrics of a curve side by side: a line per subject through the medians, bars for the range."""
     charts = []
     for metric in curve.shown:
         values = [

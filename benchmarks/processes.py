@@ -1,4 +1,4 @@
-"""Processes that are measured: started, watched with all that they start, and stopped."""
+"""Start, observe and stop the measured processes, including their children."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class NotReadyError(Exception):
-    """A program ended before it answered, or does not answer; with what it said last."""
+    """A program ended before it was ready, or did not become ready; includes its last output."""
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on now."""
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -34,13 +34,13 @@ def started(
     command: Sequence[str | Path], environment: Mapping[str, str], log: Path, is_ready: Callable[[], bool]
 ) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
     """
-    Run *command* for the length of the block, which begins when *is_ready* says yes.
+    Run *command* for the duration of the block, which starts when *is_ready* returns True.
 
-    What the program writes goes to the file *log* as in production, and not to a terminal, which would be slower than
-    any server. The block gets the process and the seconds from start to ready.
+    The program's output goes to the file *log*: a terminal would be slower than any server. The block gets the process
+    and the seconds from start to ready.
 
     Raises:
-        NotReadyError: It ended before, or is not ready within five minutes.
+        NotReadyError: The program ended, or is not ready within five minutes.
     """
     with log.open("wb") as output:
         began = time.monotonic()
@@ -54,7 +54,7 @@ def started(
                 what = f"ended with {process.returncode}" if ended else f"is not ready after {waited_s:.0f} s"
                 said = log.read_text(errors="replace").strip()
                 raise NotReadyError(f"{Path(command[0]).name} {what}: {said[-1500:]}")
-            time.sleep(max(0.02, waited_s / 50))  # to the nearest fiftieth: who asks takes from who starts
+            time.sleep(max(0.02, waited_s / 50))  # an error of 2 %: frequent checks would slow the start
         yield process, time.monotonic() - began
     finally:
         process.send_signal(signal.SIGTERM)
@@ -66,7 +66,7 @@ def started(
 
 
 def family(pid: int) -> Iterator[int]:
-    """Yield *pid* and every process below it that lives now."""
+    """Yield *pid* and all its current descendants."""
     yield pid
     try:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -77,18 +77,18 @@ def family(pid: int) -> Iterator[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the seconds of CPU time, of user and system, that *pid* and the processes below it have used."""
+    """Return the user and system CPU time of *pid* and its descendants in seconds."""
     return sum(_cpu_ticks(member) for member in family(pid)) / _TICKS_PER_S
 
 
 def pss_bytes(pid: int) -> int:
-    """Return the memory of *pid* and the processes below it; a page that several of them share counts once."""
+    """Return the memory of *pid* and its descendants (PSS: shared pages count once)."""
     return sum(_pss_kib(member) for member in family(pid)) * 1024
 
 
 @contextmanager
 def peak_pss(pid: int, interval_s: float = 0.05) -> Iterator[Callable[[], int]]:
-    """Watch the memory of *pid* and the processes below it; the block gets a function for the peak so far."""
+    """Sample the memory of *pid* and its descendants; the block gets a function that returns the peak so far."""
     peak = pss_bytes(pid)
     over = threading.Event()
 
@@ -107,7 +107,7 @@ def peak_pss(pid: int, interval_s: float = 0.05) -> Iterator[Callable[[], int]]:
 
 
 def command(pid: int) -> str:
-    """Return the command line of a process; nothing when it has ended."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -115,7 +115,7 @@ def command(pid: int) -> str:
 
 
 def start_time(pid: int) -> str:
-    """Return when a process began, in the system's unit; nothing when it has ended."""
+    """Return the start time of a process in clock ticks; empty if it has ended."""
     fields = _stat(pid)
     return "" if not fields or fields[0] == "Z" else fields[19]
 
@@ -126,7 +126,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` that follow the name, nothing when it has ended (proc(5))."""
+    """Return the fields of `/proc/PID/stat` after the name (proc(5)); none if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

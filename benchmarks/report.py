@@ -1,4 +1,4 @@
-"""What a run found, as JSON to keep and as Markdown to read."""
+"""The report of a run, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import Alone, Curve, Effort, Results, Row
+from benchmarks.bench import Curve, Effort, Results, Row, Standalone
 from benchmarks.catalogue import Catalogue
 from benchmarks.samples import Samples, Target
 
@@ -20,14 +20,14 @@ _BLOCK = re.compile(r"(<!-- measured: ([a-z-]+) -->\n).*?(<!-- /measured -->)", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A run: what was found, where, and with how much effort."""
+    """A run: its results, the machine and the effort."""
 
     machine: Mapping[str, str]
     effort: Effort
     results: Results
 
     def to_json(self, catalogue: Catalogue) -> str:
-        """Return everything: each sample of each round, and what came of the targets of *catalogue*."""
+        """Return all samples, and the verdicts on the targets of *catalogue*."""
         found = {
             "machine": self.machine,
             "effort": {"rounds": self.effort.rounds, "seconds": self.effort.seconds},
@@ -69,7 +69,7 @@ def blocks(report: Report, catalogue: Catalogue, picture: Callable[[str], str | 
     """
     Return the parts of the report in Markdown: `machine`, `summary`, `rows` and `curves`.
 
-    *picture* says by the name of a curve what a link to its picture has to be, None when there is none.
+    *picture* returns the link to the picture of a curve by its name, or None.
     """
     results = report.results
     rows = [row for row in catalogue.rows if row.name in results.rows]
@@ -85,17 +85,17 @@ def blocks(report: Report, catalogue: Catalogue, picture: Callable[[str], str | 
 
 
 def whole(parts: Mapping[str, str]) -> str:
-    """Return all parts one below the other, for a reader without a page to put them on."""
+    """Return all parts as one page."""
     titles = {"summary": "Targets", "rows": "Rows", "curves": "Curves", "machine": "Machine"}
     return "\n".join(f"## {title}\n\n{parts[name]}\n" for name, title in titles.items() if parts[name])
 
 
 def rewrite(page: Path, parts: Callable[[Path], Mapping[str, str]]) -> None:
     """
-    Put the parts between the markers `<!-- measured: NAME -->` and `<!-- /measured -->` of a page.
+    Replace the text between the markers `<!-- measured: NAME -->` and `<!-- /measured -->` of a page.
 
-    A page that is not there becomes the whole report. A part that was not measured leaves what the page has.
-    *parts* is asked for the directory that the links of the page begin at.
+    A missing page becomes the whole report. A part without figures is left unchanged. *parts* takes the directory that
+    links are relative to.
     """
     found = parts(page.parent)
     if not page.exists():
@@ -115,14 +115,14 @@ def _machine(report: Report) -> Iterator[str]:
     yield from _table(["", ""], [[name, value] for name, value in {**report.machine, "effort": effort}.items()])
 
 
-def _summary(rows: Sequence[Row | Alone], results: Results) -> Iterator[str]:
+def _summary(rows: Sequence[Row | Standalone], results: Results) -> Iterator[str]:
     lines = [_target(row, target, results.rows[row.name]) for row in rows for target in row.targets]
     if lines:
         head = ["What", "Querykeep", "Beside it", "Ratio (lowest and highest round)", "Target", "Verdict"]
         yield from _table(head, lines)
 
 
-def _target(row: Row | Alone, target: Target, samples: Samples) -> list[str]:
+def _target(row: Row | Standalone, target: Target, samples: Samples) -> list[str]:
     judged = samples.judge(target)
     ours, theirs = (samples.of(name, target.metric) if name else [] for name in (target.of, target.against))
     beside = f"{target.against} {number(statistics.median(theirs))}" if target.against and theirs else ""
@@ -134,7 +134,7 @@ def _target(row: Row | Alone, target: Target, samples: Samples) -> list[str]:
     return [what, number(statistics.median(ours)) if ours else "", beside, spread, target.limit, verdict]
 
 
-def _row(row: Row | Alone, samples: Samples) -> Iterator[str]:
+def _row(row: Row | Standalone, samples: Samples) -> Iterator[str]:
     yield f"### {row.name}: {row.title}"
     yield ""
     metrics = list(dict.fromkeys(metric for found in samples.values.values() for metric in found))
@@ -147,8 +147,8 @@ def _row(row: Row | Alone, samples: Samples) -> Iterator[str]:
         yield f"Not measured: {subject}. {_cell(reason)}"
 
 
-def _order(row: Row | Alone, samples: Samples) -> list[str]:
-    """Return the subjects that have figures, in the order of the row: turns began with another one each round."""
+def _order(row: Row | Standalone, samples: Samples) -> list[str]:
+    """Return the subjects that have figures, in the order of the row."""
     order = list(row.subjects) if isinstance(row, Row) else ["Querykeep"]
     return sorted(samples.values, key=lambda name: order.index(name) if name in order else len(order))
 
@@ -183,7 +183,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Return a median with the lowest and the highest sample behind it."""
+    """Format a median, followed by the lowest and the highest sample."""
     if not values:
         return ""
     median = number(statistics.median(values))
@@ -191,7 +191,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits that count, and thousands apart."""
+    """Format a number with three significant digits and thousands separators."""
     if value == 0:
         return "0"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
@@ -203,7 +203,7 @@ def _unit(metric: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text for a table: one line, without what would end a cell, and without paths of a machine."""
+    """Escape text for a table cell, and strip directories of this machine."""
     return re.sub(r"(?<![\w.])/(?:[\w.,+ -]+/)+", "", text).replace("|", "\\|")
 
 

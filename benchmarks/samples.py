@@ -1,4 +1,4 @@
-"""Samples of rounds, their medians, and ratios of medians with their spread."""
+"""Samples per round, medians, and ratios of medians with their spread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of medians; `low` and `high` are the smallest and the largest ratio of one round."""
+    """A ratio of medians; `low` and `high` are the smallest and largest ratio of a single round."""
 
     value: float
     low: float
@@ -19,10 +19,10 @@ class Ratio:
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """
-    Return the ratio of the medians, with the ratios of the rounds that both have as its spread.
+    Return the ratio of the medians; its spread is that of the ratios of the common rounds.
 
     Raises:
-        ValueError: One of them has no sample, or theirs are zero.
+        ValueError: One of them has no sample, or one of theirs is zero.
     """
     if not ours or not theirs:
         raise ValueError("a ratio needs samples of both")
@@ -36,9 +36,9 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """
-    What a row has to show: a metric of a subject, as it is or in parts of the same metric of another subject.
+    A limit on a metric of a subject, or on its ratio to the same metric of another subject.
 
-    A ratio is that of the medians. Exactly one of `at_least` and `at_most` is given.
+    Medians are compared. Exactly one of `at_least` and `at_most` is given.
     """
 
     metric: str
@@ -49,12 +49,12 @@ class Target:
 
     @property
     def limit(self) -> str:
-        """The limit as the report writes it."""
+        """The limit as shown in the report."""
         sign, value = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
         return f"{sign} {value:g}{' x' if self.against else ''}"
 
     def is_reached_by(self, value: float) -> bool:
-        """Whether a median or a ratio of medians is on the right side of the limit."""
+        """Return whether a median or ratio is within the limit."""
         if self.at_least is not None:
             return value >= self.at_least
         return self.at_most is not None and value <= self.at_most
@@ -62,22 +62,22 @@ class Target:
 
 @dataclass(slots=True)
 class Samples:
-    """The samples of a row: by subject, then by metric, one a round; and why a subject has none."""
+    """The samples of a row by subject and metric, one per round; and why a subject has none."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def add(self, subject: str, found: dict[str, float]) -> None:
-        """Add what one round found."""
+        """Add the metrics of one round."""
         for metric, value in found.items():
             self.values.setdefault(subject, {}).setdefault(metric, []).append(value)
 
     def fail(self, subject: str, reason: str) -> None:
-        """Keep the first reason for which a subject could not be measured."""
+        """Record why a subject could not be measured; the first reason is kept."""
         self.failures.setdefault(subject, reason)
 
     def of(self, subject: str, metric: str) -> list[float]:
-        """Return the samples of a metric, none when there are none."""
+        """Return the samples of a metric."""
         return self.values.get(subject, {}).get(metric, [])
 
     def judge(self, target: Target) -> Judgement:
@@ -96,7 +96,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What came of a target: the figure, the verdict, and why there is no figure."""
+    """The verdict on a target: the figure, or the reason why there is none."""
 
     found: Ratio | None
     verdict: Literal["reached", "not reached", "not measured"]

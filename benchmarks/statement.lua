@@ -1,7 +1,7 @@
--- wrk: each request asks with another number, so that no cache of answers or statements helps anybody, unless the
--- statement has no place for one. Arguments: METHOD PATH STATEMENT LOWEST COUNT. The place is written {}, and the
--- numbers are those from LOWEST to LOWEST + COUNT - 1, each of them once before one comes again.
-local STRIDE = 7919  -- a prime: neighbours in time are not neighbours in the data
+-- wrk: each request has a different number, so that no cache of results or statements helps, unless the
+-- statement has no placeholder. Arguments: METHOD PATH STATEMENT LOWEST COUNT. The placeholder is {}, and the
+-- numbers are LOWEST to LOWEST + COUNT - 1; all are used once before one repeats.
+local STRIDE = 7919  -- a prime: consecutive requests do not use adjacent rows
 local method, path, statement, lowest, count, position
 
 local function escaped(text)

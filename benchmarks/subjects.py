@@ -1,4 +1,4 @@
-"""Who is measured: this runtime, its peers, and floors, each started with the same tables in the way it is meant to."""
+"""The subjects: this runtime, its peers and the floors, each started with the same tables as its documentation says."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CORES = len(os.sched_getaffinity(0))
 
 _WARM_UP_THREADS, _WARM_UP_STATEMENTS = 8, 24
 
-#: Programs start without numpy and pandas, as from requirements/base.txt: where they are, pyarrow loads both in every
-#: process. The environment of the benchmarks may have them for other reasons.
+#: Hides numpy and pandas, which requirements/base.txt does not install: pyarrow loads both in every process if they are
+#: present, and the benchmarks' virtual environment may have them.
 _AS_INSTALLED = {"PYTHONPATH": str(REPOSITORY / "tests/data/not_installed")}
 
 
@@ -40,7 +40,7 @@ class MissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FlightEndpoint:
-    """Where Flight SQL is spoken, how the caller shows who it is, and how a table is named in SQL."""
+    """A Flight SQL endpoint, the headers that authenticate the caller, and how SQL names a table."""
 
     uri: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class FlightEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How to start a server, where it will answer, and how to see that it is ready."""
+    """How to start a server, its endpoints, and how to check that it is ready."""
 
     command: Sequence[str | Path]
     is_ready: Callable[[], bool]
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that is ready: what rows measure. `ready_s` are the seconds that it took."""
+    """A server that is ready after `ready_s` seconds."""
 
     plan: Plan
     pid: int
@@ -68,22 +68,22 @@ class Running:
 
     @property
     def http(self) -> Endpoint:
-        """Where it answers over HTTP."""
-        assert self.plan.http is not None  # noqa: S101 (rows name subjects that have what they measure)
+        """The HTTP endpoint."""
+        assert self.plan.http is not None  # noqa: S101 (rows only name subjects that have one)
         return self.plan.http
 
     @property
     def flight(self) -> FlightEndpoint:
-        """Where it speaks Flight SQL."""
+        """The Flight SQL endpoint."""
         assert self.plan.flight is not None  # noqa: S101 (as above)
         return self.plan.flight
 
     def send(self, statement: Statement, connections: int, seconds: float) -> Load:
-        """Send a statement again and again: see `load.send`."""
+        """Send a statement repeatedly: see `load.send`."""
         return load.send(self.http, statement, connections, seconds)
 
     def warm_up(self, statement: Statement) -> None:
-        """Send a statement a few times at once, so that each process of a server has met it."""
+        """Send a statement several times concurrently, so that each process of the server runs it."""
         with ThreadPoolExecutor(_WARM_UP_THREADS) as pool:
             texts = (statement.sql.replace("{}", str(statement.lowest + n)) for n in range(_WARM_UP_STATEMENTS))
             list(pool.map(self.ask, texts))
@@ -99,7 +99,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A name for the report, and how to make a plan in a scratch directory with the files of the tables."""
+    """A name for the report, and a function that plans the start in a scratch directory with the tables' files."""
 
     name: str
     plan: Callable[[Path, Tables, tuple[str, ...]], Plan]
@@ -109,7 +109,7 @@ class Subject:
         self, scratch: Path, tables: Tables, names: tuple[str, ...], prefix: Sequence[str] = ()
     ) -> Iterator[Running]:
         """
-        Run it for the length of the block, with *prefix* before its command, in a new directory below *scratch*.
+        Run the subject for the duration of the block, with *prefix* before its command, in a new directory.
 
         Raises:
             MissingError: It is not installed.
@@ -124,23 +124,23 @@ class Subject:
 
 def querykeep(name: str = "Querykeep", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:
     """
-    Return this runtime under `manage.py serve`, its settings the defaults, with keys and log lines.
+    Return this runtime under `manage.py serve` with default settings, keys and logging.
 
     Args:
         name: Its name in the report.
-        keys: How many keys it accepts; the one that is presented is the last of them. None: authentication is off.
-        runtime: Settings of the section `runtime` that are to differ.
+        keys: Number of accepted keys; requests present the last one. 0 turns authentication off.
+        runtime: Settings of the section `runtime` that differ from the defaults.
     """
     return Subject(name, partial(_querykeep, keys=keys, runtime=runtime or {}))
 
 
 def key_list(count: int) -> list[str]:
-    """Return that many keys of which the last one is KEY."""
+    """Return that many keys, the last of which is KEY."""
     return [*(f"another-key-of-no-worth-{number:012}" for number in range(count - 1)), KEY]
 
 
 def serve(config: Path, http: int) -> Plan:
-    """Return how to start `manage.py serve` with a YAML that binds HTTP to that port."""
+    """Return the plan for `manage.py serve` with a configuration that binds HTTP to that port."""
     ready = Endpoint(f"http://127.0.0.1:{http}/v1/ready", method="GET")
     return Plan(
         command=[sys.executable, REPOSITORY / "manage.py", "serve", "--config", config],
@@ -173,7 +173,7 @@ def _querykeep(scratch: Path, tables: Tables, names: tuple[str, ...], keys: int,
 
 
 def roapi(peers: Path) -> Subject:
-    """Return ROAPI (Rust, DataFusion), its tables in memory. Over HTTP it knows no keys."""
+    """Return ROAPI (Rust, DataFusion) with in-memory tables. It does not support keys over HTTP."""
 
     def plan(scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         http, flight = free_port(), free_port()
@@ -207,7 +207,7 @@ def roapi(peers: Path) -> Subject:
 
 
 def datasette(peers: Path) -> Subject:
-    """Return Datasette (Python, SQLite with an index on the id), its limits on time and rows lifted."""
+    """Return Datasette (Python, SQLite with an index on the id) without limits on time and rows."""
 
     def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         port, database = free_port(), tables.sqlite(names)
@@ -230,7 +230,7 @@ def datasette(peers: Path) -> Subject:
 
 
 def sail(peers: Path) -> Subject:
-    """Return the Flight SQL server of Sail (Rust, DataFusion): over Parquet files, in the dialect of Spark, no keys."""
+    """Return Sail's Flight SQL server (Rust, DataFusion): Parquet files, the dialect of Spark, no keys."""
 
     def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         port = free_port()
@@ -244,17 +244,17 @@ def sail(peers: Path) -> Subject:
 
 
 def bare_view() -> Subject:
-    """Return one view of Django REST framework that answers a constant, on the worker that ours is built on."""
+    """Return a Django REST framework view that answers a constant, on the gunicorn worker that ours is based on."""
     return Subject("bare DRF view", partial(_gunicorn, application="benchmarks.floors.bare_view:application"))
 
 
 def bare_wsgi() -> Subject:
-    """Return a WSGI function that answers a constant, on the worker that ours is built on."""
+    """Return a WSGI function that answers a constant, on the gunicorn worker that ours is based on."""
     return Subject("bare WSGI", partial(_gunicorn, application="benchmarks.floors.bare_wsgi:application"))
 
 
 def memory_flight() -> Subject:
-    """Return pyarrow's own Flight server with the table in memory: no engine, no keys."""
+    """Return pyarrow's Flight server with the table in memory: no engine, no keys."""
 
     def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         port = free_port()
@@ -272,7 +272,7 @@ def memory_flight() -> Subject:
 
 
 def datafusion(peers: Path) -> Subject:
-    """Return DataFusion (Rust) with the tables in memory, behind the HTTP server of Python's standard library."""
+    """Return DataFusion (Rust) with in-memory tables, behind the HTTP server of Python's standard library."""
 
     def plan(_scratch: Path, tables: Tables, names: tuple[str, ...]) -> Plan:
         port = free_port()
@@ -286,7 +286,7 @@ def datafusion(peers: Path) -> Subject:
 
 
 class DuckDBInProcess(Subject):
-    """The engine of this runtime in the process of the benchmark, with its tables in memory: nothing is sent."""
+    """The engine of this runtime inside the benchmark process, with in-memory tables and no network."""
 
     __slots__ = ()
 
@@ -297,7 +297,7 @@ class DuckDBInProcess(Subject):
     def running(
         self, scratch: Path, tables: Tables, names: tuple[str, ...], prefix: Sequence[str] = ()
     ) -> Iterator[InProcess]:
-        """Load the tables and keep them for the length of the block."""
+        """Load the tables for the duration of the block."""
         began = time.monotonic()
         with duckdb.connect() as engine:
             for name in names:
@@ -307,12 +307,12 @@ class DuckDBInProcess(Subject):
 
 @dataclass(frozen=True, slots=True)
 class InProcess(Running):
-    """An engine that is asked by calls, on as many threads as there are cores, or connections if these are fewer."""
+    """An engine called directly, by one thread per connection, but at most one per core."""
 
     engine: duckdb.DuckDBPyConnection
 
     def send(self, statement: Statement, connections: int, seconds: float) -> Load:
-        """Run a statement again and again, and fetch its rows as Python values."""
+        """Run a statement repeatedly, and fetch its rows as Python values."""
         end = time.perf_counter() + seconds
 
         def run(offset: int) -> list[float]:
@@ -331,7 +331,7 @@ class InProcess(Running):
         return Load(len(taken), seconds, 0, p50 * 1e3, p99 * 1e3)
 
     def ask(self, sql: str) -> Read:
-        """Run a statement and take its rows as Arrow."""
+        """Run a statement and fetch its rows as Arrow."""
         began = time.perf_counter()
         table = self.engine.cursor().sql(sql).to_arrow_table()
         return Read(time.perf_counter() - began, table.nbytes, table.num_rows)
@@ -359,7 +359,7 @@ def _gunicorn(_scratch: Path, _tables: Tables, _names: tuple[str, ...], applicat
 def _program(peers: Path, name: str) -> Path:
     path = peers / "bin" / name
     if not path.exists():
-        raise MissingError(f"{name} is not installed: make bench installs it, or name its environment with --peers")
+        raise MissingError(f"{name} is not installed: run make bench, or name its virtual environment with --peers")
     return path
 
 

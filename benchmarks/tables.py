@@ -1,4 +1,4 @@
-"""The data: tables of numbered rows, made by SQL, and those of TPC-H. Files are made when a row needs them."""
+"""The data: generated tables and those of TPC-H. Files are created when a row needs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import duckdb
 
 from benchmarks.processes import REPOSITORY
 
-#: 8 columns of mixed types. Every column but the first two is spread by a hash, so that neither order nor runs help.
+#: 8 columns of mixed types. A hash spreads most columns, so that neither order nor run-length encoding helps.
 ITEMS = """
     SELECT i::INTEGER AS id,
            i * 7919000003 AS big,
@@ -26,7 +26,7 @@ ITEMS = """
     FROM range({rows}) t(i)
 """
 
-#: 5 columns, about 41 bytes a row as Arrow.
+#: 5 columns, about 41 bytes per row as Arrow.
 BIG = """
     SELECT i AS id, (i % 1000)::INTEGER AS k, i / 7.0::DOUBLE AS x, 'item ' || (i % 100000) AS s,
            TIMESTAMP '2024-01-01' + to_seconds(i) AS t
@@ -40,9 +40,9 @@ TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region"
 
 class Tables:
     """
-    Parquet files below *directory*, made when they are first asked for.
+    Parquet files below *directory*, created when first requested.
 
-    Names: `small`, `items_<rows>`, `big_<rows>`, and the tables of TPC-H at scale factor 1.
+    The names are `small`, `items_<rows>`, `big_<rows>`, and those of TPC-H at scale factor 1.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -70,7 +70,7 @@ class Tables:
             unfinished.unlink(missing_ok=True)
             with sqlite3.connect(unfinished) as database:
                 for name in names:
-                    # SQLite has neither decimals nor times: it gets what a program would store there.
+                    # SQLite has neither decimals nor times: store what a program would.
                     stored = duckdb.connect()
                     stored.execute(f"CREATE VIEW source AS FROM '{self.parquet(name)}'")
                     kinds = {row[0]: row[1] for row in stored.execute("DESCRIBE source").fetchall()}
@@ -92,7 +92,7 @@ class Tables:
 
 
 def tpch_queries() -> Mapping[str, str]:
-    """Return the queries of TPC-H by name, Q1 to Q22: those that the tests compare over every interface."""
+    """Return the queries of TPC-H by name, Q1 to Q22, which the tests also use."""
     text = (REPOSITORY / "tests/clients/data/tpch.sql").read_text(encoding="utf-8")
     return dict(re.findall(r"^-- (Q\d+)\n(.*?)(?=^-- Q|\Z)", text, re.MULTILINE | re.DOTALL))
 

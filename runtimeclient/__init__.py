@@ -1,4 +1,4 @@
-"""The client of a running runtime: HTTP client, output, prompt and commands. It knows only the wire."""
+"""The client of a running runtime. It imports no other room: it knows only the wire."""
 
 #: Commands that talk to a running runtime; `manage.py` has them too.
 CLIENT_COMMANDS = ("sql", "status", "refresh", "datasets", "queries", "cancel", "login", "logout")

@@ -1,8 +1,8 @@
 """
-The start of a process: hide API keys in its command line, and see that it has its streams.
+Prepare a process: hide API keys in its command line, and replace closed streams.
 
-Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`). Linux shows there the memory into which
-it copied the arguments at the start. A process may overwrite that memory; Python took its own copy, `sys.argv`, before.
+Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`). Linux shows the memory to which it
+copied the arguments at the start. The process may overwrite that memory; Python's copy, `sys.argv`, is not affected.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PROC = Path("/proc/self")
-# proc(5): the address where the arguments begin is field 48 of stat, and the name, field 2, may hold spaces.
+# proc(5): the address of the arguments is field 48 of stat; the name, field 2, may contain spaces.
 _ARG_START = 48 - 3
 
 
 def prepare_process() -> None:
-    """Hide keys in the command line of this process, and see that its streams are there."""
+    """Hide keys in the command line of this process, and open missing output streams."""
     is_hidden = hide_api_keys()
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # Started with the stream closed.
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (open to the end)
+        if getattr(sys, name) is None:  # The process was started with the stream closed.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (stays open)
     if not is_hidden:
         sys.stderr.write(
-            "Warning: other users of this machine can see the API key in the list of processes:"
+            "Warning: other users of this machine can see the API key in the process list:"
             " use --api-key-file or RUNTIME_API_KEY.\n"
         )
 
 
 def hide_api_keys() -> bool:
     """
-    Overwrite the value of every `--api-key` of this process, misspelt forms included, with asterisks.
+    Overwrite the value of every `--api-key` of this process, including misspelt forms, with asterisks.
 
     Returns:
-        False when a key is on the command line and other users of the machine can still see it there.
+        False if other users of the machine can still see a key on the command line.
     """
     if not _key_spans([os.fsencode(argument) for argument in sys.argv]):
         return True
@@ -46,7 +46,7 @@ def hide_api_keys() -> bool:
         spans = _key_spans(arguments)
         memory = os.open(_PROC / "mem", os.O_RDWR)
         try:
-            # Only where the arguments really are: a kernel may hide the address as 0.
+            # Check that the arguments are really there: a kernel may hide the address as 0.
             if os.pread(memory, len(shown), start) != shown:
                 return False
             for offset, length in spans:
@@ -60,7 +60,7 @@ def hide_api_keys() -> bool:
 
 
 def _key_spans(arguments: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Offset and length of each key in *arguments* joined by NUL bytes."""
+    """Return the offset and length of each key in *arguments* joined by NUL bytes."""
     spans = []
     offset = 0
     is_value = False
@@ -79,7 +79,7 @@ def _key_spans(arguments: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def _names_a_key(option: bytes) -> bool:
-    """Tell `--api-key`, and what somebody types who means it: `--api_key`, `-api-key`, `--apikey`, `--api-ke`."""
+    """Recognise `--api-key` and its misspellings: `--api_key`, `-api-key`, `--apikey`, `--api-ke`."""
     if not option.startswith(b"-"):
         return False
     letters = option.lower().translate(None, b"-_")

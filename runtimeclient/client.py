@@ -16,9 +16,6 @@ from urllib.parse import quote
 
 import httpx
 
-from runtimeclient.answers import JSON, SqlAnswer
-from runtimeclient.credentials import check_api_key, masked
-from runtimeclient.endpoint import Endpoint, parse_endpoint
 from runtimeclient.errors import (
     ClientError,
     ConnectionFailedError,
@@ -28,31 +25,34 @@ from runtimeclient.errors import (
     RequestRefusedError,
     UsageError,
 )
-from runtimeclient.json_stream import JsonValue, as_json
-from runtimeclient.resources import ActiveQuery, ComponentStatus, DatasetStatus, RefreshRun, RequestedRefresh
-from runtimeclient.waits import allow_streaming, limit_waits
+from runtimeclient.http.answers import JSON, SqlAnswer
+from runtimeclient.http.api_key import check_api_key, masked
+from runtimeclient.http.endpoint import Endpoint, parse_endpoint
+from runtimeclient.http.json_stream import JsonValue, as_json
+from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetStatus, RefreshRun, RequestedRefresh
+from runtimeclient.http.timeouts import allow_streaming, limit_response_time
 
-# What the specification calls the rows, and what the runtime sends unless it is asked for another type.
+# The specification's type for rows, which a runtime sends unless it is asked for another type.
 _PLAIN_TEXT = "text/plain"
 _ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
-# Of every answer but rows. Parsed, JSON can take fifty times its length.
+# For every response except rows. Parsed JSON can take fifty times its length.
 _MAX_METADATA_BYTES = 4 << 20
-# Members of an answer that are sentences.
-_SAID = ("error", "message")
+# Members of a response that are messages for people.
+_MESSAGES = ("error", "message")
 _FIRST_POLL_S = 0.1
-_SLOWEST_POLL_S = 2.0
+_MAX_POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """
-    How long to wait.
+    Time limits.
 
     Attributes:
-        connect_s: Seconds until a connection stands, and until the whole answer to anything but a query is there.
-        silence_s: Seconds until the answer to a query begins, and that may pass, while it arrives, with less than
-            `waits.SLOWEST_BYTES_PER_S`.
+        connect_s: Seconds to connect, and seconds for the whole response to any request except a query.
+        silence_s: Seconds until the response to a query begins. While it arrives, the longest time that its average
+            rate may stay below `timeouts.MIN_BYTES_PER_S`.
     """
 
     connect_s: float = 10.0
@@ -64,20 +64,20 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 class RuntimeClient:
     """
-    Talks to one runtime. Use it as a context manager. Threads may share it.
+    A client of one runtime. Use it as a context manager. Threads may share it.
 
-    Redirects are not followed and nothing is sent twice. Certificates are always verified. The proxies that the
-    environment names are used, except for a loopback address.
+    Redirects are not followed and requests are not retried. Certificates are always verified. Proxies from the
+    environment are used, except for a loopback address.
 
     Args:
-        base_url: Where the HTTP API is, such as `http://127.0.0.1:8090`; a path prefix is kept.
-        api_key: Sent as `X-API-Key`; None calls without a key.
-        tls_root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
+        base_url: URL of the HTTP API, such as `http://127.0.0.1:8090`; a path prefix is kept.
+        api_key: Sent as `X-API-Key`; None sends no key.
+        tls_root_certificate_file: PEM file of the only roots to trust; None trusts the default ones.
         transport: Replaces the network, for example `httpx.WSGITransport`.
-        timeouts: How long to wait.
+        timeouts: Time limits.
 
     Raises:
-        UsageError: The URL, the key, the certificate file or a proxy of the environment cannot be used.
+        UsageError: The URL, the key, the certificate file or a proxy from the environment cannot be used.
     """
 
     def __init__(
@@ -102,14 +102,12 @@ class RuntimeClient:
                 follow_redirects=False,
                 transport=transport,
                 trust_env=not self.endpoint.is_loopback,
-                # Servers close idle connections, gunicorn after 2 s; no request should meet one that is just closing.
+                # Servers close idle connections (gunicorn after 2 s); do not send a request on one that is closing.
                 limits=httpx.Limits(keepalive_expiry=1.0),
             )
         except (ImportError, ValueError, httpx.InvalidURL) as exc:
-            raise UsageError(
-                "The proxy that the environment names cannot be used: give an http:// or https:// URL."
-            ) from exc
-        limit_waits(self._http)
+            raise UsageError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from exc
+        limit_response_time(self._http)
 
     def __enter__(self) -> Self:
         return self
@@ -120,30 +118,30 @@ class RuntimeClient:
         self.close()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._http.close()
 
     def finds_key_in(self, text: str) -> bool:
-        """Tell whether the API key stands in *text*."""
+        """Return whether *text* contains the API key."""
         return self._api_key is not None and self._api_key in text
 
     def ping(self) -> None:
         """
-        Make sure, within `connect_s`, that something answers at the endpoint. The key is not sent.
+        Check that the endpoint responds within `connect_s`. The key is not sent.
 
-        A query may be silent for long; this tells a server that never speaks from one that is busy with a query.
+        A query may take long to respond; this detects a server that never does.
 
         Raises:
-            ConnectionFailedError: Nothing answers.
+            ConnectionFailedError: There is no response.
         """
         self._send("GET", "/health", read_s=self._timeouts.connect_s).close()
 
     def is_ready(self) -> bool:
         """
-        Ask whether the runtime takes statements and all its data is loaded. The key is not sent.
+        Return whether the runtime accepts statements and all its data is loaded. The key is not sent.
 
         Raises:
-            ConnectionFailedError: Nothing answers, or not as a runtime does.
+            ConnectionFailedError: There is no response, or the server is not a runtime.
         """
         response = self._send("GET", "/v1/ready", read_s=self._timeouts.connect_s)
         with closing(response):
@@ -158,18 +156,18 @@ class RuntimeClient:
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
     ) -> SqlAnswer:
         """
-        Run one statement. The answer is open when this returns, and streams; the caller closes it.
+        Run one statement. The answer is returned open and streams; the caller closes it.
 
         Args:
-            statement: SQL text, sent as it is.
+            statement: SQL text, sent unchanged.
             media_type: `answers.JSON`, `answers.CSV`, `answers.JSON_WITH_SCHEMA` or `answers.ARROW`.
             parameters: Values for `$name` by name, or for `?` and `$1` in order.
 
         Raises:
-            UsageError: The statement is not text that can be sent.
-            NotAuthorisedError: The runtime wants a key, or another one.
-            RequestRefusedError: The statement was refused or failed.
-            ConnectionFailedError: No answer came, or none as a runtime gives.
+            UsageError: The statement cannot be encoded.
+            NotAuthorisedError: The runtime requires a key, or a different one.
+            RequestRefusedError: The statement was rejected or failed.
+            ConnectionFailedError: There is no response, or the server is not a runtime.
         """
         content, content_type = _encode(statement), "text/plain; charset=utf-8"
         if parameters:
@@ -193,28 +191,28 @@ class RuntimeClient:
         return SqlAnswer(response, self._timeouts.silence_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
-        """Ask how each component is. Raises what `sql` raises."""
+        """Return the status of each component. Raises what `sql` raises."""
         return tuple(map(ComponentStatus.from_json, self._items("/v1/status")))
 
     def datasets(self) -> tuple[DatasetStatus, ...]:
-        """Ask for all datasets, in the order of the configuration. Raises what `sql` raises."""
-        # Spice.ai leaves the status out unless it is asked for.
+        """Return all datasets, in the order of the configuration. Raises what `sql` raises."""
+        # Spice.ai omits the status unless asked.
         return tuple(map(DatasetStatus.from_json, self._items("/v1/datasets?status=true")))
 
     def active_queries(self) -> tuple[ActiveQuery, ...]:
-        """Ask for the statements of this key that wait or run now, oldest first. Raises what `sql` raises."""
+        """Return the queued and running statements of this key, oldest first. Raises what `sql` raises."""
         return tuple(map(ActiveQuery.from_json, self._items(_ACTIVE_QUERIES)))
 
     def cancel_query(self, query_id: str) -> str:
         """
-        Cancel a statement of this key; give back what the runtime says to that.
+        Cancel a statement of this key; return the runtime's message.
 
         Raises:
-            UsageError: *query_id* is empty or cannot be sent.
+            UsageError: *query_id* is empty or cannot be encoded.
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
         """
         if not query_id:
-            raise UsageError("Name the query to cancel: `queries` lists them.")
+            raise UsageError("Give the id of the query to cancel: `queries` lists them.")
         answer = self._json("POST", f"/v1/sql/{_path_part(query_id)}/cancel", 200)
         message = answer.get("message") if isinstance(answer, dict) else None
         return message if isinstance(message, str) else f"Query {query_id} is being cancelled."
@@ -228,60 +226,60 @@ class RuntimeClient:
         refresh_jitter_max: str | None = None,
     ) -> RequestedRefresh:
         """
-        Ask for a refresh of a dataset; one that waits already is joined. Does not wait for its end.
+        Request a refresh of a dataset, without waiting for it. A queued refresh is joined.
 
         Args:
             name: The dataset.
-            refresh_sql: What to load this time, instead of what the configuration says.
-            refresh_mode: `full` or `append`, instead of what the configuration says.
-            refresh_jitter_max: A duration such as `30s`: the refresh begins up to so much later, by chance.
+            refresh_sql: The query to load this time, instead of the configured one.
+            refresh_mode: `full` or `append`, instead of the configured mode.
+            refresh_jitter_max: A duration such as `30s`: the refresh starts after a random delay of up to this time.
 
         Raises:
-            UsageError: *name* is empty, or *refresh_sql* is not text that can be sent.
+            UsageError: *name* is empty, or *refresh_sql* cannot be encoded.
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
         """
-        asked = {
+        fields = {
             "refresh_sql": refresh_sql,
             "refresh_mode": refresh_mode,
             "refresh_jitter_max": refresh_jitter_max,
         }
-        said = {field: value for field, value in asked.items() if value is not None}
-        content = _encode(json.dumps(said, ensure_ascii=False)) if said else None
+        given = {name: value for name, value in fields.items() if value is not None}
+        content = _encode(json.dumps(given, ensure_ascii=False)) if given else None
         answer = self._json("POST", _refresh_path(name), 201, content)
         if not isinstance(answer, dict):
-            raise NotARuntimeError(f"The answer of {self.endpoint.url} is not one of a runtime.")
+            raise self._unexpected()
         return RequestedRefresh.from_json(answer)
 
     def refreshes(self, name: str) -> tuple[RefreshRun, ...]:
-        """List the last runs of a dataset, newest first. Raises what `request_refresh` raises."""
+        """Return the last runs of a dataset, newest first. Raises what `request_refresh` raises."""
         return tuple(map(RefreshRun.from_json, self._items(_refresh_path(name))))
 
     def wait_for_refresh(
         self, name: str, refresh_id: str, progress: Callable[[RefreshRun], None] | None = None
     ) -> RefreshRun:
         """
-        Wait until a run is finished, as long as that takes.
+        Wait until a run is finished, without a time limit.
 
         Args:
             name: The dataset.
-            refresh_id: Which of its runs.
-            progress: Called with the run after every look at it.
+            refresh_id: The id of the run.
+            progress: Called with the run after every poll.
 
         Raises:
-            RefreshFailedError: The run failed, or the runtime does not list it any more.
-            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them; the run goes on.
+            RefreshFailedError: The run failed, or the runtime no longer lists it.
+            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them; the run continues.
         """
         pause_s = _FIRST_POLL_S
         while True:
             run = next((run for run in self.refreshes(name) if run.id == refresh_id), None)
             if run is None:
-                raise RefreshFailedError(f"The runtime does not list refresh {refresh_id} of {name} any more.")
+                raise RefreshFailedError(f"The runtime no longer lists refresh {refresh_id} of {name}.")
             if progress is not None:
                 progress(run)
             if run.is_finished:
                 break
             time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, _SLOWEST_POLL_S)
+            pause_s = min(pause_s * 1.5, _MAX_POLL_S)
         if run.status != "succeeded":
             raise RefreshFailedError(
                 f"The refresh of {name} {run.status}: {run.error or 'the runtime gave no reason.'}"
@@ -293,7 +291,7 @@ class RuntimeClient:
         if path == _ACTIVE_QUERIES and isinstance(answer, dict):
             answer = answer.get("queries")  # Spice.ai
         if not isinstance(answer, list) or not all(isinstance(item, dict) for item in answer):
-            raise NotARuntimeError(f"The answer of {self.endpoint.url} is not one of a runtime.")
+            raise self._unexpected()
         return iter(answer)
 
     def _json(self, method: str, path: str, status: int, content: bytes | None = None) -> Any:
@@ -323,7 +321,7 @@ class RuntimeClient:
             raise self._no_connection(exc, read_s) from exc
 
     def _body(self, response: httpx.Response) -> bytes:
-        """Read the body of an answer that is known to be short."""
+        """Read the body of a response other than rows."""
         body = bytearray()
         try:
             for chunk in response.iter_raw():
@@ -335,21 +333,21 @@ class RuntimeClient:
         return bytes(body)
 
     def _expect(self, response: httpx.Response, status: int) -> None:
-        """Raise what the runtime says when it does not answer with *status*."""
+        """Raise the runtime's error unless the status is *status*."""
         if response.status_code == status and response.headers.get("Content-Encoding", "identity") == "identity":
             return
         if response.status_code == 401:
             raise NotAuthorisedError(
                 f"The runtime at {self.endpoint.url} refused the API key."
                 if self._key_header
-                else f"The runtime at {self.endpoint.url} asks for an API key: use --api-key-file or RUNTIME_API_KEY."
+                else f"The runtime at {self.endpoint.url} requires an API key: use --api-key-file or RUNTIME_API_KEY."
             )
         raise self._problem(response) or self._not_a_runtime(response)
 
     def _problem(self, response: httpx.Response) -> RequestRefusedError | None:
-        """Read a problem body; None when the body is not one."""
+        """Parse a problem body; None if the body is not one."""
         if _media_type(response) == _PLAIN_TEXT and response.status_code in {400, 403}:
-            # So Spice.ai refuses a statement.
+            # Spice.ai rejects a statement in plain text.
             text = masked(self._body(response).decode(errors="replace").strip(), self._api_key)
             return RequestRefusedError(response.status_code, f"http_{response.status_code}", text, "")
         if _media_type(response) != _PROBLEM:
@@ -365,46 +363,49 @@ class RuntimeClient:
         return RequestRefusedError(response.status_code, code, detail, request_id)
 
     def _without_key(self, item: dict[str, Any]) -> dict[str, Any]:
-        """Mask the key in what a runtime says to people."""
-        said = {name: item[name] for name in _SAID if isinstance(item.get(name), str)}
-        return item | {name: masked(text, self._api_key) for name, text in said.items()}
+        """Mask the key in a runtime's messages."""
+        messages = {name: item[name] for name in _MESSAGES if isinstance(item.get(name), str)}
+        return item | {name: masked(text, self._api_key) for name, text in messages.items()}
+
+    def _unexpected(self) -> NotARuntimeError:
+        return NotARuntimeError(f"The response of {self.endpoint.url} is not that of a runtime.")
 
     def _not_a_runtime(self, response: httpx.Response) -> NotARuntimeError:
         status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self._api_key)
         if response.is_redirect:
             return NotARuntimeError(
                 f"{self.endpoint.url} answers with a redirect ({status}), which is not followed:"
-                " name the runtime's own URL."
+                " use the runtime's own URL."
             )
         return NotARuntimeError(
-            f"{self.endpoint.url} answers ({status}), but not as a runtime does: is this the right endpoint?"
+            f"{self.endpoint.url} responds ({status}), but is not a runtime: is this the right endpoint?"
         )
 
     def _no_connection(self, exc: httpx.TransportError, read_s: float) -> ConnectionFailedError:
         url = self.endpoint.url
         causes = list(_causes(exc))
         if isinstance(exc, httpx.ProxyError):
-            reason = f"The proxy on the way to {url} does not let the request through."
+            reason = f"The proxy for {url} rejected the request."
         elif isinstance(exc, httpx.ConnectTimeout):
             reason = f"No connection to {url} within {self._timeouts.connect_s:g} s."
         elif isinstance(exc, httpx.TimeoutException):
-            reason = f"{url} accepts the connection, but did not answer within {read_s:g} s."
+            reason = f"{url} accepted the connection, but did not answer within {read_s:g} s."
         elif untrusted := next((cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)), None):
             reason = (
                 f"The certificate of {url} cannot be trusted: {untrusted.verify_message}."
-                " Name its root with --tls-root-certificate-file."
+                " Give its root with --tls-root-certificate-file."
             )
         elif any(isinstance(cause, ssl.SSLError) for cause in causes):
             reason = f"No TLS connection to {url}: does it speak plain http?"
         elif any(isinstance(cause, socket.gaierror) for cause in causes):
-            reason = f"The host of {url} is not known."
+            reason = f"The host of {url} cannot be resolved."
         elif any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-            reason = f"Nothing listens at {url}: is the runtime started?"
+            reason = f"The connection to {url} was refused: is the runtime running?"
         elif isinstance(exc, httpx.ConnectError):
             reason = f"No connection to {url}: {exc}."
         else:
             hint = "." if self.endpoint.is_tls else ": does it speak https?"
-            reason = f"{url} ended the connection without a whole answer{hint}"
+            reason = f"{url} closed the connection before a complete response{hint}"
         return ConnectionFailedError(reason)
 
 
@@ -415,13 +416,13 @@ def _refresh_path(name: str) -> str:
 
 
 def _path_part(name: str) -> str:
-    # A name of dots would climb in the path.
+    # Escape dots too: ".." would change the path.
     return quote(_encode(name), safe="").replace(".", "%2E")
 
 
 def _encode(text: str) -> bytes:
     try:
-        # In an ASCII locale, Python puts the bytes of an argument that it cannot decode into surrogates.
+        # In an ASCII locale, Python turns undecodable bytes of an argument into surrogates.
         content = text.encode(errors="surrogateescape")
         content.decode()
     except UnicodeError as exc:
@@ -442,7 +443,7 @@ def _causes(exc: BaseException | None) -> Iterable[BaseException]:
 
 def _tls_context(endpoint: Endpoint, root_certificate_file: Path | None) -> ssl.SSLContext:
     if not endpoint.is_tls:
-        # Loading the usual roots takes longer than the rest of a start; without TLS nobody asks for them.
+        # Loading the default roots takes longer than the rest of the start; skip it without TLS.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if root_certificate_file is None:
         return httpx.create_ssl_context()

@@ -1,4 +1,4 @@
-"""What this package says of itself: its version, and what its extras need."""
+"""The version of this package, and the requirements of its extras."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _OF_EXTRA = re.compile(r"(?P<requirement>[^;]+?)\s*;.*\bextra == (?P<quote>['\"]
 
 
 def version() -> str:
-    """Give the version of this package; empty where nothing says it."""
+    """Return the version of this package; empty if unknown."""
     found = _distribution()
     return found.version if found is not None else _declared().get("version", "")
 
 
 def install_command(extra: str) -> str:
     """
-    Say how to install what *extra* needs, by the names of its requirements.
+    Return the command that installs the requirements of *extra*.
 
-    It never names the extra of this package: an index may have somebody else's package under that name.
+    It never names this package: an index may have another package of that name.
     """
     return " ".join(["python -m pip install", *map(repr, requirements_of(extra))])
 
 
 def requirements_of(extra: str) -> list[str]:
-    """Give the requirements of *extra*: those of the installed distribution, else those of the clone."""
+    """Return the requirements of *extra*: those of the installed distribution, else those of the clone."""
     found = _distribution()
     if found is None:
         requirements: list[str] = _declared().get("optional-dependencies", {}).get(extra, [])
@@ -38,7 +38,7 @@ def requirements_of(extra: str) -> list[str]:
 
 
 def _distribution() -> metadata.Distribution | None:
-    """Give the distribution that this module was installed from; another one may have the name."""
+    """Return the distribution that this module was installed from; another one may have the same name."""
     try:
         found = metadata.distribution(PROJECT)
     except metadata.PackageNotFoundError:
@@ -48,8 +48,8 @@ def _distribution() -> metadata.Distribution | None:
 
 
 def _declared() -> Mapping[str, Any]:
-    """Give what the clone declares; nothing where there is none."""
-    import tomllib  # noqa: PLC0415 (only a clone needs it)
+    """Return the project table of a clone; empty outside a clone."""
+    import tomllib  # noqa: PLC0415 (slow to import, and only a clone needs it)
 
     try:
         project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -1,64 +1,84 @@
 """
-What can go wrong for somebody who talks to a runtime.
+The client's errors.
 
 ::
 
     ClientError                        exit status 1
-    ├── UsageError                 2   the command or its arguments make no sense; nothing was sent
-    ├── ConnectionFailedError      3   no answer: refused, unknown host, TLS, silence
-    │   ├── NotARuntimeError       3   something answered, but not as a runtime does
-    │   └── AnswerCutError         3   an answer began and did not come to its end
-    ├── NotAuthorisedError         4   the runtime wants a key, or another one
-    ├── RequestRefusedError        1   the runtime understood and said no, or the query failed
-    ├── StatementsFailedError      1   statements of a script failed, and the others were run all the same
-    ├── RefreshFailedError         1   the refresh that was waited for did not succeed
+    ├── UsageError                 2   the command or its arguments are invalid; nothing was sent
+    ├── ConnectionFailedError      3   no response: refused, unknown host, TLS, timeout
+    │   ├── NotARuntimeError       3   the server is not a runtime
+    │   └── AnswerCutError         3   the response ended before it was complete
+    ├── NotAuthorisedError         4   the runtime requires an API key, or a different one
+    ├── RequestRefusedError        1   the runtime rejected the request, or the query failed
+    ├── StatementsFailedError      1   some statements of a script failed; the others were run
+    ├── RefreshFailedError         1   the refresh did not succeed
     ├── NotReadyError              1   a component of the runtime is not ready
-    ├── ChartError                 1   the answer cannot be drawn
-    └── OutputError                1   the answer cannot be written where it should go
+    ├── ChartError                 1   the result cannot be drawn
+    └── OutputError                1   the output cannot be written
 
-`exit_status` is public: the commands exit with it. `str()` is a sentence for people; it holds no key. It may quote what
-a server said, so whoever prints it passes it through `screen.one_line`.
+`exit_status` is public: commands exit with it. `str()` is a sentence for people and never contains the key. It may
+quote the server, so pass it through `terminal_text.one_line` before printing it.
 """
 
 from __future__ import annotations
 
-from runtimeclient.excerpts import Place
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPosition:
+    """
+    The position of an error in the user's SQL.
+
+    Attributes:
+        line: Line of the script, from 1.
+        column: Character of that line, from 1.
+        text: The part of the line that belongs to the statement.
+        source: Name of the script; empty for a single statement.
+        text_column: Column at which `text` starts, from 1.
+    """
+
+    line: int
+    column: int
+    text: str
+    source: str = ""
+    text_column: int = 1
 
 
 class ClientError(Exception):
     """
-    Base of this room's errors.
+    Base of the client's errors.
 
     Attributes:
-        place: Where in the user's statement it is, if that is known.
+        position: Position in the user's statement, if known.
     """
 
     exit_status = 1
-    place: Place | None = None
+    position: ErrorPosition | None = None
 
 
 class UsageError(ClientError):
-    """The command or its arguments make no sense; nothing was sent."""
+    """The command or its arguments are invalid; nothing was sent."""
 
     exit_status = 2
 
 
 class ConnectionFailedError(ClientError):
-    """No answer came: refused, unknown host, TLS, silence."""
+    """No response: refused, unknown host, TLS, timeout."""
 
     exit_status = 3
 
 
 class NotARuntimeError(ConnectionFailedError):
-    """Something answered, but not as a runtime does."""
+    """The server is not a runtime."""
 
 
 class AnswerCutError(ConnectionFailedError):
-    """An answer began and did not come to its end: what was read of it must not be taken for the whole."""
+    """The response ended before it was complete; what was read must not be taken for the whole result."""
 
 
 class NotAuthorisedError(ClientError):
-    """The runtime answered 401: it wants a key, or another one."""
+    """The runtime answered 401: it requires an API key, or a different one."""
 
     exit_status = 4
 
@@ -71,26 +91,28 @@ class RequestRefusedError(ClientError):
         status: The HTTP status.
         code: The stable code of the problem, for programs.
         detail: The sentence, for people.
-        request_id: Names the request in the runtime's log; empty when the runtime gave none.
+        request_id: Identifies the request in the runtime's log; empty if the runtime gave none.
     """
 
-    def __init__(self, status: int, code: str, detail: str, request_id: str, place: Place | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, detail: str, request_id: str, position: ErrorPosition | None = None
+    ) -> None:
         self.status = status
         self.code = code
         self.detail = detail
         self.request_id = request_id
-        self.place = place
-        # A failure inside the runtime is looked up in its log, by the id; the caller's own mistake is not.
+        self.position = position
+        # The request id is for failures inside the runtime; a caller's own mistake needs no look at the log.
         reference = f", request {request_id}" if status >= 500 and request_id else ""
         super().__init__(f"{detail} [{code}{reference}]")
 
 
 class StatementsFailedError(ClientError):
-    """Statements of a script failed, and the others were run all the same."""
+    """Some statements of a script failed; the others were run."""
 
 
 class RefreshFailedError(ClientError):
-    """The refresh that was waited for did not succeed."""
+    """The refresh did not succeed."""
 
 
 class NotReadyError(ClientError):
@@ -98,8 +120,8 @@ class NotReadyError(ClientError):
 
 
 class ChartError(ClientError):
-    """The answer cannot be drawn as it was asked for."""
+    """The result cannot be drawn as requested."""
 
 
 class OutputError(ClientError):
-    """The answer cannot be written where it should go."""
+    """The output cannot be written."""

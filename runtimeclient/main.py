@@ -1,8 +1,7 @@
-"""Start a command from a command line: `querykeep ...`, and the client commands of `manage.py`."""
+"""Run a command line: `querykeep ...`, and the client commands of `manage.py`."""
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
@@ -11,58 +10,20 @@ from typing import TextIO
 
 from runtimeclient import COMMANDS
 from runtimeclient.argv import prepare_process
-from runtimeclient.command import (
-    INTERRUPTED_STATUS,
-    ClientCommand,
-    Invocation,
-    Parser,
-    console_options,
-    run_command,
-)
-from runtimeclient.console import Console, Streams
+from runtimeclient.commands.base import INTERRUPTED_STATUS, Invocation, console_options, run_command
+from runtimeclient.commands.registry import PROG, command_parser, load_command, program_parser
 from runtimeclient.errors import ClientError
-
-PROG = "querykeep"
-_DESCRIPTION = "Talk to a Querykeep runtime: run SQL, look at what it serves, and have it load data again."
-
-
-def load_command(name: str) -> ClientCommand:
-    """Give the command of that name; only its own module is imported."""
-    command: ClientCommand = importlib.import_module(f"runtimeclient.commands.{name}").COMMAND
-    return command
-
-
-def command_parser(command: ClientCommand, prog: str) -> Parser:
-    """Make the parser of one command of the program *prog*."""
-    made = Parser(prog=f"{prog} {command.name}")
-    command.fill(made, prog)
-    return made
-
-
-def whole_parser(prog: str = PROG) -> Parser:
-    """Make the parser of all commands, for the help, the manual and the completion of shells."""
-    parser = Parser(
-        prog=prog,
-        description=_DESCRIPTION,
-        epilog=f"{prog} COMMAND --help shows the options of a command, with examples.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=_version())
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for name in COMMANDS:
-        command = load_command(name)
-        command.fill(subparsers.add_parser(name, help=command.summary), prog)
-    return parser
+from runtimeclient.output.console import Console, Streams
 
 
 def main() -> None:
-    """Run `querykeep` with the arguments of this process, and leave it."""
+    """Run `querykeep` with the arguments of this process, and exit."""
     prepare_process()
     sys.exit(run(PROG, sys.argv[1:]))
 
 
 def run(prog: str, arguments: Sequence[str]) -> int:
-    """Run the command that *arguments* begin with on the streams of this process; give its exit status."""
+    """Run the command that *arguments* start with on the streams of this process; return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         _write_utf8(stream)
     try:
@@ -72,20 +33,20 @@ def run(prog: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED_STATUS
     finally:
-        _let_go(sys.stdout)
+        _flush_or_discard(sys.stdout)
 
 
 def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: Sequence[str]) -> int:
     """
-    Run the command that *arguments* begin with; give its exit status.
+    Run the command that *arguments* start with; return its exit status.
 
     Raises:
-        SystemExit: For `--help` and `--version`, which go to the standard output of the process.
+        SystemExit: For `--help` and `--version`, which write to the standard output of the process.
     """
     name = arguments[0] if arguments else "--help"
     try:
         if name not in COMMANDS:
-            parser = whole_parser(prog)
+            parser = program_parser(prog)
             parser.parse_args([name])
             parser.error("name a command")
         command = load_command(name)
@@ -97,20 +58,14 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     return run_command(command, Invocation(options, console, environ, prog))
 
 
-def _version() -> str:
-    from runtimeclient.distribution import version  # noqa: PLC0415 (only the help of all commands asks for it)
-
-    return f"{PROG} {version()}".rstrip()
-
-
 def _write_utf8(stream: TextIO) -> None:
-    """Answers are UTF-8 whatever the locale says."""
+    """Write UTF-8 whatever the locale is."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def _let_go(stream: TextIO) -> None:
-    """Pass on what is buffered, or drop it: Python would try again at its end, complain, and change the exit status."""
+def _flush_or_discard(stream: TextIO) -> None:
+    """Flush a stream. If that fails, discard the buffer: Python would retry at exit and change the exit status."""
     try:
         stream.flush()
     except OSError:

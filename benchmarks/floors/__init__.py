@@ -1,1 +1,1 @@
-"""Programs that do less than the runtime and its peers: what is measured beside them shows what the rest costs."""
+"""Minimal programs that do only a part of the work; the difference to them is the cost of the rest."""

@@ -1,9 +1,9 @@
 """
-What authentication alone costs: CPU microseconds of one call of the class that every request goes through.
+The cost of authentication alone: CPU microseconds of one call of the authentication class.
 
     python -m benchmarks.floors.authentication KEYS
 
-The key is the last of the list. Nothing else of a request runs.
+The presented key is the last of the list. Nothing else of a request runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _measure() -> None:
 def _calls_s(authentication: type, request: object) -> float:
     began = time.process_time()
     for _ in range(CALLS):
-        # A new instance each time, as the framework makes one for each request.
+        # The framework creates an instance for each request.
         if authentication().authenticate(request) is None:
             raise AssertionError("the key is not accepted")
     return time.process_time() - began

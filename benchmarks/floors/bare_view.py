@@ -1,4 +1,4 @@
-"""The least that answers a POST on the same stack: Django, one DRF view, gunicorn with gevent. No key, no engine."""
+"""The minimum that answers a POST on the same stack: Django, one DRF view, gunicorn with gevent. No key, no engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The least that answers a POST on the same web server: a WSGI application of one function."""
+"""The minimum that answers a POST on the same web server: a WSGI application of one function."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
-DataFusion with tables in memory behind the HTTP server of the standard library, for single large statements.
+DataFusion with in-memory tables behind the HTTP server of the standard library, for single large statements.
 
     python benchmarks/floors/datafusion_server.py PORT NAME=PARQUET...
 
-It runs in the environment of the peers, and knows nothing of this project.
+It runs in the virtual environment of the peers and imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             rows = [row for batch in CONTEXT.sql(sql).collect() for row in batch.to_pylist()]
             status, body = 200, json.dumps(rows, default=str).encode()
-        except Exception as error:  # noqa: BLE001 (whatever the engine says is the answer)
+        except Exception as error:  # noqa: BLE001 (any error of the engine is the answer)
             status, body = 400, str(error).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))

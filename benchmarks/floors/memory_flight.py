@@ -1,7 +1,7 @@
 """
 pyarrow's Flight server with one table in memory: `python -m benchmarks.floors.memory_flight PORT PARQUET`.
 
-It has no engine: a statement that says `*` gets the whole table, any other one a single row.
+It has no engine: a statement with `*` gets the whole table, any other a single row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 
 class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc]  # compiled, without types
-    """Answers the statement of a Flight SQL client without reading it as one."""
+    """Answers Flight SQL statements without parsing them."""
 
     def __init__(self, location: str, table: pa.Table) -> None:
         super().__init__(location)
@@ -23,7 +23,7 @@ class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc]  # compile
         self._answers = {b"all": table, b"one": pa.table({"1": [1]})}
 
     def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
-        """Say what the answer will look like; only of statements, or the driver takes it for one about the server."""
+        """Describe the answer to a statement; the driver's other requests, about the server, must fail."""
         if b"CommandStatementQuery" not in descriptor.command:
             raise NotImplementedError
         ticket = b"all" if b"*" in descriptor.command else b"one"
@@ -32,7 +32,7 @@ class MemoryServer(pa.flight.FlightServerBase):  # type: ignore[misc]  # compile
         return pa.flight.FlightInfo(answer.schema, descriptor, [endpoint], answer.num_rows, answer.nbytes)
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
-        """Send it."""
+        """Send the answer."""
         return pa.flight.RecordBatchStream(self._answers[ticket.ticket])
 
 

@@ -1,4 +1,4 @@
-"""Arrow Flight SQL by ADBC: a large table, and small statements."""
+"""Arrow Flight SQL through ADBC: a large table, and small statements."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from benchmarks.subjects import FlightEndpoint, Running, memory_flight, querykee
 ROWS = 5_000_000
 BIG = f"big_{ROWS}"
 READS = 3
-#: The client sends a quarter more than it counts.
+#: The client also sends for a quarter of the time as a warm-up.
 _WITH_WARM_UP = 1.25
 
 
 def stage(peers: Path) -> Stage:
-    """Return the rows and whom they compare."""
+    """Return the rows and their subjects."""
     subjects = [querykeep(), roapi(peers), sail(peers), memory_flight()]
     names = [subject.name for subject in subjects]
     return Stage(
@@ -54,10 +54,10 @@ def stage(peers: Path) -> Stage:
 
 def reading(running: Running, _seconds: float) -> dict[str, float]:
     """
-    Read the whole table some times: the best of them, and the first.
+    Read the whole table several times: the best and the first time.
 
     Raises:
-        AnswerError: It has another number of rows, or the client fails.
+        AnswerError: The number of rows is wrong, or the client fails.
     """
     found = _client(running.flight, {"read": f"SELECT * FROM {running.flight.table.format(BIG)}", "times": READS})
     if found["rows"] != ROWS:
@@ -68,7 +68,7 @@ def reading(running: Running, _seconds: float) -> dict[str, float]:
 
 def asking(running: Running, seconds: float) -> dict[str, float]:
     """
-    Send small statements one after the other on one connection, each with another number.
+    Send small statements in sequence on one connection, each with a different number.
 
     Raises:
         AnswerError: The client fails.

@@ -1,10 +1,10 @@
-"""How cost grows with keys, datasets, rows, connections and processors."""
+"""The cost along the number of keys, datasets, rows, connections and processors."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.bench import Curve, Effort, Place
+from benchmarks.bench import Curve, Effort, Environment
 from benchmarks.load import Statement
 from benchmarks.processes import pss_bytes
 from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT, SELECT_1, sending
@@ -13,49 +13,51 @@ from benchmarks.tables import Tables
 
 MB = 1e6
 _CONNECTIONS = 16
-#: More connections than the default lets wait for a place: the curve is about what they cost, not about refusals.
+#: A longer queue than the default: the curve shows the cost of connections, not refusals.
 _PATIENT = {"query": {"max_queued": 10_000, "queue_timeout": "1m"}}
 _BOTH = ("Querykeep", "ROAPI")
 
 
-def _subject(place: Place, name: str, *, keys: int = 1, patient: bool = False) -> Subject:
-    return roapi(place.peers) if name == "ROAPI" else querykeep(keys=keys, runtime=_PATIENT if patient else None)
+def _subject(environment: Environment, name: str, *, keys: int = 1, patient: bool = False) -> Subject:
+    return roapi(environment.peers) if name == "ROAPI" else querykeep(keys=keys, runtime=_PATIENT if patient else None)
 
 
-def along_keys(place: Place, name: str, keys: int, effort: Effort) -> dict[str, float]:
-    """Start with that many keys, and send with the last of them."""
-    with _subject(place, name, keys=keys).running(place.scratch, place.tables, ()) as running:
+def along_keys(environment: Environment, name: str, keys: int, effort: Effort) -> dict[str, float]:
+    """Start with that many keys, and present the last of them."""
+    with _subject(environment, name, keys=keys).running(environment.scratch, environment.tables, ()) as running:
         found = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
         return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}
 
 
 class _Copies(Tables):
-    """Any number of names for one small table."""
+    """Serves one small table under any number of names."""
 
     def parquet(self, name: str) -> Path:
         return super().parquet("small" if name.startswith("copy_") else name)
 
 
-def along_datasets(place: Place, name: str, datasets: int, effort: Effort) -> dict[str, float]:
+def along_datasets(environment: Environment, name: str, datasets: int, effort: Effort) -> dict[str, float]:
     """
-    Start with that many datasets of one small file, each loaded anew, and ask the last of them.
+    Start with that many datasets of one small file, and query the last of them.
 
-    The first to ask wait until each engine worker has opened what was loaded last, a second for a thousand.
+    The first queries wait until each engine worker has opened all datasets: a second per thousand.
     """
     names = tuple(f"copy_{number}" for number in range(1, datasets + 1))
     statement = Statement(f"SELECT a + {{}} FROM {names[-1]}")
-    copies = _Copies(place.tables.directory)
-    with _subject(place, name, patient=True).running(place.scratch, copies, names) as running:
+    copies = _Copies(environment.tables.directory)
+    with _subject(environment, name, patient=True).running(environment.scratch, copies, names) as running:
         found = sending(statement, _CONNECTIONS, running, effort.seconds)
         return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}
 
 
-def along_rows(place: Place, name: str, rows: int, effort: Effort) -> dict[str, float]:
-    """Ask a table of that many rows, for one of them and for all, twice as long: an answer may take a second."""
+def along_rows(environment: Environment, name: str, rows: int, effort: Effort) -> dict[str, float]:
+    """Query a table of that many rows: point look-ups and aggregates, which may take a second each."""
     table = f"items_{rows}"
     point = Statement(POINT.sql.replace(ITEMS, table), lowest=0, count=rows)
     aggregate = Statement(AGGREGATE.sql.replace(ITEMS, table), AGGREGATE.lowest, AGGREGATE.count)
-    with _subject(place, name, patient=True).running(place.scratch, place.tables, (table,)) as running:
+    with _subject(environment, name, patient=True).running(
+        environment.scratch, environment.tables, (table,)
+    ) as running:
         return {
             "point look-ups/s": sending(point, 4, running, effort.seconds * 2)["requests/s"],
             "aggregates/s": sending(aggregate, 2, running, effort.seconds * 2)["requests/s"],
@@ -63,18 +65,18 @@ def along_rows(place: Place, name: str, rows: int, effort: Effort) -> dict[str, 
         }
 
 
-def along_connections(place: Place, name: str, connections: int, effort: Effort) -> dict[str, float]:
+def along_connections(environment: Environment, name: str, connections: int, effort: Effort) -> dict[str, float]:
     """Send over that many connections."""
-    subject = _subject(place, name, patient=True)
-    with subject.running(place.scratch, place.tables, ("small",)) as running:
+    subject = _subject(environment, name, patient=True)
+    with subject.running(environment.scratch, environment.tables, ("small",)) as running:
         return sending(SELECT_1, connections, running, effort.seconds)
 
 
-def along_processors(place: Place, name: str, processors: int, effort: Effort) -> dict[str, float]:
-    """Let the server run on that many processors only; the client may use all."""
+def along_processors(environment: Environment, name: str, processors: int, effort: Effort) -> dict[str, float]:
+    """Restrict the server to that many processors; the client may use all."""
     prefix = ["taskset", "--cpu-list", f"0-{processors - 1}"]
-    subject = _subject(place, name, patient=True)
-    with subject.running(place.scratch, place.tables, (ITEMS,), prefix) as running:
+    subject = _subject(environment, name, patient=True)
+    with subject.running(environment.scratch, environment.tables, (ITEMS,), prefix) as running:
         small = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
         aggregates = sending(AGGREGATE, 4, running, effort.seconds)
         return {

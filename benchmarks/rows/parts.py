@@ -1,4 +1,4 @@
-"""Parts of the runtime without the rest: the JSON encoder, and what an append costs beside a full load."""
+"""Parts of the runtime alone: the JSON encoder, and an append compared with a full load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from benchmarks.bench import Alone, Effort, Place, rotated
+from benchmarks.bench import Effort, Environment, Standalone, rotated
 from benchmarks.load import AnswerError
 from benchmarks.samples import Target
 from benchmarks.tables import ITEMS
@@ -32,12 +32,12 @@ LOADED_ROWS, NEWER_ROWS = 10_000_000, 100_000
 APPEND, FULL = "Querykeep", "Querykeep, full load"
 
 
-def encoding(_place: Place, number: int, effort: Effort) -> dict[str, dict[str, float]]:
+def encoding(_place: Environment, number: int, effort: Effort) -> dict[str, dict[str, float]]:
     """
-    Write the same Arrow batches as JSON, each a few times: ours with exact decimals, polars' with strings for them.
+    Encode the same Arrow batches as JSON several times: ours with exact decimals, polars' with strings for them.
 
     Raises:
-        AnswerError: Our JSON has other values than the table.
+        AnswerError: Our JSON differs from the table.
     """
     relation = duckdb.connect().sql(ITEMS.format(rows=ENCODED_ROWS))
     columns = tuple(Column(name=n, type=str(t)) for n, t in zip(relation.columns, relation.types, strict=True))
@@ -70,10 +70,10 @@ def _seconds(write: Callable[[], bytes], at_least_s: float) -> list[float]:
 
 def check(body: bytes, table: pa.Table) -> None:
     """
-    Compare our JSON with the values of the table, decimals digit by digit.
+    Compare our JSON with the table, decimals digit by digit.
 
     Raises:
-        AnswerError: A column has other values.
+        AnswerError: A column differs.
     """
     rows = json.loads(body, parse_float=Decimal)
     for name in table.column_names:
@@ -92,9 +92,9 @@ def check(body: bytes, table: pa.Table) -> None:
             raise AnswerError(f"the column {name} has other values")
 
 
-def appending(place: Place, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
-    """Load 10 million rows, let 1 % newer ones come, and load again by an append and by a full load, in turns."""
-    directory = place.scratch / f"append-{number}"
+def appending(environment: Environment, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
+    """Load 10 million rows, add 1 % newer ones, and refresh by an append and by a full load, in turns."""
+    directory = environment.scratch / f"append-{number}"
     state_dir = directory / "state"
     (state_dir / SNAPSHOT_DIRECTORY).mkdir(parents=True)
     loader = LoaderProcess(
@@ -107,7 +107,7 @@ def appending(place: Place, number: int, _effort: Effort) -> dict[str, dict[str,
         time_column="t",
         acceleration=AccelerationConfig(refresh_mode="append"),
     )
-    source = place.tables.parquet(f"big_{LOADED_ROWS}")
+    source = environment.tables.parquet(f"big_{LOADED_ROWS}")
     (directory / "sales").mkdir()
     (directory / "sales/1.parquet").hardlink_to(source)
     try:
@@ -137,13 +137,13 @@ def _timed(loader: LoaderProcess, dataset: DatasetConfig, served: Snapshot | Non
 
 
 ROWS = (
-    Alone(
+    Standalone(
         name="encode",
         title="100,000 rows x 8 columns from Arrow to JSON, in process",
         measure=encoding,
         targets=[Target(metric="ms", against=POLARS, at_most=1.5)],
     ),
-    Alone(
+    Standalone(
         name="append",
         title="an append of 1 % to 10,000,000 rows, beside a full load",
         measure=appending,

@@ -1,4 +1,4 @@
-"""Statements over HTTP: small ones in numbers, and large answers."""
+"""Statements over HTTP: many small ones, and large results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPEATED = Statement(AGGREGATE.sql.replace("{}", "70000"))
 
 
 def stage(peers: Path) -> Stage:
-    """Return the rows and whom they compare."""
+    """Return the rows and their subjects."""
     return Stage(
         tables=(ITEMS, FEW_ITEMS),
         subjects=[
@@ -47,10 +47,10 @@ def stage(peers: Path) -> Stage:
 
 def sending(statement: Statement, connections: int, running: Running, seconds: float) -> dict[str, float]:
     """
-    Send a statement again and again, after some of the same to warm up.
+    Send a statement repeatedly, after a warm-up.
 
     Raises:
-        AnswerError: One answer in a hundred is an error.
+        AnswerError: More than 1 % of the answers are errors.
     """
     running.warm_up(statement)
     cpu_s = running.cpu_s()
@@ -67,7 +67,7 @@ def sending(statement: Statement, connections: int, running: Running, seconds: f
 
 
 def reading(rows: int, times: int, running: Running, _seconds: float) -> dict[str, float]:
-    """Read a table as JSON: the best of some times, and the size."""
+    """Read a table as JSON several times: the best time, and the size."""
     reads = [running.ask(f"SELECT * FROM items_{rows}") for _ in range(times)]
     for read in reads:
         if read.objects != rows:
@@ -76,7 +76,7 @@ def reading(rows: int, times: int, running: Running, _seconds: float) -> dict[st
 
 
 def reading_million(running: Running, seconds: float) -> dict[str, float]:
-    """Read a million rows as JSON, once for the time and once more for the memory."""
+    """Read a million rows as JSON, once for the time and once for the memory."""
     found = reading(ROWS, 1, running, seconds)
     with peak_pss(running.pid) as peak:
         running.ask(f"SELECT * FROM {ITEMS}")

@@ -1,4 +1,4 @@
-"""The 22 queries of TPC-H at scale factor 1, one after the other over HTTP."""
+"""The 22 queries of TPC-H at scale factor 1, in sequence over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.tables import TPCH, tpch_queries
 
 
 def stage(peers: Path) -> Stage:
-    """Return the row and whom it compares."""
+    """Return the row and its subjects."""
     subjects = [querykeep(), roapi(peers), datafusion(peers), DuckDBInProcess()]
     return Stage(
         tables=TPCH,
@@ -34,10 +34,10 @@ def stage(peers: Path) -> Stage:
 
 def queries(running: Running, _seconds: float) -> dict[str, float]:
     """
-    Run each query once, after a count of each table.
+    Run each query once, after counting each table.
 
     Raises:
-        AnswerError: Some cannot be run, which are named: there is no total then.
+        AnswerError: Some queries, which are named, fail: there is no total.
     """
     taken: dict[str, float] = {}
     refused: dict[str, str] = {}

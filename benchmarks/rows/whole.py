@@ -1,4 +1,4 @@
-"""The runtime as a whole: its start, its memory, its stop, and what authentication takes of a request."""
+"""The runtime as a whole: start, memory, stop, and the share of authentication in a request."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 import yaml
 
 from benchmarks import load, processes
-from benchmarks.bench import Alone, Effort, Place
+from benchmarks.bench import Effort, Environment, Standalone
 from benchmarks.rows.statements import SELECT_1, sending
 from benchmarks.samples import Target
 from benchmarks.subjects import KEY, Plan, querykeep, roapi, serve
 
 MB = 1e6
 EXAMPLE = processes.REPOSITORY / "examples/runtime.yaml"
-#: The example has its default of 4 engine workers. All is idle that long before memory is looked at.
+#: Seconds of idleness before memory is read. The example has the default of 4 engine workers.
 _IDLE_S = 2.0
-#: The processes that load data stay for the next load a while, and so many seconds at most.
+#: Seconds that the processes which load data may stay for the next load.
 _LOADER, _LOADERS_S = "datasources.refresh.loader_process", 60.0
 _CONNECTIONS = 16
 OFF, MANY = "Querykeep, authentication off", "Querykeep, 10,000 keys"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (nothing is written there)
 
 
-def example(place: Place, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
-    """Start and stop the example twice: without its state, when it loads its data, and with it, until it is at rest."""
-    directory = place.scratch / f"example-{number}"
+def example(environment: Environment, number: int, _effort: Effort) -> dict[str, dict[str, float]]:
+    """Start and stop the example twice: without state, so that it loads its data, and with state, until it is idle."""
+    directory = environment.scratch / f"example-{number}"
     directory.mkdir()
     plan = _example_plan(directory)
     found: dict[str, float] = {}
@@ -41,22 +41,22 @@ def example(place: Place, number: int, _effort: Effort) -> dict[str, dict[str, f
                 load.ask(plan.http, "SELECT count(*) FROM flights")
             if name == "start s":
                 found["PSS MB just started"] = processes.pss_bytes(process.pid) / MB
-                _wait_until_at_rest(process.pid)
+                _wait_until_idle(process.pid)
                 found["idle PSS MB"] = processes.pss_bytes(process.pid) / MB
             members = {member: processes.start_time(member) for member in processes.family(process.pid)}
             told = time.monotonic()
         found["stop s"] = time.monotonic() - told
         left = [f"process {member}" for member, start in members.items() if start == processes.start_time(member) != ""]
-        left += [f"file {path}" for path in _not_to_stay(directory / ".runtime")]
+        left += [f"file {path}" for path in _leftovers(directory / ".runtime")]
         found["left behind"] = len(left)
         found["exit code"] = process.returncode
-        # Whoever else uses shared memory meanwhile is counted too.
+        # Includes shared memory that other programs create meanwhile.
         found["left in /dev/shm"] = len(_shared_memory() - shared)
     return {"Querykeep": found}
 
 
 def _example_plan(directory: Path) -> Plan:
-    """Return how to serve the example with a key, ports and a state directory of its own."""
+    """Return the plan for the example with its own key, ports and state directory."""
     settings = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     http = processes.free_port()
     del settings["secrets"]
@@ -74,15 +74,15 @@ def _example_plan(directory: Path) -> Plan:
     return serve(config, http)
 
 
-def _wait_until_at_rest(pid: int) -> None:
+def _wait_until_idle(pid: int) -> None:
     until = time.monotonic() + _LOADERS_S
     while time.monotonic() < until and any(_LOADER in processes.command(member) for member in processes.family(pid)):
         time.sleep(_IDLE_S)
     time.sleep(_IDLE_S)
 
 
-def _not_to_stay(state_dir: Path) -> Iterator[str]:
-    """Yield what a stop has to remove: sockets, spilled data, snapshots that are not published."""
+def _leftovers(state_dir: Path) -> Iterator[str]:
+    """Yield files that a stop should have removed: sockets, spilled data, unpublished snapshots."""
     published = (state_dir / "manifest.json").read_text()
     for path in sorted(state_dir.rglob("*")):
         name = path.relative_to(state_dir)
@@ -95,16 +95,16 @@ def _shared_memory() -> set[str]:
     return {path.name for path in _SHARED_MEMORY.glob("*")}
 
 
-def authentication(place: Place, _number: int, effort: Effort) -> dict[str, dict[str, float]]:
+def authentication(environment: Environment, _number: int, effort: Effort) -> dict[str, dict[str, float]]:
     """
-    Compare what the authentication class takes, called alone, with the CPU time of a whole request.
+    Compare the CPU time of the authentication class, called alone, with that of a whole request.
 
-    Requests with authentication off are sent beside it: the difference of whole requests is smaller than their noise.
+    Requests without authentication are measured too, but the difference between whole requests is below the noise.
     """
     one, many = _authentication_us(1), _authentication_us(10_000)
     found: dict[str, dict[str, float]] = {}
     for subject in (querykeep(), querykeep(OFF, keys=0), querykeep(MANY, keys=10_000)):
-        with subject.running(place.scratch, place.tables, ()) as running:
+        with subject.running(environment.scratch, environment.tables, ()) as running:
             found[subject.name] = sending(SELECT_1, _CONNECTIONS, running, effort.seconds)
     request_us = found["Querykeep"]["CPU s per 1,000"] * 1000
     found["Querykeep"] |= {
@@ -121,18 +121,18 @@ def _authentication_us(keys: int) -> float:
     return float(done.stdout)
 
 
-def idle(place: Place, _number: int, _effort: Effort) -> dict[str, dict[str, float]]:
-    """Look at the memory of this runtime and of ROAPI with one small table, idle."""
+def idle(environment: Environment, _number: int, _effort: Effort) -> dict[str, dict[str, float]]:
+    """Measure the idle memory of this runtime and of ROAPI with one small table."""
     found = {}
-    for subject in (querykeep(), roapi(place.peers)):
-        with subject.running(place.scratch, place.tables, ("small",)) as running:
-            _wait_until_at_rest(running.pid)
+    for subject in (querykeep(), roapi(environment.peers)):
+        with subject.running(environment.scratch, environment.tables, ("small",)) as running:
+            _wait_until_idle(running.pid)
             found[subject.name] = {"start s": running.ready_s, "idle PSS MB": processes.pss_bytes(running.pid) / MB}
     return found
 
 
 ROWS = (
-    Alone(
+    Standalone(
         name="example",
         title="the example: start to ready, idle memory with 4 workers, stop",
         measure=example,
@@ -144,8 +144,8 @@ ROWS = (
             Target(metric="exit code", at_most=0.0),
         ],
     ),
-    Alone(name="idle", title="one small table: start to ready, idle memory", measure=idle),
-    Alone(
+    Standalone(name="idle", title="one small table: start to ready, idle memory", measure=idle),
+    Standalone(
         name="authentication",
         title="authentication's share of a small request",
         measure=authentication,

@@ -1,1 +1,1 @@
-"""The commands, one a module: `COMMAND` says what each is and does it."""
+"""The commands, one per module; `COMMAND` is the command."""

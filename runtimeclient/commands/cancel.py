@@ -1,35 +1,33 @@
-"""`cancel`: stop a statement that waits or runs."""
+"""`cancel`: cancel a queued or running statement."""
 
 from __future__ import annotations
 
 import argparse
 
-from runtimeclient.command import ClientCommand, Invocation
-from runtimeclient.screen import one_line
+from runtimeclient.commands.base import ClientCommand, Invocation
+from runtimeclient.output.terminal_text import one_line
 
 
 class CancelCommand(ClientCommand):
-    """Stop a statement of this key."""
+    """Cancel a statement of this key."""
 
     name = "cancel"
-    summary = "stop a statement"
+    summary = "cancel a statement"
     description = (
-        "Stop a statement that came with the same key, whether it waits or runs. It has\n"
-        "gone from `queries` within two seconds."
+        "Cancel a queued or running statement that was sent with the same key. It\n"
+        "disappears from `queries` within two seconds."
     )
-    examples = (("9f2c41d07be84a53a1c6f0e2d9a48370", "stop the statement of that id"),)
+    examples = (("9f2c41d07be84a53a1c6f0e2d9a48370", "cancel the statement with this id"),)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is special to `cancel`."""
-        parser.add_argument("query_id", metavar="ID", help="the id of the statement, as `queries` shows it")
+        """Add the id."""
+        parser.add_argument("query_id", metavar="ID", help="the id of the statement, as shown by `queries`")
 
     def run(self, invocation: Invocation) -> None:
-        """Ask for it."""
+        """Cancel the statement."""
         with invocation.connect() as client:
             message = client.cancel_query(invocation.options.query_id)
-        output = invocation.console.output()
-        output.write(one_line(message) + "\n")
-        output.flush()
+        invocation.console.write_line(one_line(message))
 
 
 COMMAND = CancelCommand()

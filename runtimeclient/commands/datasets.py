@@ -1,4 +1,4 @@
-"""`datasets`: what a runtime serves, and how fresh it is."""
+"""`datasets`: list the datasets of a runtime and their freshness."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from runtimeclient.command import ClientCommand, Invocation, add_list_format
-from runtimeclient.formats import write_list
-from runtimeclient.quantities import age, elapsed, size
-from runtimeclient.resources import DatasetStatus
+from runtimeclient.commands.base import ClientCommand, Invocation, add_list_format
+from runtimeclient.http.resources import DatasetStatus
+from runtimeclient.output.formats import write_list
+from runtimeclient.output.humanize import age, elapsed, size
 
 _COLUMNS = (
     *("from", "name", "acceleration_enabled", "status", "rows", "refreshed_at", "snapshot", "error"),
@@ -22,19 +22,19 @@ class DatasetsCommand(ClientCommand):
     """List the datasets of a runtime."""
 
     name = "datasets"
-    summary = "list the datasets: state, rows, age"
-    description = "List the datasets of a runtime: how each is, how many rows and bytes it has, and\nhow old they are."
+    summary = "list the datasets: status, rows, age"
+    description = "List the datasets of a runtime with their status, rows, size and age."
     examples = (
         ("", "the datasets as a table"),
-        ("--format csv > datasets.csv", "all that is known of them, as CSV"),
+        ("--format csv > datasets.csv", "all fields, as CSV"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is special to `datasets`."""
+        """Add `--format`."""
         add_list_format(parser)
 
     def run(self, invocation: Invocation) -> None:
-        """Ask and show."""
+        """Fetch and show the list."""
         with invocation.connect() as client:
             datasets = client.datasets()
         items = [{name.rstrip("_"): value for name, value in asdict(dataset).items()} for dataset in datasets]
@@ -49,7 +49,7 @@ class DatasetsCommand(ClientCommand):
 
 
 def _age(dataset: DatasetStatus, now: datetime) -> str | None:
-    """Tell how old the rows are: by the clock of the runtime where it says so."""
+    """Return the age of the rows, by the runtime's clock if it reports one."""
     if dataset.age_s is not None:
         return elapsed(dataset.age_s)
     return None if dataset.refreshed_at is None else age(dataset.refreshed_at, now)

@@ -1,4 +1,4 @@
-"""`login`: keep a key for a runtime, once the runtime has taken it."""
+"""`login`: check the key of a runtime and store it."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ import getpass
 from contextlib import closing
 
 from runtimeclient.client import Timeouts
-from runtimeclient.command import ClientCommand, Invocation
-from runtimeclient.connection import Connection
-from runtimeclient.credentials import ENDPOINT_VARIABLE, Credential, check_api_key, find_credential
-from runtimeclient.endpoint import DEFAULT_ENDPOINT, parse_endpoint
+from runtimeclient.commands.base import ClientCommand, Invocation
 from runtimeclient.errors import NotAuthorisedError, UsageError
-from runtimeclient.keyrings import has_keyring
-from runtimeclient.profile_store import KeyPlace, ProfileStore
-from runtimeclient.profiles import DEFAULT_PROFILE, PROFILE_VARIABLE, Profile, check_profile_name
+from runtimeclient.http.api_key import check_api_key
+from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, parse_endpoint
+from runtimeclient.profiles.config import DEFAULT_PROFILE, PROFILE_VARIABLE, Profile, check_profile_name
+from runtimeclient.profiles.connection import Connection
+from runtimeclient.profiles.credentials import ENDPOINT_VARIABLE, Credential, find_credential
+from runtimeclient.profiles.keyrings import has_keyring
+from runtimeclient.profiles.store import KeyStore, ProfileStore
 
 
 class LoginCommand(ClientCommand):
-    """Keep an endpoint and its key in a profile."""
+    """Store an endpoint and its key in a profile."""
 
     name = "login"
-    summary = "keep the key of a runtime"
+    summary = "store the key of a runtime"
     description = (
-        "Ask for the API key of a runtime, see that the runtime takes it, and keep it in\n"
-        "a profile: the key in the keyring of the system, or in a file that only you can\n"
-        "read, and the endpoint beside it. A key in RUNTIME_API_KEY is not looked at."
+        "Ask for the API key of a runtime, check it with the runtime, and store endpoint\n"
+        "and key in a profile. The key goes to the system keyring, or to a file that only\n"
+        "you can read. RUNTIME_API_KEY is ignored."
     )
     examples = (
-        ("--http-endpoint https://runtime.example:8090", "the profile that applies when none is named"),
+        ("--http-endpoint https://runtime.example:8090", "the default profile"),
         ("--profile test --api-key-file key", "another profile, with a key from a file"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is special to `login`."""
+        """Add `--store`."""
         parser.add_argument(
             "--store",
             choices=("keyring", "file"),
-            help="where to keep the key; without it the keyring if there is one, else a file",
+            help="where to store the key (default: the keyring if there is one, else a file)",
         )
 
     def run(self, invocation: Invocation) -> None:
-        """Ask, check, keep."""
+        """Ask for the key, check it and store it."""
         options, environ = invocation.options, invocation.environ
         name = options.profile if options.profile is not None else environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE
         store = ProfileStore(environ)
@@ -56,13 +57,11 @@ class LoginCommand(ClientCommand):
             or (before.tls_root_certificate_file if before else None),
         )
         key = self._ask_key(invocation, profile)
-        invocation.console.keep_from_others(key)
+        invocation.console.hide_key(key)
         self._check_key(invocation, profile, key)
-        place: KeyPlace = options.store or ("keyring" if has_keyring() else "file")
-        where = store.save(profile, key, place)
-        output = invocation.console.output()
-        output.write(f"The key of {profile.endpoint.url} is in {where}; its profile is {name}.\n")
-        output.flush()
+        key_store: KeyStore = options.store or ("keyring" if has_keyring() else "file")
+        where = store.save(profile, key, key_store)
+        invocation.console.write_line(f"The key of {profile.endpoint.url} is in {where}; its profile is {name}.")
 
     def _ask_key(self, invocation: Invocation, profile: Profile) -> str:
         options, console = invocation.options, invocation.console
@@ -72,12 +71,12 @@ class LoginCommand(ClientCommand):
         if credential.api_key is not None:
             return credential.api_key
         if console.stdin is None or not console.stdin.isatty():
-            raise UsageError("There is no terminal to ask for the key: give it with --api-key-file, - for a pipe.")
+            raise UsageError("The key cannot be typed without a terminal: give it with --api-key-file, - for a pipe.")
         key = getpass.getpass(f"API key of {profile.endpoint.url}: ")
         return check_api_key(key, "that was typed")
 
     def _check_key(self, invocation: Invocation, profile: Profile, key: str) -> None:
-        """Raise what the runtime says against the key. Warns when it would have said nothing of any key."""
+        """Raise an error if the runtime refuses the key. Warn if it would accept any key."""
         options, console = invocation.options, invocation.console
         timeouts = Timeouts(connect_s=options.connect_timeout, silence_s=options.timeout)
 
@@ -92,9 +91,9 @@ class LoginCommand(ClientCommand):
         except NotAuthorisedError:
             pass
         else:
-            console.warn(f"{profile.endpoint.url} asks for no key at the moment: this one was not checked.")
+            console.warn(f"{profile.endpoint.url} does not require a key at present: this one was not checked.")
         if not (profile.endpoint.is_tls or profile.endpoint.is_loopback):
-            console.warn(f"{profile.endpoint.url} is not https: the key travels as plain text.")
+            console.warn(f"{profile.endpoint.url} does not use https: the key is sent unencrypted.")
 
 
 COMMAND = LoginCommand()

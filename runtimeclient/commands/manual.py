@@ -1,10 +1,25 @@
-"""`manual`: the page for `man`."""
+"""`manual`: print the manual page, written in roff (man(7)) from the parser of the command line."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from runtimeclient.command import ClientCommand, Invocation
+from runtimeclient.commands.base import ClientCommand, Invocation
+from runtimeclient.commands.registry import program_parser
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS
+
+_ENVIRONMENT = (
+    ("RUNTIME_API_KEY", "the API key"),
+    ("RUNTIME_HTTP_ENDPOINT", "the URL of the runtime"),
+    ("QUERYKEEP_PROFILE", "the profile to use"),
+    ("NO_COLOR", "no colours, whatever its value"),
+    ("EDITOR, VISUAL", "the editor for statements at the prompt"),
+    ("PAGER", "the pager for results that do not fit on the terminal; cat or empty disables it"),
+    ("SSL_CERT_FILE", "PEM file with the root certificates to trust"),
+)
 
 
 class ManualCommand(ClientCommand):
@@ -15,21 +30,72 @@ class ManualCommand(ClientCommand):
     description = "Print the page for man, with all commands and options."
     examples = (
         ("| man -l -", "read it"),
-        ("> ~/.local/share/man/man1/querykeep.1", "have it for man querykeep"),
+        ("> ~/.local/share/man/man1/querykeep.1", "install it for man querykeep"),
     )
-    talks = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add nothing."""
+    has_connection = False
 
     def run(self, invocation: Invocation) -> None:
-        """Print it."""
-        from runtimeclient.main import whole_parser  # noqa: PLC0415 (it loads every command, this one too)
-        from runtimeclient.manual_page import manual_page  # noqa: PLC0415
+        """Print the page."""
+        invocation.console.write_line(manual_page(program_parser(invocation.prog)))
 
-        output = invocation.console.output()
-        output.write(manual_page(whole_parser(invocation.prog)))
-        output.flush()
+
+def manual_page(parser: argparse.ArgumentParser) -> str:
+    """Return the page of a program whose parser has one level of commands."""
+    return "\n".join(_page(parser))
+
+
+def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
+    name = parser.prog
+    # argparse has no public way to list actions; these internals have not changed since Python 3.2.
+    actions: list[Any] = parser._actions  # noqa: SLF001
+    commands = next(action for action in actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    yield f'.TH {_text(name.upper())} 1 "" "" "User Commands"'
+    yield ".SH NAME"
+    yield f"{_text(name)} \\- {_text((parser.description or '').partition(':')[0].lower())}"
+    yield from (".SH SYNOPSIS", f".B {_text(name)}", r".I COMMAND", r"[\fIOPTIONS\fR]")
+    yield from (".SH DESCRIPTION", _text(parser.description or ""))
+    for action in commands._choices_actions:  # noqa: SLF001
+        yield from _command(commands.choices[action.dest])
+    yield ".SH AT THE PROMPT"
+    for command_name, command in DOT_COMMANDS.items():
+        names = (f".{command_name} {command.usage}".rstrip(), *command.aliases)
+        yield from (".TP", f".B {_text(', '.join(names))}", _text(command.summary))
+    yield ".SH ENVIRONMENT"
+    for variable, meaning in _ENVIRONMENT:
+        yield from (".TP", f".B {variable}", _text(meaning))
+    yield from (".SH FILES", ".TP", r".I $XDG_CONFIG_HOME/querykeep/config.toml", "the profiles")
+    yield from (".TP", r".I $XDG_STATE_HOME/querykeep/history", "the history of the prompt")
+
+
+def _command(parser: Any) -> Iterator[str]:
+    yield f'.SH "{_text(parser.prog.upper())}"'
+    yield from (".PP", _text(parser.description))
+    for group in parser._action_groups:  # noqa: SLF001
+        shown = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]  # noqa: SLF001
+        if shown:
+            yield f'.SS "{_text(group.title)}"'
+            yield from _options(shown)
+    yield from _examples(parser.epilog)
+
+
+def _options(actions: Iterable[argparse.Action]) -> Iterator[str]:
+    formatter = argparse.HelpFormatter("")
+    for action in actions:
+        yield ".TP"
+        invocation = formatter._format_action_invocation(action)  # noqa: SLF001
+        yield re.sub(r"(?<![\w{,-])(-{1,2}[\w-]+)", r"\\fB\1\\fR", invocation).replace("-", r"\-")
+        yield _text(formatter._expand_help(action))  # noqa: SLF001
+
+
+def _examples(epilog: str) -> Iterator[str]:
+    """Print the examples and exit statuses verbatim."""
+    yield from ('.SS "examples and exit status"', ".nf", *map(_text, epilog.splitlines()), ".fi")
+
+
+def _text(text: str) -> str:
+    """Escape backslashes, hyphens, and a dot or quote at the start of a line."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-")
+    return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)
 
 
 COMMAND = ManualCommand()

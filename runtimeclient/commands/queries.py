@@ -1,4 +1,4 @@
-"""`queries`: the statements that wait or run now."""
+"""`queries`: list queued and running statements."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import argparse
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from runtimeclient.command import ClientCommand, Invocation, add_list_format
-from runtimeclient.formats import write_list
-from runtimeclient.quantities import age
+from runtimeclient.commands.base import ClientCommand, Invocation, add_list_format
+from runtimeclient.output.formats import write_list
+from runtimeclient.output.humanize import age
 
-# A statement is known by its beginning; --format json shows all that the runtime tells of it.
+# Length of a statement in the table; --format json shows all that the runtime reports.
 _SHOWN_CHARACTERS = 80
 
 
 class QueriesCommand(ClientCommand):
-    """List the statements of this key that wait or run now."""
+    """List the queued and running statements of this key."""
 
     name = "queries"
-    summary = "list the statements that run now"
+    summary = "list queued and running statements"
     description = (
-        "List the statements that came with the same key and wait or run now, oldest\n"
-        "first; while authentication is off, those of everybody."
+        "List the queued and running statements that were sent with the same key, oldest\n"
+        "first. If authentication is off, list those of all callers."
     )
-    examples = (("", "the statements as a table"), ("--format json", "with all that the runtime tells of them"))
+    examples = (("", "the statements as a table"), ("--format json", "all fields, as JSON"))
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is special to `queries`."""
+        """Add `--format`."""
         add_list_format(parser)
 
     def run(self, invocation: Invocation) -> None:
-        """Ask and show."""
+        """Fetch and show the list."""
         with invocation.connect() as client:
             queries = client.active_queries()
         style = invocation.console.style(invocation.options.format)

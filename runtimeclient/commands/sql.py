@@ -8,36 +8,30 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from runtimeclient.asking import Asker
-from runtimeclient.charts import KINDS, PICTURES, ChartRequest
-from runtimeclient.command import ClientCommand, Invocation
-from runtimeclient.connection import takes_key_from_standard_input
-from runtimeclient.errors import (
-    AnswerCutError,
-    RequestRefusedError,
-    StatementsFailedError,
-    UsageError,
-)
-from runtimeclient.formats import FORMATS, format_of
-from runtimeclient.json_stream import JsonValue
-from runtimeclient.parameters import parameters_of, parse_parameters
-from runtimeclient.scripts import STANDARD_INPUT, read_statements
-from runtimeclient.statements import Statement, split_statements
-from runtimeclient.style import TERMINAL_ROWS, Style
+from runtimeclient.commands.base import ClientCommand, Invocation
+from runtimeclient.errors import AnswerCutError, RequestRefusedError, StatementsFailedError, UsageError
+from runtimeclient.http.json_stream import JsonValue
+from runtimeclient.output.formats import FORMATS, format_of
+from runtimeclient.output.style import KINDS, PICTURES, TERMINAL_ROWS, ChartRequest, Style
+from runtimeclient.profiles.connection import takes_key_from_standard_input
+from runtimeclient.sql.parameters import parameters_of, parse_parameters
+from runtimeclient.sql.runner import StatementRunner
+from runtimeclient.sql.scripts import STANDARD_INPUT, read_statements
+from runtimeclient.sql.statements import Statement, split_statements
 
-# An error of these kinds is one of the statement; after any other, the next would fare no better.
-_OF_THE_STATEMENT = (RequestRefusedError, AnswerCutError)
+# Errors of a single statement; after any other error, the next statement would fail too.
+_STATEMENT_ERRORS = (RequestRefusedError, AnswerCutError)
 
 
 class SqlCommand(ClientCommand):
-    """Run SQL statements on a runtime and show the answers."""
+    """Run SQL statements on a runtime and show the results."""
 
     name = "sql"
     summary = "run SQL and show the rows"
     description = (
         "Run SQL on a runtime. With QUERY, run that statement. Without it, read\n"
-        "statements that end with a semicolon from FILE or standard input and run them\n"
-        "in order up to the first that fails; at a terminal, ask for them."
+        "statements that end with a semicolon from FILE or standard input, and run them\n"
+        "in order until one fails. At a terminal, start the interactive prompt."
     )
     examples = (
         ('"SELECT carrier, count(*) FROM flights GROUP BY 1"', "one statement, as a table"),
@@ -47,12 +41,12 @@ class SqlCommand(ClientCommand):
         ('--chart bar "SELECT carrier, count(*) FROM flights GROUP BY 1"', "a chart"),
         ("--api-key-file key -f report.sql", "all statements of a file"),
         ('-c "SELECT 1; SELECT 2"', "statements from the command line"),
-        ("", "ask for statements at the terminal"),
+        ("", "the interactive prompt"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is special to `sql`."""
-        parser.add_argument("query", metavar="QUERY", nargs="?", help="one SQL statement, sent as it is")
+        """Add the arguments of `sql`."""
+        parser.add_argument("query", metavar="QUERY", nargs="?", help="one SQL statement, sent unchanged")
         parser.add_argument(
             "-c",
             "--command",
@@ -60,7 +54,7 @@ class SqlCommand(ClientCommand):
             dest="statements",
             action="append",
             default=[],
-            help="run a statement, or several that are parted by semicolons; may be repeated",
+            help="run a statement, or several separated by semicolons; may be repeated",
         )
         parser.add_argument("-f", "--file", metavar="FILE", help="read statements from a file, - for standard input")
         parser.add_argument(
@@ -68,133 +62,133 @@ class SqlCommand(ClientCommand):
             metavar="NAME=VALUE",
             action="append",
             default=[],
-            help="a value for $NAME, or for the first ? or $1 if NAME is 1; 1.5 is a number, true, false and null are"
-            " what they say, all else is text; NAME:=JSON gives the exact value; may be repeated",
+            help="a value for $NAME; NAME 1 is the first ? or $1. Numbers, true, false and null are recognised;"
+            " anything else is text; NAME:=JSON gives an exact value; may be repeated",
         )
         parser.add_argument(
-            "--continue-on-error", action="store_true", help="go on after a statement that fails; the exit status is 1"
+            "--continue-on-error", action="store_true", help="continue after a failed statement; the exit status is 1"
         )
         _add_chart_options(parser.add_argument_group("charts"))
-        group = parser.add_argument_group("answers")
+        group = parser.add_argument_group("output")
         group.add_argument(
             "--format",
             choices=tuple(FORMATS),
-            help="how to show the answer: an aligned table (the default), the JSON array or the CSV that the runtime"
-            " sends, one JSON object a line, a Markdown table, or an Arrow or Parquet file",
+            help="output format: an aligned table (the default), the JSON array or CSV as sent by the runtime, one"
+            " JSON object per line, a Markdown table, or an Arrow or Parquet file",
         )
         group.add_argument(
             "-o",
             "--output",
             metavar="FILE",
             type=Path,
-            help="write to a file, which is there once it is complete; the ending of its name tells the format",
+            help="write to a file, which appears once it is complete; its extension selects the format",
         )
         group.add_argument(
             "--expanded",
             choices=("auto", "on", "off"),
             default="auto",
-            help="show each row of a table as one line a column; auto (the default) leaves columns out in the middle of"
-            " a table that is wider than the terminal, and does where that is not enough",
+            help="show each row as a record, one line per column; auto (the default) leaves out middle columns of a"
+            " table wider than the terminal, and shows records if that is not enough",
         )
         group.add_argument(
             "--max-rows",
             metavar="N",
             type=_row_count,
-            help=f"show that many rows of a table, 0 for all (default {TERMINAL_ROWS} on a terminal, else all)",
+            help=f"maximum rows of a table, 0 for all (default {TERMINAL_ROWS} on a terminal, else all)",
         )
-        parser.add_argument("--no-history", action="store_true", help="keep nothing of what is typed at the prompt")
-        group.add_argument("--no-pager", action="store_true", help="do not page what does not fit on the terminal")
+        parser.add_argument("--no-history", action="store_true", help="do not store the history of the prompt")
+        group.add_argument("--no-pager", action="store_true", help="do not use a pager for long results")
 
     def run(self, invocation: Invocation) -> None:
-        """Run the statements, wherever they come from."""
+        """Run the given statements, a script, or the prompt."""
         options, console = invocation.options, invocation.console
         given = [options.query is not None, bool(options.statements), options.file is not None]
         if sum(given) > 1:
-            raise UsageError("Give a QUERY, statements with -c or a file of statements: one of them.")
-        asks = not any(given) and console.is_interactive
+            raise UsageError("Give only one of QUERY, -c and -f.")
+        has_prompt = not any(given) and console.is_interactive
         values = parse_parameters(options.param)
-        self._check(invocation, asks=asks, reads_input=options.file == STANDARD_INPUT or not (asks or any(given)))
+        reads_input = options.file == STANDARD_INPUT or not (has_prompt or any(given))
+        self._check(options, has_prompt=has_prompt, reads_input=reads_input)
         style = _style(options, console.style())
         with invocation.connect() as client, ExitStack() as stack:
-            asker = Asker(client, console, style, parts_answers=not asks)
+            runner = StatementRunner(client, console, style, separates_results=not has_prompt)
             if (file := options.chart_file or options.output) is not None:
-                stack.enter_context(asker.into(file))
-            if asks:
-                from runtimeclient.prompting import make_repl  # noqa: PLC0415 (the line editor takes long to import)
+                stack.enter_context(runner.writing_to(file))
+            if has_prompt:
+                from runtimeclient.prompt.repl import make_repl  # noqa: PLC0415 (prompt_toolkit is slow to import)
 
-                make_repl(asker, invocation).run()
+                make_repl(runner, invocation.environ, has_history=not options.no_history).run()
             elif options.query is not None:
                 client.ping()
-                asker.ask(Statement(options.query), values)
+                runner.run(Statement(options.query), values)
             else:
-                self._run_script(asker, invocation, values)
+                self._run_script(runner, invocation, values)
 
-    def _check(self, invocation: Invocation, *, asks: bool, reads_input: bool) -> None:
-        """Refuse what contradicts itself."""
-        options = invocation.options
+    def _check(self, options: argparse.Namespace, *, has_prompt: bool, reads_input: bool) -> None:
+        """Reject options that contradict each other."""
         if reads_input and takes_key_from_standard_input(options):
             raise UsageError("Standard input holds the API key: give a QUERY, or a file of statements with -f.")
         if options.output is None and options.format is not None and FORMATS[options.format].is_binary:
-            raise UsageError(f"The format {options.format} goes to a file: name one with --output.")
+            raise UsageError(f"The format {options.format} needs a file: name one with --output.")
         _check_chart(options)
-        if asks and options.param:
-            raise UsageError("--param needs a QUERY, -c or a file of statements.")
+        if has_prompt and options.param:
+            raise UsageError("--param needs a QUERY, -c or -f.")
 
-    def _run_script(self, asker: Asker, invocation: Invocation, values: dict[str, JsonValue]) -> None:
+    def _run_script(self, runner: StatementRunner, invocation: Invocation, values: dict[str, JsonValue]) -> None:
         options = invocation.options
         count = failures = 0
         unused = set(values)
         given = chain.from_iterable(map(split_statements, options.statements))
         for statement in given if options.statements else read_statements(options.file):
             if not count:
-                asker.client.ping()
+                runner.client.ping()
             count += 1
             taken = parameters_of(statement.text, values)
             unused -= set(taken)
             try:
-                asker.ask(statement, taken)
-            except _OF_THE_STATEMENT as exc:
+                runner.run(statement, taken)
+            except _STATEMENT_ERRORS as exc:
                 if not options.continue_on_error:
                     raise
                 failures += 1
                 invocation.console.error(exc)
         if unused:
-            invocation.console.warn(f"No statement takes the parameter {', '.join(sorted(unused))}.")
+            invocation.console.warn(f"No statement uses the parameter {', '.join(sorted(unused))}.")
         if failures:
             raise StatementsFailedError(f"{failures} of {count} statements failed.")
 
 
 def _add_chart_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--chart", choices=KINDS, help="draw the answer as text instead of showing it")
-    group.add_argument("--x", metavar="COLUMN", help="what goes along x; without it the first column that fits")
+    group.add_argument("--chart", choices=KINDS, help="draw the result as a text chart")
+    group.add_argument("--x", metavar="COLUMN", help="the column for x (default: the first that fits)")
     group.add_argument(
         "--y",
         metavar="COLUMN",
         action="append",
         default=[],
-        help="what goes along y; may be repeated; without it all other columns of numbers, for scatter the first",
+        help="a column for y; may be repeated (default: all other numeric columns, for scatter the first)",
     )
     group.add_argument(
         "--chart-file",
         metavar="FILE",
         type=Path,
-        help=f"draw the answer in a file: its name ends in {', '.join(PICTURES)}",
+        help=f"draw the result to a file with the extension {', '.join(PICTURES)}",
     )
 
 
 def _check_chart(options: argparse.Namespace) -> None:
-    """Refuse chart options that contradict others, or mean nothing without others."""
+    """Reject chart options that contradict others, or have no effect without others."""
     draws = options.chart is not None or options.chart_file is not None
     if (options.x or options.y) and not draws:
         raise UsageError("--x and --y need --chart or --chart-file.")
     if options.format is not None and draws:
-        raise UsageError("A chart has no --format: leave one of them out.")
+        raise UsageError("--format cannot be combined with a chart.")
     if options.chart_file is not None and options.output is not None:
-        raise UsageError("A chart goes to --chart-file or to --output, not to both.")
+        raise UsageError("Give only one of --chart-file and --output.")
     if options.chart is not None and options.output is not None and format_of(options.output) not in {None, "table"}:
-        raise UsageError("A chart goes to --output as text, to a name with the ending .txt or none.")
+        raise UsageError("A text chart needs an --output with the extension .txt or none.")
     if options.chart_file is not None and options.chart_file.suffix.lower() not in PICTURES:
-        raise UsageError(f"The name of a chart file ends in {', '.join(PICTURES)}.")
+        raise UsageError(f"A chart file has the extension {', '.join(PICTURES)}.")
 
 
 def _chart(options: argparse.Namespace) -> ChartRequest | None:

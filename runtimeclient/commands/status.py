@@ -1,4 +1,4 @@
-"""`status`: how the components of a runtime are."""
+"""`status`: show the status of a runtime's components."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.command import ClientCommand, Invocation, add_list_format
-from runtimeclient.connection import seconds
+from runtimeclient.commands.base import ClientCommand, Invocation, add_list_format
 from runtimeclient.errors import ClientError, ConnectionFailedError, NotReadyError, RequestRefusedError
-from runtimeclient.formats import write_list
-from runtimeclient.output import Output
-from runtimeclient.quantities import duration
-from runtimeclient.resources import ComponentStatus
-from runtimeclient.screen import one_line, visible
+from runtimeclient.http.resources import ComponentStatus
+from runtimeclient.output.console import Console
+from runtimeclient.output.formats import write_list
+from runtimeclient.output.humanize import duration
+from runtimeclient.output.terminal_text import one_line, visible
+from runtimeclient.profiles.connection import seconds
 
 _POLL_S = 0.25
 
 
 class StatusCommand(ClientCommand):
-    """Show what each component of a runtime says about itself."""
+    """Show the status of each component of a runtime."""
 
     name = "status"
-    summary = "show how the components of a runtime are"
+    summary = "show the status of a runtime's components"
     description = (
-        "Show what each component of a runtime says. The exit status is 0 when all that\n"
-        "are switched on are Ready, else 1. With --wait, wait for that and for the data\n"
-        "to be loaded first."
+        "Show the status of each component of a runtime. The exit status is 0 if all\n"
+        "enabled components are Ready, else 1. With --wait, first wait until they are and\n"
+        "the data is loaded."
     )
     examples = (
         ("", "the components as a table"),
-        ("--format json --http-endpoint https://runtime.example:8090", "another runtime's, as JSON"),
-        ("--wait 60", "wait up to a minute for a runtime that is starting"),
+        ("--format json --http-endpoint https://runtime.example:8090", "those of another runtime, as JSON"),
+        ("--wait 60", "wait up to a minute for a runtime to start"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what is special to `status`."""
+        """Add `--format` and `--wait`."""
         add_list_format(parser)
         parser.add_argument(
             "--wait",
@@ -46,11 +46,11 @@ class StatusCommand(ClientCommand):
             nargs="?",
             type=seconds,
             const=math.inf,
-            help="wait until the runtime is ready, without SECONDS for as long as that takes",
+            help="wait until the runtime is ready, at most SECONDS if given",
         )
 
     def run(self, invocation: Invocation) -> None:
-        """Ask and show."""
+        """Fetch and show the status."""
         with invocation.connect() as client:
             if invocation.options.wait is not None:
                 _wait(client, invocation)
@@ -58,11 +58,10 @@ class StatusCommand(ClientCommand):
         rows = [
             {name: value for name, value in asdict(component).items() if value is not None} for component in components
         ]
-        output = invocation.console.output()
         style = invocation.console.style(invocation.options.format)
-        write_list(("name", "endpoint", "status"), rows, style, output)
+        write_list(("name", "endpoint", "status"), rows, style, invocation.console.output())
         if style.format == "table":
-            _write_workers(components, output)
+            _write_workers(components, invocation.console)
         if problem := _problem(components):
             raise NotReadyError(problem)
 
@@ -73,10 +72,10 @@ def _wait(client: RuntimeClient, invocation: Invocation) -> None:
 
     Raises:
         NotAuthorisedError, NotARuntimeError, RequestRefusedError: At once; waiting would not help.
-        NotReadyError, ConnectionFailedError: What was still in the way when the time was over.
+        NotReadyError, ConnectionFailedError: The last obstacle, when the time is up.
     """
     end = time.monotonic() + invocation.options.wait
-    state = "no answer yet"
+    state = "no response yet"
     with invocation.console.progress(lambda elapsed_s: f"{state}, waited {duration(elapsed_s)}"):
         while (obstacle := _obstacle(client)) is not None:
             if time.monotonic() >= end:
@@ -86,17 +85,17 @@ def _wait(client: RuntimeClient, invocation: Invocation) -> None:
 
 
 def _obstacle(client: RuntimeClient) -> ClientError | None:
-    """Give what keeps the runtime from being ready."""
+    """Return the reason why the runtime is not ready, or None."""
     try:
         if not client.is_ready():
-            return NotReadyError("The runtime is not ready: its data is not all loaded, or its engine does not answer.")
+            return NotReadyError("The runtime is not ready: data is still loading, or the engine does not respond.")
         problem = _problem(client.status())
     except RequestRefusedError as exc:
         if exc.status != 503:
             raise
         return exc
     except ConnectionFailedError as exc:
-        # A server of another kind will not become a runtime.
+        # A server that is not a runtime will not become one.
         if type(exc) is not ConnectionFailedError:
             raise
         return exc
@@ -108,12 +107,11 @@ def _problem(components: Iterable[ComponentStatus]) -> str:
     return f"Not ready: {', '.join(others)}." if others else ""
 
 
-def _write_workers(components: Iterable[ComponentStatus], output: Output) -> None:
+def _write_workers(components: Iterable[ComponentStatus], console: Console) -> None:
     for component in components:
         if component.workers_alive is not None:
             counts = f"{component.workers_alive} alive, {component.workers_killed or 0} killed since the start"
-            output.write(f"{visible(component.name)} workers: {counts}\n")
-    output.flush()
+            console.write_line(f"{visible(component.name)} workers: {counts}")
 
 
 COMMAND = StatusCommand()

@@ -1,4 +1,4 @@
-"""The commands as management commands of Django, for `django.core.management.call_command` and `manage.py help`."""
+"""The commands as Django management commands, for `django.core.management.call_command` and `manage.py help`."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Any, ClassVar, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
 
-from runtimeclient.command import ClientCommand, Invocation, Parser, console_options
-from runtimeclient.console import Console, Streams
+from runtimeclient.commands.base import ClientCommand, Invocation, Parser, console_options
 from runtimeclient.errors import ClientError
 from runtimeclient.main import run
-from runtimeclient.screen import one_line
+from runtimeclient.output.console import Console, Streams
+from runtimeclient.output.terminal_text import one_line
 
 
 class DjangoParser(Parser):
     """The parser of a command, with Django's errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments."""
+        """Reject the arguments."""
         raise CommandError(one_line(f"{message}. See {self.prog} --help."), returncode=2)
 
 
 class DjangoCommand(BaseCommand):
     """
-    Base of the management commands: each names the command that it is.
+    Base of the management commands; each sets `command`.
 
-    Errors of `call_command` are CommandErrors with the exit status as `returncode`.
+    `call_command` raises CommandError with the exit status as `returncode`.
     """
 
     requires_system_checks = ()
     command: ClassVar[ClientCommand]
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        """Make the parser of the command."""
+        """Create the parser of the command."""
         parser = DjangoParser(prog=f"{os.path.basename(prog_name)} {subcommand}".strip())  # noqa: PTH119 (as Django)
-        self.command.fill(parser, os.path.basename(prog_name))  # noqa: PTH119
-        # What Django looks for and the commands do without.
+        self.command.configure(parser, os.path.basename(prog_name))  # noqa: PTH119
+        # Django reads these options; the commands do not have them.
         parser.set_defaults(force_color=False, skip_checks=True)
         return parser
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command of a command line and leave the process with its exit status."""
+        """Run a command line and exit with its status."""
         sys.exit(run(os.path.basename(argv[0]), argv[1:]))  # noqa: PTH119
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        """Run the command on the streams that Django was given."""
-        # Texts bring their own line breaks, and a piece of an answer may end anywhere.
+        """Run the command on the streams that the caller passed to Django."""
+        # Output contains its own line breaks, and a chunk may end anywhere.
         self.stdout.ending = self.stderr.ending = ""
         self.stderr.style_func = None
         namespace = argparse.Namespace(**options)

@@ -1,4 +1,4 @@
-"""The order of a run, and what happens when a part of it fails."""
+"""The order of a run, and failures of its parts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,27 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bench import Alone, Curve, Effort, Place, Results, Row, Stage, rotated, run_alone, run_curve, run_stage
+from benchmarks.bench import (
+    Curve,
+    Effort,
+    Environment,
+    Results,
+    Row,
+    Stage,
+    Standalone,
+    rotated,
+    run_curve,
+    run_stage,
+    run_standalone,
+)
 from benchmarks.processes import cpu_s, family, pss_bytes
 from benchmarks.subjects import Plan, Running, Subject
 from benchmarks.tables import Tables
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(scratch=tmp_path, peers=tmp_path, tables=Tables(tmp_path / "tables"))
+def environment(tmp_path: Path) -> Environment:
+    return Environment(scratch=tmp_path, peers=tmp_path, tables=Tables(tmp_path / "tables"))
 
 
 def program(name: str, code: str) -> Subject:
@@ -27,11 +39,11 @@ def refused(*_: object) -> Any:
     raise ValueError("it cannot be done")
 
 
-def test_another_one_is_first_in_each_round() -> None:
+def test_each_round_starts_with_another_subject() -> None:
     assert [rotated("abc", number) for number in range(3)] == [list("abc"), list("bca"), list("cab")]
 
 
-def test_what_fails_is_told_and_the_others_go_on(place: Place) -> None:
+def test_a_failure_is_recorded_and_the_others_continue(environment: Environment) -> None:
     seen: list[int] = []
 
     def look(running: Running, _seconds: float) -> dict[str, float]:
@@ -50,7 +62,7 @@ def test_what_fails_is_told_and_the_others_go_on(place: Place) -> None:
     )
     results = Results()
 
-    run_stage(stage, {"refused", "looked"}, place, Effort(rounds=2, seconds=0.1), results)
+    run_stage(stage, {"refused", "looked"}, environment, Effort(rounds=2, seconds=0.1), results)
 
     assert set(results.rows) == {"refused", "looked"}
     assert results.rows["refused"].failures["good"] == "ValueError: it cannot be done"
@@ -60,14 +72,14 @@ def test_what_fails_is_told_and_the_others_go_on(place: Place) -> None:
     assert [Path(f"/proc/{pid}").exists() for pid in seen] == [False, False]
 
 
-def test_a_row_of_its_own_and_a_curve_tell_what_failed(place: Place) -> None:
+def test_standalone_rows_and_curves_record_failures(environment: Environment) -> None:
     curve = Curve(
         name="curve", title="", along="", points=(1, 2), subjects=("Querykeep",), shown=(), measure=refused, rounds=2
     )
     results = Results()
 
-    run_alone(Alone(name="row", title="", measure=refused), place, Effort(rounds=2), results)
-    run_curve(curve, place, Effort(rounds=2), results)
+    run_standalone(Standalone(name="row", title="", measure=refused), environment, Effort(rounds=2), results)
+    run_curve(curve, environment, Effort(rounds=2), results)
 
     assert results.rows["row"].failures == {"Querykeep": "ValueError: it cannot be done"}
     assert [samples.failures for samples in results.curves["curve"].values()] == [

@@ -1,4 +1,4 @@
-"""The socket that reads large answers."""
+"""The client for large answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.load import AnswerError, Endpoint, ask
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with as many objects as the statement says, in the way it says."""
+    """A statement is a way of answering and a number of objects."""
 
     protocol_version = "HTTP/1.1"
 
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the server's name for it)
-        """Say nothing."""
+        """Keep quiet."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,6 @@ def test_objects_are_counted(endpoint: Endpoint, way: str, count: int) -> None:
 
 @pytest.mark.parametrize("way", ["broken", "short", "refused"])
 @pytest.mark.parametrize("count", [1, 300_000])
-def test_what_is_not_a_whole_answer_is_an_error(endpoint: Endpoint, way: str, count: int) -> None:
-    with pytest.raises(AnswerError, match="404" if way == "refused" else "breaks off"):
+def test_an_incomplete_answer_is_an_error(endpoint: Endpoint, way: str, count: int) -> None:
+    with pytest.raises(AnswerError, match="404" if way == "refused" else "ends after"):
         ask(endpoint, f"{way} {count}")

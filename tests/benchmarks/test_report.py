@@ -1,4 +1,4 @@
-"""The report: JSON there and back, Markdown between markers, pictures."""
+"""The report: JSON, Markdown between markers, pictures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pictures
-from benchmarks.bench import Alone, Curve, Effort, Results
+from benchmarks.bench import Curve, Effort, Results, Standalone
 from benchmarks.catalogue import Catalogue, catalogue
 from benchmarks.report import Report, blocks, link, number, rewrite, whole
 from benchmarks.samples import Samples, Target
 
-ROW = Alone(
+ROW = Standalone(
     name="speed",
     title="how fast",
     measure=lambda *_: {},
@@ -29,7 +29,7 @@ CURVE = Curve(
     shown=("s",),
     measure=lambda *_: {},
 )
-EVERYTHING = Catalogue(stages=(), alone=(ROW,), curves=(CURVE,))
+EVERYTHING = Catalogue(stages=(), standalone=(ROW,), curves=(CURVE,))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def found() -> Report:
     for ours, theirs in ((3000.0, 1000.0), (2000.0, 1000.0), (2400.0, 800.0)):
         speed.add("Querykeep", {"requests/s": ours})
         speed.add("peer", {"requests/s": theirs})
-    speed.fail("other", "AnswerError: no /some/place/of a|b/file.txt")
+    speed.fail("other", "AnswerError: no /some/environment/of a|b/file.txt")
     narrow.add("Querykeep", {"s": 0.5})
     wide.add("Querykeep", {"s": 1.5})
     wide.fail("peer", "gone")
@@ -50,7 +50,7 @@ def parts(found: Report) -> Mapping[str, str]:
     return blocks(found, EVERYTHING, lambda name: f"curves/{name}.svg")
 
 
-def test_json_there_and_back(found: Report) -> None:
+def test_json_round_trip(found: Report) -> None:
     assert Report.from_json(found.to_json(EVERYTHING)) == found
 
 
@@ -68,14 +68,14 @@ def test_the_summary_has_a_line_for_each_target(found: Report) -> None:
     assert lines[3] == "| how fast: s |  |  |  | ≤ 1 | not measured: Querykeep: not run |"
 
 
-def test_a_row_shows_everybody_and_who_failed_without_a_path(found: Report) -> None:
+def test_a_row_shows_all_subjects_and_failures_without_paths(found: Report) -> None:
     text = parts(found)["rows"]
 
     assert "| peer | 1,000 (800 to 1,000) |" in text
     assert "Not measured: other. AnswerError: no of a\\|b/file.txt" in text
 
 
-def test_a_curve_has_a_picture_a_table_and_what_failed(found: Report) -> None:
+def test_a_curve_has_a_picture_a_table_and_failures(found: Report) -> None:
     text = parts(found)["curves"]
 
     assert "![Width: s.](curves/width.svg)" in text
@@ -83,13 +83,13 @@ def test_a_curve_has_a_picture_a_table_and_what_failed(found: Report) -> None:
     assert "Not measured: peer at 1,000. gone" in text
 
 
-def test_the_machine_and_the_effort_are_told(found: Report) -> None:
+def test_machine_and_effort_are_reported(found: Report) -> None:
     assert (
         "| cores | 2 |\n| effort | 3 rounds, 1 s of sending in each turn, 2 minutes in all |" in parts(found)["machine"]
     )
 
 
-def test_only_what_is_between_markers_is_written_anew(tmp_path: Path, found: Report) -> None:
+def test_only_text_between_markers_is_replaced(tmp_path: Path, found: Report) -> None:
     page = tmp_path / "page.md"
     marked = "# A page\n\n<!-- measured: machine -->\n{}<!-- /measured -->\n\nThe end.\n"
     page.write_text(marked.format("old\n"))
@@ -100,7 +100,7 @@ def test_only_what_is_between_markers_is_written_anew(tmp_path: Path, found: Rep
     assert page.read_text() == marked.format(f"\n{parts(found)['machine']}\n\n")
 
 
-def test_a_part_without_figures_leaves_what_the_page_has(tmp_path: Path, found: Report) -> None:
+def test_a_part_without_figures_is_unchanged(tmp_path: Path, found: Report) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- measured: curves -->\nold\n<!-- /measured -->\n")
     found.results.curves.clear()
@@ -110,7 +110,7 @@ def test_a_part_without_figures_leaves_what_the_page_has(tmp_path: Path, found: 
     assert page.read_text() == "<!-- measured: curves -->\nold\n<!-- /measured -->\n"
 
 
-def test_a_page_that_is_not_there_becomes_the_whole_report(tmp_path: Path, found: Report) -> None:
+def test_a_missing_page_becomes_the_whole_report(tmp_path: Path, found: Report) -> None:
     page = tmp_path / "page.md"
 
     rewrite(page, lambda _: parts(found))
@@ -121,7 +121,7 @@ def test_a_page_that_is_not_there_becomes_the_whole_report(tmp_path: Path, found
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0"), (0.00012, "0.00012"), (0.1234, "0.123"), (12.34, "12.3"), (12345.6, "12,346")]
 )
-def test_numbers_have_the_digits_that_count(value: float, text: str) -> None:
+def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -138,7 +138,7 @@ def test_a_curve_is_drawn(tmp_path: Path, found: Report) -> None:
     assert path.read_text().startswith("<svg")
 
 
-def test_names_are_given_once() -> None:
+def test_names_are_unique() -> None:
     names = catalogue(Path("peers")).names
 
     assert len(set(names)) == len(names)

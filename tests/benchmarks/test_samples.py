@@ -7,7 +7,7 @@ import pytest
 from benchmarks.samples import Ratio, Samples, Target, ratio
 
 
-def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> None:
+def test_a_ratio_compares_medians_and_its_spread_rounds() -> None:
     assert ratio([10.0, 30.0, 20.0], [10.0, 10.0, 40.0]) == Ratio(2.0, 0.5, 3.0)
 
 
@@ -36,7 +36,7 @@ def test_a_verdict_compares_the_median_with_the_limit(target: Target, verdict: s
     assert samples.judge(target).verdict == verdict
 
 
-def test_what_is_missing_is_told_with_its_reason() -> None:
+def test_missing_samples_have_a_reason() -> None:
     samples = Samples()
     samples.add("Querykeep", {"s": 1.0})
     samples.fail("peer", "it does not start")
@@ -47,7 +47,7 @@ def test_what_is_missing_is_told_with_its_reason() -> None:
     assert (judged.found, judged.verdict, judged.reason) == (None, "not measured", "peer: it does not start")
 
 
-def test_no_ratio_to_zero_is_told() -> None:
+def test_a_ratio_to_zero_is_not_measured() -> None:
     samples = Samples()
     samples.add("Querykeep", {"s": 1.0})
     samples.add("peer", {"s": 0.0})
@@ -57,6 +57,6 @@ def test_no_ratio_to_zero_is_told() -> None:
     assert (judged.verdict, judged.reason) == ("not measured", "peer has a sample of 0")
 
 
-def test_a_limit_says_whether_it_is_a_ratio() -> None:
+def test_a_limit_on_a_ratio_has_a_sign() -> None:
     assert Target(metric="s", at_most=3.0).limit == "≤ 3"
     assert Target(metric="s", against="peer", at_least=1.5).limit == "≥ 1.5 x"

@@ -1,4 +1,4 @@
-"""Run a command of `querykeep` in this process, on streams that a test looks at."""
+"""Run a command of `querykeep` in this process, on streams of the test."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtimeclient.console import Streams
 from runtimeclient.main import run_on
+from runtimeclient.output.console import Streams
 
 
 class Screen(io.StringIO):
-    """What says that it is a terminal, of 80 columns: the system tells no size of it."""
+    """A stream that claims to be a terminal; it has 80 columns, the default."""
 
     def isatty(self) -> bool:
         return True
@@ -31,7 +31,7 @@ def call(
     err: io.StringIO | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Called:
-    """Run `querykeep` with these arguments and nothing but this environment."""
+    """Run `querykeep` with these arguments and only this environment."""
     out, err = out or io.StringIO(), err or io.StringIO()
     settings = {"XDG_CONFIG_HOME": "/nonexistent", **(environ or {})}
     status = run_on(Streams(stdin, out, err), settings, "querykeep", arguments)

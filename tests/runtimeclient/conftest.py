@@ -1,4 +1,4 @@
-"""A remote runtime, and the commands as a user starts them."""
+"""A fake runtime, and the commands as processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
-    """The environment of this process without anything that tells a client what to do."""
+    """This process's environment without settings of the client."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHON", "QUERYKEEP_", "XDG_"))
         and not name.lower().endswith("_proxy")
     }
-    # Nobody's profiles, unless a test makes some.
+    # No profiles, unless a test creates some.
     return kept | {"XDG_CONFIG_HOME": "/nonexistent"} | variables
 
 
@@ -46,7 +46,7 @@ def remote() -> Iterator[Remote]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a client command in an empty folder, without YAML, as a user would."""
+    """Run a client command in an empty directory, without YAML."""
 
     def run_command(*arguments: str, stdin: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

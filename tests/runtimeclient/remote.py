@@ -1,4 +1,4 @@
-"""A remote runtime that says what a test tells it to say, over real sockets."""
+"""A fake runtime on a real socket; tests set its replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """`is_cut` ends the connection before the last chunk; `has_end=False` lets the end of the connection be the end."""
+    """`is_cut` closes the connection before the last chunk; without `has_end`, closing it ends the body."""
 
     status: int = 200
     body: bytes = b""
@@ -44,12 +44,20 @@ def with_schema(rows: str, *columns: str) -> Reply:
     return Reply(body=f'{{"row_count":0,"schema":{json.dumps(schema)},"data":{rows}}}'.encode(), content_type=VND)
 
 
+def as_reply(value: object) -> Reply:
+    return Reply(body=json.dumps(value).encode())
+
+
+ONE = with_schema('[{"a":1}]', "a")
+ONE_TABLE = " a\n---\n 1\n(1 row)\n"
+
+
 @dataclass
 class Remote:
     """
-    The runtime's side. `replies` maps (method, path) to a reply or to what makes one of a request.
+    The runtime's side. `replies` maps (method, path) to a reply, or to a function from request to reply.
 
-    What is not mapped is 404, in HTML.
+    Anything else is 404, in HTML.
     """
 
     url: str = ""
@@ -65,7 +73,7 @@ class Remote:
         self.on("POST", "/v1/sql", reply)
 
     def on_refreshes(self, dataset: str, *runs: Mapping[str, Any]) -> None:
-        """Answer a request for a refresh, and look by look how it goes."""
+        """Accept a refresh request, and answer each poll with the next of *runs*."""
         path = f"/v1/datasets/{dataset}/acceleration/refresh"
         looks = iter(runs)
         message = f"Dataset refresh triggered for {dataset}."
@@ -99,7 +107,7 @@ def refuse_other_keys(reply: Reply) -> Callable[[Request], Reply]:
 
 @contextmanager
 def serve(remote: Remote, server: ThreadingHTTPServer | None = None) -> Iterator[Remote]:
-    """Let *remote* answer at a free port of 127.0.0.1."""
+    """Serve *remote* on a free port of 127.0.0.1."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -110,7 +118,7 @@ def serve(remote: Remote, server: ThreadingHTTPServer | None = None) -> Iterator
         def handle_one_request(self) -> None:
             try:
                 super().handle_one_request()
-            except ConnectionError:  # The client may go in the middle of an answer.
+            except ConnectionError:  # The client may disconnect during a reply.
                 self.close_connection = True
 
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""A command at a terminal of its own: keys go in, and a screen shows what a person would see."""
+"""A command at its own pseudo-terminal: the test sends keys and reads the screen that a user would see."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PATIENCE_S = 60.0
 ENTER, TAB, UP = "\r", "\t", "\x1b[A"
 CTRL_A, CTRL_C, CTRL_D, CTRL_R = "\x01", "\x03", "\x04", "\x12"
 
-# The command controls the terminal, so that Ctrl-C reaches it as it does a user's.
+# Make it the controlling terminal, so that Ctrl-C sends a signal.
 _TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
 def paste(text: str) -> str:
-    """What a terminal sends for a paste, which ends lines with a carriage return (bracketed paste of xterm)."""
+    """Return what a terminal sends for a bracketed paste; lines end with a carriage return."""
     return f"\x1b[200~{text.replace(chr(10), chr(13))}\x1b[201~"
 
 
@@ -39,8 +39,8 @@ class Terminal:
     Starts a client command at a terminal. Use it as a context manager.
 
     Attributes:
-        output: All that the command wrote.
-        process: The command.
+        output: Everything that the command wrote.
+        process: The process.
     """
 
     def __init__(self, *arguments: str, environ: Mapping[str, str], columns: int = 100, lines: int = 30) -> None:
@@ -55,7 +55,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            # No terminal is there to answer where the cursor is.
+            # Nothing answers queries for the cursor position.
             env=clean_environment() | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | dict(environ),
         )
         os.close(theirs)
@@ -75,19 +75,19 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the screen, without the spaces at their ends."""
+        """The lines of the screen, without trailing spaces."""
         return [line.rstrip() for line in self._screen.display]
 
     def cell(self, line: int, column: int) -> Any:
-        """Give a character of the screen with its colours, as pyte has it."""
+        """Return a character of the screen with its colours, as pyte represents it."""
         return self._screen.buffer[line][column]
 
     def send(self, keys: str) -> None:
-        """Press keys."""
+        """Send keys."""
         self._keys.send(keys)
 
     def until(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
-        """Wait until the screen is as it should be, and give its lines."""
+        """Wait for a condition on the screen, and return its lines."""
         end = time.monotonic() + PATIENCE_S
         while not condition(self.lines):
             assert time.monotonic() < end, "\n".join([f"waited for {what}; the screen:", *self.lines])
@@ -95,30 +95,30 @@ class Terminal:
         return self.lines
 
     def begins(self, text: str) -> list[str]:
-        """Wait until a line of the screen begins with *text*."""
+        """Wait for a line of the screen that starts with *text*."""
         return self.until(lambda lines: any(line.startswith(text) for line in lines), f"a line with {text!r}")
 
     def soon(self, keys: str) -> str:
-        """Press keys, and give what is on the screen a moment later."""
+        """Send keys, and return the screen a moment later; for polling only."""
         self.send(keys)
         self._read(timeout_s=0.2)
         return "\n".join(self.lines)
 
     def shows(self, text: str) -> list[str]:
-        """Wait until a line of the screen holds *text*."""
+        """Wait for a line of the screen that contains *text*."""
         return self.until(lambda lines: any(text in line for line in lines), repr(text))
 
     def prompts(self) -> list[str]:
-        """Wait until the last line that is not empty is an empty prompt."""
+        """Wait until the last non-empty line is an empty prompt."""
         return self.until(lambda lines: [line for line in lines if line][-1:] == ["sql>"], "the prompt")
 
     def resize(self, columns: int, lines: int) -> None:
-        """Change the size of the window; the command is told."""
+        """Resize the window; the command gets a signal."""
         self._screen.resize(lines, columns)
         self._set_size(columns, lines)
 
     def leaves(self) -> int:
-        """Wait for the end of the command, and give its exit status."""
+        """Wait for the end of the command, and return its exit status."""
         end = time.monotonic() + PATIENCE_S
         while (status := self.process.poll()) is None:
             assert time.monotonic() < end, "\n".join(["waited for its end; the screen:", *self.lines])

@@ -9,14 +9,14 @@ import pytest
 
 from runtimeclient import argv
 from runtimeclient.argv import hide_api_keys
-from tests.runtimeclient.conftest import MANAGE, ROOT, Run, clean_environment
+from tests.runtimeclient.calling import call
+from tests.runtimeclient.conftest import MANAGE, ROOT, clean_environment
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, refuse_other_keys
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["sql", "--api-key", API_KEY, "SELECT 1"], id="X01 two words"),
         pytest.param(["sql", f"--api-key={API_KEY}", "SELECT 1"], id="X01 one word"),
         pytest.param(["sql", "SELECT 1", "--api-key", "another", "--api-key", API_KEY], id="X01 twice"),
     ],
@@ -51,9 +51,9 @@ def test_x01_the_key_is_gone_from_the_command_line_before_the_first_request(
     assert seen[0].endswith(f"--format\0json\0--http-endpoint\0{remote.url}\0".encode())
 
 
-def test_x01_a_key_that_cannot_be_hidden_is_warned_of(remote: Remote) -> None:
+def test_x01_a_key_that_cannot_be_hidden_is_a_warning(remote: Remote) -> None:
     remote.on("GET", "/v1/status", refuse_other_keys(Reply(body=b"[]")))
-    # Started this way, the command line that others see is not the one that Python works with.
+    # Started like this, sys.argv differs from the command line that others see.
     program = (
         f"import runpy, sys; sys.argv[1:] = ['status', '--api-key', '{API_KEY}', '--http-endpoint', '{remote.url}']"
     )
@@ -75,12 +75,12 @@ def test_x01_a_key_that_cannot_be_hidden_is_warned_of(remote: Remote) -> None:
     "arguments",
     [["--api_key", API_KEY], [f"--api-ke={API_KEY}"], ["-api-key", API_KEY], [f"-apikey={API_KEY}"], ["-k" + API_KEY]],
 )
-def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, arguments: list[str]) -> None:
-    done = run("status", *arguments)
+def test_x01_a_misspelt_option_does_not_show_the_key(arguments: list[str]) -> None:
+    done = call("status", *arguments)
 
-    assert done.returncode == 2
-    assert "unknown option -" in done.stderr
-    assert API_KEY not in done.stdout + done.stderr
+    assert (done.status, done.out) == (2, "")
+    assert "unknown option -" in done.err
+    assert API_KEY not in done.err
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_x01_a_misspelt_option_shows_the_key_nowhere(run: Run, arguments: list[s
         (["SELECT '--api-key'", "x"], []),
     ],
 )
-def test_finds_keys_and_nothing_else(arguments: list[str], hidden: list[str]) -> None:
+def test_finds_only_keys(arguments: list[str], hidden: list[str]) -> None:
     line = "\0".join(arguments)
 
     spans = argv._key_spans([argument.encode() for argument in arguments])
@@ -104,14 +104,14 @@ def test_finds_keys_and_nothing_else(arguments: list[str], hidden: list[str]) ->
     assert [line[offset : offset + length] for offset, length in spans] == hidden
 
 
-def test_nothing_to_hide_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_line_without_a_key_needs_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "status"])
 
     assert hide_api_keys()
 
 
 def fake_proc(folder: Path, line: bytes, memory: bytes) -> Path:
-    """What Linux would show of a process whose arguments begin at address 4."""
+    """Imitate /proc of a process whose arguments start at address 4."""
     folder.joinpath("cmdline").write_bytes(line)
     folder.joinpath("stat").write_text("1 (a) b) " + "0 " * 45 + "4 0 0")
     folder.joinpath("mem").write_bytes(memory)
@@ -126,14 +126,14 @@ def fake_proc(folder: Path, line: bytes, memory: bytes) -> Path:
         pytest.param(b"\0\0\0\0manage.py\0--api-key\0K1\0", id="what is shown does not change"),
     ],
 )
-def test_says_so_when_a_key_stays_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bytes) -> None:
+def test_reports_a_key_that_stays_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bytes) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
     monkeypatch.setattr(argv, "_PROC", fake_proc(tmp_path, b"manage.py\0--api-key\0K1\0", memory))
 
     assert not hide_api_keys()
 
 
-def test_says_so_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_visible_key_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
     monkeypatch.setattr(argv, "_PROC", tmp_path)
 

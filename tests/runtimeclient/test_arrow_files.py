@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtimeclient.answers import ARROW
+from runtimeclient.http.answers import ARROW
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import Remote, Reply
 
@@ -29,7 +29,7 @@ def ask(remote: Remote, file: Path, body: bytes, *arguments: str) -> Called:
     return call("sql", "x", "--output", str(file), "--http-endpoint", remote.url, *arguments)
 
 
-def test_arrow_and_parquet_files_hold_the_answer(remote: Remote, tmp_path: Path) -> None:
+def test_arrow_and_parquet_files_hold_the_result(remote: Remote, tmp_path: Path) -> None:
     arrow, parquet = tmp_path / "a.arrow", tmp_path / "a.parquet"
 
     for file in (arrow, parquet):
@@ -83,9 +83,9 @@ def _with_body_length(length: int) -> bytes:
         pytest.param(WHOLE[:-20], "it is cut off", id="cut in a body"),
         pytest.param(WHOLE[:300], "it is cut off", id="cut in the schema"),
         pytest.param(WHOLE[:3], "it is cut off", id="cut in a head"),
-        pytest.param(WHOLE + b"x", "something follows its end", id="more"),
-        pytest.param(b"[{}]" * 100, "a message does not begin as it should", id="JSON"),
-        pytest.param(b"\xff\xff\xff\xff\xff\xff\xff\x7f", "a message does not begin", id="endless metadata"),
+        pytest.param(WHOLE + b"x", "data follows its end", id="more"),
+        pytest.param(b"[{}]" * 100, "a message has an invalid prefix", id="JSON"),
+        pytest.param(b"\xff\xff\xff\xff\xff\xff\xff\x7f", "a message has an invalid prefix", id="endless metadata"),
         pytest.param(b"\xff\xff\xff\xff\x08\0\0\0" + b"\xff" * 8, "a message cannot be read", id="broken metadata"),
         pytest.param(SCHEMA + _with_body_length(1 << 60), "longer than 256 MiB", id="endless body"),
         pytest.param(SCHEMA + _with_body_length(-1), "longer than 256 MiB", id="negative body"),
@@ -93,7 +93,7 @@ def _with_body_length(length: int) -> bytes:
         pytest.param(b"", "", id="nothing"),
     ],
 )
-def test_a_stream_that_is_none_leaves_no_file(remote: Remote, tmp_path: Path, body: bytes, said: str) -> None:
+def test_an_invalid_stream_leaves_no_file(remote: Remote, tmp_path: Path, body: bytes, said: str) -> None:
     done = ask(remote, tmp_path / "a.parquet", body)
 
     assert done.status == 3
@@ -103,7 +103,7 @@ def test_a_stream_that_is_none_leaves_no_file(remote: Remote, tmp_path: Path, bo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_streams_never_pass_for_another_answer(remote: Remote, tmp_path: Path) -> None:
+def test_a_damaged_stream_is_an_error_or_a_readable_file(remote: Remote, tmp_path: Path) -> None:
     """Whatever byte of the frame is changed: an error, or a file that is one."""
     file = tmp_path / "a.parquet"
     for offset in range(0, len(WHOLE), 23):
@@ -115,7 +115,7 @@ def test_damaged_streams_never_pass_for_another_answer(remote: Remote, tmp_path:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_type_that_parquet_does_not_have_is_an_error(remote: Remote, tmp_path: Path) -> None:
+def test_a_type_unknown_to_parquet_is_an_error(remote: Remote, tmp_path: Path) -> None:
     table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
 
     done = ask(remote, tmp_path / "a.parquet", stream_of(table))
@@ -124,7 +124,7 @@ def test_a_type_that_parquet_does_not_have_is_an_error(remote: Remote, tmp_path:
     assert done.err.startswith("Error: This answer cannot be written as parquet: ")
 
 
-def test_binary_goes_to_one_file_only(remote: Remote, tmp_path: Path) -> None:
+def test_a_binary_format_needs_a_file_and_holds_one_result(remote: Remote, tmp_path: Path) -> None:
     script = tmp_path / "a.sql"
     script.write_text("SELECT 1; SELECT 2;")
     remote.on_sql(Reply(body=WHOLE, content_type=ARROW))
@@ -133,6 +133,6 @@ def test_binary_goes_to_one_file_only(remote: Remote, tmp_path: Path) -> None:
     two = call("sql", "-f", str(script), "-o", str(file), "--http-endpoint", remote.url)
     none = call("sql", "x", "--format", "parquet", out=Screen())
 
-    assert "holds the answer of one statement only" in two.err
+    assert "can hold the result of one statement only" in two.err
     assert not file.exists()
-    assert none == Called(2, "", "Error: The format parquet goes to a file: name one with --output.\n")
+    assert none == Called(2, "", "Error: The format parquet needs a file: name one with --output.\n")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient.charts import Chart, ChartRequest, Scale, make_chart
 from runtimeclient.errors import ChartError
-from runtimeclient.json_stream import JsonValue, Number
-from runtimeclient.style import Style
-from runtimeclient.text_charts import draw_text
+from runtimeclient.http.json_stream import JsonValue, Number
+from runtimeclient.output.charts import Chart, Scale, make_chart
+from runtimeclient.output.style import ChartRequest, Style
+from runtimeclient.output.text_charts import draw_text
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 
@@ -53,34 +53,34 @@ def test_columns_are_chosen(
 @pytest.mark.parametrize(
     ("rows", "request_", "said"),
     [
-        ([], ChartRequest(), "There is nothing to draw: the answer has no rows."),
+        ([], ChartRequest(), "There is nothing to draw: the result has no rows."),
         ([["x", None]], ChartRequest(), "There is nothing to draw: every row lacks a value."),
-        ([["x", "y"]], ChartRequest(), "A chart needs a column of numbers for y"),
-        ([["x", "y"]], ChartRequest(y=("b",)), "The column b does not hold numbers: it cannot be y."),
-        ([["x", *n(1)]], ChartRequest(x="z"), "The answer has no column z: it has a, b."),
+        ([["x", "y"]], ChartRequest(), "A chart needs a numeric column for y"),
+        ([["x", "y"]], ChartRequest(y=("b",)), "The column b cannot be y: it does not hold numbers."),
+        ([["x", *n(1)]], ChartRequest(x="z"), "The result has no column z. Its columns are a, b."),
         ([["x", *n(1)]], ChartRequest(x="b", y=("b",)), "The column b cannot be both x and y."),
-        ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x beside those for y."),
-        ([["x", *n(1)]], ChartRequest(kind="scatter", x="a"), "A scatter chart needs numbers or times along x"),
-        ([[Number("1"), Number("1e999")]], ChartRequest(), "A number of the answer is too large to draw."),
-        ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart takes up to 100 rows"),
-        ([n(1, 1)] * 20_001, ChartRequest(), "A chart takes up to 20,000 rows"),
+        ([n(1, 2)], ChartRequest(y=("a", "b")), "A chart needs a column for x in addition to those for y."),
+        ([["x", *n(1)]], ChartRequest(kind="scatter", x="a"), "A scatter chart needs numbers or times for x"),
+        ([[Number("1"), Number("1e999")]], ChartRequest(), "A number in the result is too large to draw."),
+        ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart has at most 100 rows"),
+        ([n(1, 1)] * 20_001, ChartRequest(), "A chart has at most 20,000 rows"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_a_sentence(
+def test_a_result_that_cannot_be_drawn_is_an_error(
     rows: list[Sequence[JsonValue]], request_: ChartRequest, said: str
 ) -> None:
     with pytest.raises(ChartError, match=f"^{said}"):
         make_chart(("a", "b"), rows, request_)
 
 
-def test_too_many_columns_are_refused() -> None:
+def test_too_many_columns_are_an_error() -> None:
     names = tuple("abcdefghij")
 
-    with pytest.raises(ChartError, match="up to 8 columns"):
+    with pytest.raises(ChartError, match="at most 8 y columns"):
         make_chart(names, [n(*range(10))], ChartRequest(x="a", y=names[1:]))
 
 
-def test_rows_without_a_place_are_left_out_and_counted() -> None:
+def test_rows_without_x_or_y_are_left_out_and_counted() -> None:
     chart = make_chart(("x", "y"), [n(1, 2), [None, *n(3)], [*n(3), None], n(4, 5)], ChartRequest())
 
     assert chart.xs == [1, 4]
@@ -88,7 +88,7 @@ def test_rows_without_a_place_are_left_out_and_counted() -> None:
     assert drawn(chart, is_quiet=True)[-1].strip() == "x"
 
 
-def test_bars_are_as_long_as_their_values_and_keep_the_order() -> None:
+def test_bars_are_proportional_and_keep_the_order() -> None:
     rows: list[list[JsonValue]] = [["b\x1b", *n(40)], ["日本", *n(-20)], [None, *n(0.001)], ["x" * 50, None]]
     chart = make_chart(("carrier", "y"), rows[:3], ChartRequest())
 
@@ -104,7 +104,7 @@ def test_bars_are_as_long_as_their_values_and_keep_the_order() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_long_label_is_cut_and_a_missing_value_is_no_bar() -> None:
+def test_a_long_label_is_cut_and_a_null_has_no_bar() -> None:
     chart = make_chart(("a", "y", "z"), [["x" * 50, *n(1), None], ["y", *n(2_000_000, 1)]], ChartRequest())
 
     lines = drawn(chart)
@@ -160,14 +160,14 @@ def test_lines_and_points_have_readable_axes(kind: str, is_colored: bool) -> Non
         (["alpha", "beta"], "alpha"),
     ],
 )
-def test_ticks_are_as_exact_as_they_have_to_be(values: list[str], tick: str) -> None:
+def test_ticks_have_the_precision_of_the_span(values: list[str], tick: str) -> None:
     rows = [[value, *n(place)] for place, value in enumerate(values)]
     chart = make_chart(("t", "y"), rows, ChartRequest(kind="line"))
 
     assert tick in "\n".join(drawn(chart))
 
 
-def test_sql_draws_an_answer(remote: Remote) -> None:
+def test_sql_draws_a_result(remote: Remote) -> None:
     remote.on_sql(THREE)
 
     done = call("sql", "x", "--chart", "bar", "--http-endpoint", remote.url)
@@ -178,9 +178,14 @@ def test_sql_draws_an_answer(remote: Remote) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "begin"), [("a.svg", b"<svg"), ("a.PNG", b"\x89PNG\r\n\x1a\n"), ("a.html", b"<!DOCTYPE html>")]
+    ("name", "begin", "kind"),
+    [
+        ("a.svg", b"<svg", "bar"),
+        ("a.svg", b"<svg", "line"),
+        ("a.PNG", b"\x89PNG\r\n\x1a\n", "bar"),
+        ("a.html", b"<!DOCTYPE html>", "line"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["bar", "line"])
 def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begin: bytes, kind: str) -> None:
     remote.on_sql(with_schema('[{"</script><b>":"</script><b>","n":1,"m":2}]', "</script><b>", "n", "m"))
     file = tmp_path / name
@@ -190,9 +195,9 @@ def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begi
     assert (done.status, done.out, done.err) == (0, "", "")
     content = file.read_bytes()
     assert content.lstrip().startswith(begin)
-    # What an answer holds is text, not a part of the page.
+    # Values are text, not a part of the page.
     assert b"</script><b>" not in content
-    # Nothing is loaded from elsewhere when the page is opened.
+    # The page loads nothing from the network.
     assert b'src="http' not in content
 
 
@@ -206,7 +211,7 @@ def test_a_chart_file_takes_numbers_and_times(remote: Remote, tmp_path: Path, x:
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
-def test_an_answer_that_is_cut_leaves_no_chart(remote: Remote, tmp_path: Path) -> None:
+def test_a_cut_answer_leaves_no_chart(remote: Remote, tmp_path: Path) -> None:
     remote.on_sql(Reply(body=THREE.body[:-5], content_type=THREE.content_type))
 
     done = call("sql", "x", "--chart-file", str(tmp_path / "a.svg"), "--http-endpoint", remote.url)
@@ -219,11 +224,11 @@ def test_an_answer_that_is_cut_leaves_no_chart(remote: Remote, tmp_path: Path) -
     ("arguments", "said"),
     [
         (("--x", "a"), "--x and --y need --chart or --chart-file."),
-        (("--chart", "bar", "--format", "csv"), "A chart has no --format"),
-        (("--chart-file", "a.svg", "--output", "b"), "A chart goes to --chart-file or to --output, not to both."),
-        (("--chart", "bar", "--output", "a.svg"), "No format has the ending .svg of a.svg"),
-        (("--chart", "bar", "--output", "a.csv"), "A chart goes to --output as text, to a name with the ending .txt"),
-        (("--chart-file", "a.gif"), "The name of a chart file ends in .svg, .png, .html."),
+        (("--chart", "bar", "--format", "csv"), "--format cannot be combined with a chart"),
+        (("--chart-file", "a.svg", "--output", "b"), "Give only one of --chart-file and --output."),
+        (("--chart", "bar", "--output", "a.svg"), "a.svg has an unknown extension"),
+        (("--chart", "bar", "--output", "a.csv"), "A text chart needs an --output with the extension .txt or none."),
+        (("--chart-file", "a.gif"), "A chart file has the extension .svg, .png, .html."),
     ],
 )
 def test_options_that_contradict_each_other(arguments: tuple[str, ...], said: str) -> None:

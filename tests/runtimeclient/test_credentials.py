@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient.credentials import find_credential
 from runtimeclient.errors import UsageError
+from runtimeclient.profiles.credentials import find_credential
 
 KEY = "from-the-environment"
 
@@ -39,7 +39,7 @@ def test_x02_a_flag_leaves_the_file_alone(tmp_path: Path) -> None:
     assert find_credential("flag", str(tmp_path / "absent"), {}).api_key == "flag"
 
 
-def test_x02_an_empty_flag_is_a_mistake_even_when_others_have_a_key(tmp_path: Path) -> None:
+def test_x02_an_empty_flag_is_an_error_even_with_other_keys(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--api-key is empty"):
         find_credential("", key_file(tmp_path, b"k"), {"RUNTIME_API_KEY": KEY})
 
@@ -87,14 +87,14 @@ def test_flag_and_variable_are_checked_alike(key: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "is_warned"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)])
-def test_warns_of_a_file_that_others_can_read(tmp_path: Path, mode: int, is_warned: bool) -> None:
+def test_warns_about_a_file_that_others_can_read(tmp_path: Path, mode: int, is_warned: bool) -> None:
     warning = find_credential(None, key_file(tmp_path, b"key", mode), {}).warning
 
     assert (warning is not None) is is_warned
     assert warning is None or f"mode {mode:04o}" in warning
 
 
-def test_reads_a_pipe_and_does_not_warn_of_it(tmp_path: Path) -> None:
+def test_reads_a_pipe_without_a_warning(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo, 0o644)
     writer = threading.Thread(target=fifo.write_text, args=("key\n",))

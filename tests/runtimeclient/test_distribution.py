@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient import keyrings
 from runtimeclient.distribution import PROJECT, install_command, requirements_of, version
-from runtimeclient.endpoint import parse_endpoint
 from runtimeclient.errors import UsageError
-from runtimeclient.profiles import Profile
+from runtimeclient.http.endpoint import parse_endpoint
+from runtimeclient.profiles import keyrings
+from runtimeclient.profiles.config import Profile
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 from tests.runtimeclient.remote import Remote
@@ -50,7 +50,7 @@ def put_distribution(directory: Path) -> None:
     )
 
 
-def test_a_clone_hints_what_it_declares() -> None:
+def test_hints_in_a_clone_name_its_declared_requirements() -> None:
     assert version() == DECLARED["version"]
     assert {extra: requirements_of(extra) for extra in DECLARED["optional-dependencies"]} == DECLARED[
         "optional-dependencies"
@@ -58,7 +58,7 @@ def test_a_clone_hints_what_it_declares() -> None:
     assert install_command("charts") == "python -m pip install 'altair~=6.3' 'vl-convert-python~=1.9'"
 
 
-def test_an_installed_client_hints_what_its_own_distribution_says(tmp_path: Path) -> None:
+def test_hints_of_an_installed_client_name_the_requirements_of_its_distribution(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "runtimeclient", tmp_path / "runtimeclient", ignore=shutil.ignore_patterns("__pycache__"))
     put_distribution(tmp_path)
 
@@ -69,7 +69,7 @@ def test_an_installed_client_hints_what_its_own_distribution_says(tmp_path: Path
     ]
 
 
-def test_a_distribution_of_the_same_name_is_not_asked(tmp_path: Path) -> None:
+def test_another_distribution_of_the_same_name_is_ignored(tmp_path: Path) -> None:
     put_distribution(tmp_path)
 
     assert show(tmp_path, ROOT)[1:] == [DECLARED["version"], install_command("arrow")]
@@ -85,11 +85,11 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("library", "option", "extra"),
     [("pyarrow", "--output=a.parquet", "arrow"), ("altair", "--chart-file=a.svg", "charts")],
 )
-def test_who_lacks_a_library_is_told_what_to_install(
+def test_a_missing_library_is_an_error_with_a_hint(
     remote: Remote, monkeypatch: pytest.MonkeyPatch, library: str, option: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    for module in ("runtimeclient.arrow_files", "runtimeclient.chart_files"):
+    for module in ("runtimeclient.output.arrow_files", "runtimeclient.output.chart_files"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     done = call("sql", "SELECT 1", option, "--http-endpoint", remote.url)
@@ -99,7 +99,7 @@ def test_who_lacks_a_library_is_told_what_to_install(
     assert remote.statements == []
 
 
-def test_who_lacks_the_keyring_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_keyring_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
     profile = Profile(name="a", endpoint=parse_endpoint("http://a"), api_key_keyring=True)
 
@@ -127,7 +127,7 @@ def told_packages() -> Iterator[tuple[str, str]]:
                     yield name[1] if name else word, file
 
 
-def test_nothing_tells_people_to_install_a_package_of_somebody_else() -> None:
+def test_no_hint_names_a_package_that_is_not_required() -> None:
     files = (ROOT / "requirements").glob("*.in")
     required = chain(*(file.read_text().splitlines() for file in files), *DECLARED["optional-dependencies"].values())
     ours = {name[1].lower() for line in required if (name := _NAME.match(line))}

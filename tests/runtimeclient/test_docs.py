@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from runtimeclient import COMMANDS, errors
-from runtimeclient.command import INTERRUPTED_STATUS
-from runtimeclient.dot_commands import DOT_COMMANDS
-from runtimeclient.formats import FORMATS, LIST_FORMATS
-from runtimeclient.main import command_parser, load_command
-from runtimeclient.profiles import FIELDS
-from runtimeclient.style import TERMINAL_ROWS
-from runtimeclient.tables import SAMPLE_ROWS
+from runtimeclient.commands.base import INTERRUPTED_STATUS
+from runtimeclient.commands.registry import command_parser, load_command
+from runtimeclient.output.formats import FORMATS, LIST_FORMATS
+from runtimeclient.output.style import TERMINAL_ROWS
+from runtimeclient.output.tables import SAMPLE_ROWS
+from runtimeclient.profiles.config import FIELDS
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "client.md").read_text()
@@ -34,7 +34,7 @@ def sections() -> dict[str, str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_documented_and_no_other(command: str) -> None:
     text = sections()["Options of every command"] + sections()[command]
-    if load_command(command).talks:
+    if load_command(command).has_connection:
         text += sections()["Connection"]
 
     documented = set(re.findall(r"`(--?[a-z-]*[a-z])\b", text))
@@ -88,7 +88,9 @@ def test_every_command_of_the_prompt_is_documented_with_all_its_names() -> None:
 
 def test_every_error_is_in_the_tree_of_its_module() -> None:
     names = {
-        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.ClientError)
     }
 
     assert set(re.findall(r"\b(\w+Error)\b", errors.__doc__ or "")) == names

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import AnswerCutError
-from runtimeclient.formats import FORMATS, write_answer, write_list
-from runtimeclient.output import Output
-from runtimeclient.style import Style
+from runtimeclient.output.formats import FORMATS, write_answer, write_list
+from runtimeclient.output.style import Style
+from runtimeclient.output.writer import Output
 from tests.runtimeclient.remote import VND, Remote, Reply, with_schema
 
 
@@ -31,17 +31,17 @@ def shown(remote: Remote, reply: Reply, format_: str) -> str:
 ROWS = '[{"a":1.50,"b":"x\\u001b[2J"},{"a":null,"b":"日本"}]'
 
 
-def test_json_is_what_was_sent(remote: Remote) -> None:
+def test_json_is_unchanged(remote: Remote) -> None:
     assert shown(remote, Reply(body=ROWS.encode()), "json") == ROWS + "\n"
 
 
-def test_ndjson_is_a_row_a_line_as_it_was_sent(remote: Remote) -> None:
+def test_ndjson_has_one_unchanged_row_per_line(remote: Remote) -> None:
     assert shown(remote, Reply(body=ROWS.encode()), "ndjson") == (
         '{"a":1.50,"b":"x\\u001b[2J"}\n{"a":null,"b":"日本"}\n'
     )
 
 
-def test_x12_csv_is_what_was_sent_control_characters_too(remote: Remote) -> None:
+def test_x12_csv_is_unchanged_including_control_characters(remote: Remote) -> None:
     assert shown(remote, Reply(body=b"a\n\x1b[2J\n", content_type="text/csv"), "csv") == "a\n\x1b[2J\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.history import FileHistory, history_path
+from runtimeclient.prompt.history import FileHistory, history_path
 
 KEY = "correct-horse"
 
@@ -22,7 +22,7 @@ def kept(path: Path) -> list[str]:
     return list(history(path).load_history_strings())[::-1]
 
 
-def test_what_was_typed_is_there_the_next_time(tmp_path: Path) -> None:
+def test_the_history_is_kept_for_the_next_session(tmp_path: Path) -> None:
     path = tmp_path / "a" / "history"
     texts = ["SELECT 1;", "SELECT\n 'ü\udc80';", ".tables"]
     for text in texts:
@@ -34,7 +34,7 @@ def test_what_was_typed_is_there_the_next_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [f"SELECT '{KEY}'", "-- X-API-Key: abc", "--api-key abc", "SELECT 'api_key'", "Authorization: Bearer abc"]
 )
-def test_x05_what_is_about_keys_is_not_kept(tmp_path: Path, text: str) -> None:
+def test_x05_input_about_keys_is_not_kept(tmp_path: Path, text: str) -> None:
     made = history(tmp_path / "history")
 
     made.store_string(text)
@@ -66,7 +66,7 @@ def test_a_long_history_loses_its_older_half(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_lines_that_are_none_are_passed_over(tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_bytes(b'\xff\n12\n{"a":1}\n"SELECT 1"\n"SEL')
 
@@ -85,7 +85,7 @@ def test_a_link_or_a_pipe_is_not_written(tmp_path: Path) -> None:
             history(path)
 
 
-def test_a_history_that_has_gone_is_forgotten(tmp_path: Path) -> None:
+def test_a_deleted_history_is_not_recreated(tmp_path: Path) -> None:
     made = history(tmp_path / "history")
     (tmp_path / "history").unlink()
 
@@ -98,5 +98,5 @@ def test_a_history_that_has_gone_is_forgotten(tmp_path: Path) -> None:
     ("home", "place"),
     [("/var/state", "/var/state/querykeep/history"), ("state", "~/.local/state/querykeep/history")],
 )
-def test_the_place_of_the_history(home: str, place: str) -> None:
+def test_the_path_of_the_history(home: str, place: str) -> None:
     assert history_path({"XDG_STATE_HOME": home}) == Path(place).expanduser()

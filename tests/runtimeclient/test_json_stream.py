@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.errors import AnswerCutError
-from runtimeclient.json_stream import JsonStream, Number
+from runtimeclient.http.json_stream import JsonStream, Number
 
 
 def items(text: str, size: int = 7) -> Sequence[object]:
@@ -35,9 +35,7 @@ def as_written(value: object) -> object:
 
 
 @given(st.lists(_JSON, max_size=6), st.booleans(), st.sampled_from([None, 1]), st.integers(1, 30))
-def test_reads_what_was_written_however_it_is_cut_in_pieces(
-    values: list[object], is_ascii: bool, indent: int | None, size: int
-) -> None:
+def test_reads_any_json_in_any_pieces(values: list[object], is_ascii: bool, indent: int | None, size: int) -> None:
     text = json.dumps(values, ensure_ascii=is_ascii, indent=indent)
 
     assert items(text, size) == [as_written(value) for value in values]
@@ -71,13 +69,13 @@ def test_a_cut_text_never_looks_complete(values: list[object], data: st.DataObje
         '[{"a" 1}]' + " " * 100,
     ],
 )
-def test_refuses_what_is_no_json_array(text: str) -> None:
+def test_rejects_text_that_is_not_a_json_array(text: str) -> None:
     with pytest.raises(AnswerCutError):
         items(text)
 
 
 @pytest.mark.parametrize("start", ['[{"a": 1} nonsense', '[{"a" 1}', "[1.", "[1e+", "[tru", "[NaN", "<html>"])
-def test_refuses_nonsense_before_its_end_has_come(start: str) -> None:
+def test_rejects_invalid_text_before_its_end(start: str) -> None:
     def endless() -> Iterator[str]:
         yield start
         for _ in range(100):
@@ -88,13 +86,13 @@ def test_refuses_nonsense_before_its_end_has_come(start: str) -> None:
         list(JsonStream(endless()).items())
 
 
-def test_keeps_numbers_as_they_are_written() -> None:
+def test_keeps_numbers_as_written() -> None:
     digits = "9" * 5000
 
     assert items(f"[1.50,1e400,-0,{digits}]") == ["1.50", "1e400", "-0", digits]
 
 
-def test_gives_the_text_of_each_value() -> None:
+def test_returns_the_text_of_each_value() -> None:
     stream = JsonStream(['[ {"a": 1.0}', " , [ ] ]"])
 
     assert [text for text, _ in stream.items()] == ['{"a": 1.0}', "[ ]"]

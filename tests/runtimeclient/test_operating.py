@@ -40,7 +40,7 @@ def test_status_waits_until_the_runtime_is_ready(remote: Remote) -> None:
     assert "Ready" in done.out
 
 
-def test_status_says_what_was_in_the_way_when_the_time_is_over(remote: Remote) -> None:
+def test_status_reports_the_last_obstacle_after_the_time_limit(remote: Remote) -> None:
     remote.on("GET", "/v1/ready", NOT_READY)
 
     done = call("status", "--wait", "0.01", "--http-endpoint", remote.url)
@@ -59,14 +59,14 @@ def test_status_says_what_was_in_the_way_when_the_time_is_over(remote: Remote) -
         ("/v1/status", problem(400, "bad", "No."), 1),
     ],
 )
-def test_waiting_ends_where_it_would_not_help(remote: Remote, path: str, reply: Reply, status: int) -> None:
+def test_waiting_ends_at_a_permanent_error(remote: Remote, path: str, reply: Reply, status: int) -> None:
     remote.on("GET", "/v1/ready", READY)
     remote.on("GET", path, reply)
 
     assert call("status", "--wait", "--http-endpoint", remote.url).status == status
 
 
-def test_refresh_of_several_tells_each_and_counts_failures(remote: Remote) -> None:
+def test_refresh_of_several_reports_each_and_counts_failures(remote: Remote) -> None:
     remote.on_refreshes("a", RUN | {"status": "succeeded", "rows": 2, "duration_ms": 1500})
     remote.on_refreshes("b", RUN | {"status": "failed", "error": "No file."})
     remote.on("POST", "/v1/datasets/c/acceleration/refresh", problem(404, "dataset_not_found", "There is no c."))
@@ -82,7 +82,7 @@ def test_refresh_of_several_tells_each_and_counts_failures(remote: Remote) -> No
     )
 
 
-def test_refresh_of_all_asks_for_those_that_are_accelerated(remote: Remote) -> None:
+def test_refresh_of_all_requests_accelerated_datasets(remote: Remote) -> None:
     datasets = [DATASET | {"name": "a"}, DATASET | {"name": "b", "acceleration_enabled": False}]
     remote.on("GET", "/v1/datasets", Reply(body=json.dumps(datasets).encode()))
     remote.on_refreshes("a", RUN | {"status": "succeeded", "rows": None})
@@ -92,15 +92,15 @@ def test_refresh_of_all_asks_for_those_that_are_accelerated(remote: Remote) -> N
     assert done == Called(0, "a: Loaded an unknown number of rows.\n", "")
 
 
-def test_refresh_needs_something_to_refresh(remote: Remote) -> None:
+def test_refresh_needs_a_dataset(remote: Remote) -> None:
     remote.on("GET", "/v1/datasets", Reply(body=b"[]"))
 
     for arguments in ((), ("--all", "a")):
-        assert "Name the datasets to refresh, or say --all." in call("refresh", *arguments).err
+        assert "Name the datasets to refresh, or give --all." in call("refresh", *arguments).err
     assert "nothing to refresh" in call("refresh", "--all", "--http-endpoint", remote.url).err
 
 
-def test_refresh_shows_how_far_it_is_on_a_terminal(remote: Remote) -> None:
+def test_refresh_shows_progress_on_a_terminal(remote: Remote) -> None:
     screen = Screen()
     path = "/v1/datasets/a/acceleration/refresh"
     remote.on("POST", path, Reply(201, b'{"message":"Triggered.","refresh":{"id":"7","status":"queued"}}'))
@@ -118,7 +118,7 @@ def test_refresh_shows_how_far_it_is_on_a_terminal(remote: Remote) -> None:
     assert screen.getvalue().endswith("\r\x1b[K")
 
 
-def test_queries_are_listed_with_their_age_and_beginning(remote: Remote) -> None:
+def test_queries_are_listed_with_age_and_start_of_the_statement(remote: Remote) -> None:
     query = {"id": "9f", "started": "2013-01-01T00:00:00Z", "state": "running", "sql": "SELECT\n " + "x" * 100}
     remote.on("GET", "/v1/sql/active", Reply(body=json.dumps([query]).encode()))
 
@@ -150,7 +150,7 @@ def test_queries_of_spice_are_listed_too(remote: Remote) -> None:
         ),
     ],
 )
-def test_a_number_beyond_all_counts_is_not_one_of_a_runtime(
+def test_a_number_beyond_64_bits_is_not_from_a_runtime(
     remote: Remote, path: str, body: str, arguments: tuple[str, ...], number: str
 ) -> None:
     remote.on("GET", path, Reply(body=body.replace("N", number).encode()))
@@ -158,10 +158,10 @@ def test_a_number_beyond_all_counts_is_not_one_of_a_runtime(
     done = call(*arguments, "--http-endpoint", remote.url)
 
     assert (done.status, done.out) == (3, "")
-    assert done.err.endswith("is not of the type it should be: is this a runtime?\n")
+    assert done.err.endswith("has the wrong type: is this a runtime?\n")
 
 
-def test_a_time_beyond_the_calendar_is_not_one_of_a_runtime(remote: Remote) -> None:
+def test_a_time_beyond_the_calendar_is_not_from_a_runtime(remote: Remote) -> None:
     remote.on("GET", "/v1/sql/active", Reply(body=b'{"queries":[{"query_id":"a","started_at_ms":999999999999999999}]}'))
 
     done = call("queries", "--http-endpoint", remote.url)
@@ -184,15 +184,7 @@ def test_cancel_names_the_query(remote: Remote, body: bytes, said: str) -> None:
     assert call("cancel", "", "--http-endpoint", remote.url).status == 2
 
 
-def test_datasets_as_json_have_every_field(remote: Remote) -> None:
-    dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": None, "snapshot": None, "error": None}
-    dataset |= {"checked_at": "2013-01-01T00:00:00Z", "next_refresh_at": None, "age_s": 5, "bytes": 1}
-    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
-
-    assert json.loads(call("datasets", "--format", "json", "--http-endpoint", remote.url).out) == [dataset]
-
-
-def test_the_table_of_datasets_tells_how_old_they_are(remote: Remote) -> None:
+def test_the_table_of_datasets_shows_their_age(remote: Remote) -> None:
     dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": "2013-01-01T00:00:00Z", "error": "No \x07."}
     known = dataset | {"age_s": 90, "bytes": 12_345}
     remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset, DATASET | {"name": "b"}, known]).encode()))
@@ -207,7 +199,7 @@ def test_the_table_of_datasets_tells_how_old_they_are(remote: Remote) -> None:
 
 
 @pytest.mark.parametrize("command", ["queries", "cancel", "login", "logout"])
-def test_every_command_is_one_of_django_too(command: str) -> None:
+def test_every_command_is_a_django_command(command: str) -> None:
     with pytest.raises(CommandError) as refused:
         call_command(command, "--nothing")
 

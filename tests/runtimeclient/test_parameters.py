@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from runtimeclient.errors import UsageError
-from runtimeclient.json_stream import JsonValue, Number, as_json
-from runtimeclient.parameters import parameters_of, parse_parameters
-from runtimeclient.statements import parameter_names
+from runtimeclient.http.json_stream import JsonValue, Number, as_json
+from runtimeclient.sql.parameters import parameters_of, parse_parameters
+from runtimeclient.sql.statements import parameter_names
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from runtimeclient.statements import parameter_names
         ('a:= {"b":"é"} ', '{"b":"é"}'),
     ],
 )
-def test_a_value_is_what_it_reads_like_and_json_is_exact(argument: str, json: str) -> None:
+def test_a_plain_value_has_a_guessed_type_and_json_an_exact_one(argument: str, json: str) -> None:
     assert as_json(parse_parameters([argument])["a"]) == json
 
 
@@ -48,7 +48,7 @@ def test_a_value_is_what_it_reads_like_and_json_is_exact(argument: str, json: st
         (["a:=" + "[" * 100_000], "a is not JSON"),
     ],
 )
-def test_what_is_no_parameter_is_a_usage_error(arguments: list[str], said: str) -> None:
+def test_an_invalid_parameter_is_a_usage_error(arguments: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_parameters(arguments)
 
@@ -64,11 +64,11 @@ def test_what_is_no_parameter_is_a_usage_error(arguments: list[str], said: str) 
         ("SELECT x$y, e'\\'$a', $é", {"é"}),
     ],
 )
-def test_the_names_in_a_statement_are_those_outside_literals_and_comments(statement: str, names: set[str]) -> None:
+def test_parameter_names_are_outside_literals_and_comments(statement: str, names: set[str]) -> None:
     assert parameter_names(statement) == names
 
 
-def test_a_statement_gets_the_parameters_that_it_names() -> None:
+def test_a_statement_gets_the_parameters_that_it_uses() -> None:
     values: dict[str, JsonValue] = {"a": Number("1"), "B": "x", "1": None}
 
     assert parameters_of("SELECT $A, $b", values) == {"a": "1", "B": "x"}

@@ -67,7 +67,7 @@ def sent_keys(remote: Remote) -> list[str | None]:
 
 
 @pytest.mark.parametrize("source", ["api_key", "api_key_file", "api_key_variable", "api_key_keyring"])
-def test_a_profile_says_where_the_key_is(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
+def test_a_profile_supplies_the_key(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
     (tmp_path / "the.key").write_text(API_KEY)
     (tmp_path / "the.key").chmod(0o600)
     ring.kept["querykeep", f"test@{runtime.url}"] = API_KEY
@@ -113,7 +113,7 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
     unnamed = call_at(tmp_path, "status", RUNTIME_HTTP_ENDPOINT=runtime.url)
 
     assert named.status == 2
-    assert "its key is not sent there" in named.err
+    assert "the profile's key is not sent there" in named.err
     assert unnamed.status == 4
     assert sent_keys(runtime) == [None]
 
@@ -121,27 +121,27 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[profiles.test\n", r"is not TOML (at line 1, column 15)."),
-        (f'[profiles.test]\nendpoint = "http://a"\napi_key = "{API_KEY}\n', "is not TOML"),
+        ("[profiles.test\n", r"is not valid TOML (at line 1, column 15)."),
+        (f'[profiles.test]\nendpoint = "http://a"\napi_key = "{API_KEY}\n', "is not valid TOML"),
         ("profile = 1\n", "unknown field profile: did you mean"),
         ("profiles = 1\n", "profiles must be a table."),
         ("[profiles]\ntest = 1\n", "profiles.test must be a table."),
         ("[profiles.test]\nendpont = 'http://a'\n", "unknown field endpont: did you mean endpoint?"),
         ("[profiles.test]\nxyz = 'http://a'\n", "unknown field xyz."),
-        ("[profiles.test]\nendpoint = 1\n", "endpoint must be a text."),
+        ("[profiles.test]\nendpoint = 1\n", "endpoint must be a string."),
         ("[profiles.test]\napi_key_keyring = 'x'\n", "api_key_keyring must be true or false."),
         ("[profiles.test]\n", "has no endpoint."),
         ("[profiles.test]\nendpoint = 'ftp://a'\n", "The profile test: "),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_file = 'a'\napi_key_variable = 'B'\n",
-            "api_key_file and api_key_variable: one of them is enough.",
+            "api_key_file and api_key_variable: give only one of them.",
         ),
-        ("[profiles.other]\nendpoint = 'http://a'\n", "There is no profile test: there is other."),
+        ("[profiles.other]\nendpoint = 'http://a'\n", "config.toml. The profiles are other."),
         ("", "There is no profile test in "),
         ("#" * (1 << 20) + "\n", "is longer than 1048576 bytes."),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_variable = 'B'\n",
-            "should be in the variable B, which is not set.",
+            "The variable B, which holds the API key of the profile test, is not set.",
         ),
         (
             "[profiles.test]\nendpoint = 'http://a'\napi_key_keyring = true\n",
@@ -149,7 +149,7 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
         ),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_profile_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
     write(tmp_path, text)
 
     done = call_at(tmp_path, "status", "--profile", "test")
@@ -161,17 +161,17 @@ def test_a_profile_that_cannot_be_used_is_a_usage_error(tmp_path: Path, text: st
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_x05_a_file_with_a_key_that_others_can_use_is_refused(runtime: Remote, tmp_path: Path, mode: int) -> None:
+def test_x05_a_file_with_a_key_accessible_to_others_is_refused(runtime: Remote, tmp_path: Path, mode: int) -> None:
     write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n', mode)
 
     done = call_at(tmp_path, "status", "--profile", "test")
 
     assert done.status == 2
-    assert f"holds a key and is open to others (mode {mode:04o}): chmod 600 it." in done.err
+    assert f"contains a key and is accessible to others (mode {mode:04o}): chmod 600 it." in done.err
     assert runtime.requests == []
 
 
-def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_profile_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "querykeep" / "config.toml").mkdir(parents=True)
 
     assert "config.toml cannot be read: Is a directory." in call_at(tmp_path, "status").err
@@ -181,7 +181,7 @@ def test_names_and_files_that_cannot_be(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["api_key_file", "tls_root_certificate_file"])
 @pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\\u0000b"])
-def test_a_path_that_cannot_be_is_a_usage_error(tmp_path: Path, field: str, path: str) -> None:
+def test_an_invalid_path_is_a_usage_error(tmp_path: Path, field: str, path: str) -> None:
     write(tmp_path, f'[profiles.test]\nendpoint = "https://127.0.0.1:1"\n{field} = "{path}"\n')
 
     done = call_at(tmp_path, "status", "--profile", "test")
@@ -189,7 +189,7 @@ def test_a_path_that_cannot_be_is_a_usage_error(tmp_path: Path, field: str, path
     assert (done.status, done.err.count("\n")) == (2, 1)
 
 
-def test_who_has_no_home_has_no_profiles(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_no_profiles(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     def has_no_entry(uid: int) -> None:
         raise KeyError(uid)
 
@@ -203,14 +203,14 @@ def test_who_has_no_home_has_no_profiles(remote: Remote, monkeypatch: pytest.Mon
         assert (named.status, named.err.count("\n")) == (2, 1)
 
 
-def test_a_configuration_directory_that_is_none_has_no_profiles(remote: Remote) -> None:
+def test_a_configuration_directory_that_is_a_file_has_no_profiles(remote: Remote) -> None:
     remote.on("GET", "/v1/status", STATUS)
 
     assert call("status", "--http-endpoint", remote.url, environ={"XDG_CONFIG_HOME": os.devnull}).status == 0
 
 
 @pytest.mark.parametrize("place", ["keyring", "file"])
-def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
+def test_login_stores_an_accepted_key_and_logout_deletes_it(
     runtime: Remote, tmp_path: Path, ring: Ring, place: str
 ) -> None:
     config = tmp_path / "querykeep" / "config.toml"
@@ -229,7 +229,7 @@ def test_login_keeps_a_key_that_the_runtime_takes_and_logout_forgets_it(
     )
     assert call_at(tmp_path, "status", "--profile", "test").status == 0
 
-    assert call_at(tmp_path, "logout", "--profile", "test") == Called(0, "The profile test has no key any more.\n", "")
+    assert call_at(tmp_path, "logout", "--profile", "test") == Called(0, "The profile test no longer has a key.\n", "")
     assert call_at(tmp_path, "status", "--profile", "test").status == 4
     assert ring.kept == {}
     assert not (tmp_path / "querykeep" / "keys" / "test").exists()
@@ -250,20 +250,20 @@ def test_a_second_login_moves_the_key(runtime: Remote, tmp_path: Path, ring: Rin
     assert ring.kept == {}
 
 
-def test_login_goes_to_a_file_where_there_is_no_keyring(runtime: Remote, tmp_path: Path) -> None:
+def test_login_uses_a_file_without_a_keyring(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
 
     assert f"is in {tmp_path / 'querykeep' / 'keys' / 'default'};" in done.out
 
 
-def test_login_keeps_no_key_that_was_refused(runtime: Remote, tmp_path: Path) -> None:
+def test_login_does_not_store_a_refused_key(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", "wrong")
 
     assert done.status == 4
     assert list(tmp_path.iterdir()) == []
 
 
-def test_login_warns_of_a_key_that_nobody_checked(remote: Remote, tmp_path: Path) -> None:
+def test_login_warns_about_an_unchecked_key(remote: Remote, tmp_path: Path) -> None:
     remote.on("GET", "/v1/status", STATUS)
     (tmp_path / "key").write_text(API_KEY)
     (tmp_path / "key").chmod(0o644)
@@ -274,14 +274,14 @@ def test_login_warns_of_a_key_that_nobody_checked(remote: Remote, tmp_path: Path
 
     assert done.status == 0
     assert "can be read by others" in done.err
-    assert "asks for no key at the moment: this one was not checked." in done.err
+    assert "does not require a key at present: this one was not checked." in done.err
 
 
-def test_login_never_takes_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
+def test_login_ignores_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, RUNTIME_API_KEY=API_KEY)
 
     assert done.status == 2
-    assert "There is no terminal to ask for the key" in done.err
+    assert "The key cannot be typed without a terminal" in done.err
 
 
 def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +301,16 @@ def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: 
     assert (tmp_path / "querykeep" / "keys" / "default").read_text() == f"{API_KEY}\n"
 
 
-def test_logout_says_what_it_leaves(tmp_path: Path) -> None:
+def test_logout_reports_a_key_that_it_did_not_delete(tmp_path: Path) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\napi_key_variable = 'MY_KEY'\n")
 
-    assert call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()[1] == "What held it stays: MY_KEY."
+    assert (
+        call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()[1]
+        == "MY_KEY still holds the key: login did not create it."
+    )
 
 
-def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
+def test_login_reports_a_directory_that_cannot_be_written(runtime: Remote) -> None:
     done = call("login", "--http-endpoint", runtime.url, "--api-key", API_KEY, environ={"XDG_CONFIG_HOME": os.devnull})
 
     assert done.status in {1, 2}
@@ -316,7 +319,7 @@ def test_what_cannot_be_written_is_said(runtime: Remote) -> None:
 
 @pytest.mark.parametrize("name", ["config.toml", "keys/default"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str, is_there: bool) -> None:
+def test_login_does_not_follow_symbolic_links(runtime: Remote, tmp_path: Path, name: str, is_there: bool) -> None:
     place, target = tmp_path / "querykeep" / name, tmp_path / "target"
     place.parent.mkdir(parents=True)
     place.symlink_to(target)
@@ -326,7 +329,7 @@ def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
 
     assert done.status == 1
-    assert done.err == f"Error: {place} is not written: it is a link, which is not followed.\n"
+    assert done.err == f"Error: {place} was not written: it is a symbolic link.\n"
     assert place.is_symlink()
     assert target.exists() is is_there
     assert not is_there or target.read_text() == "# mine\n"
@@ -334,7 +337,7 @@ def test_login_writes_through_no_link(runtime: Remote, tmp_path: Path, name: str
     assert [path for path in (tmp_path / "querykeep").rglob("*") if path.is_file()] == ([place] if is_there else [])
 
 
-def test_login_writes_into_no_directory_of_somebody_else(
+def test_login_does_not_write_to_the_directory_of_another_user(
     runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -342,10 +345,10 @@ def test_login_writes_into_no_directory_of_somebody_else(
     done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
 
     assert done.status == 1
-    assert done.err.endswith("is not written: its directory belongs to somebody else.\n")
+    assert done.err.endswith("was not written: its directory belongs to another user.\n")
 
 
-def test_profiles_that_cannot_be_replaced_are_left_as_they_were(
+def test_a_failed_write_leaves_the_profiles_unchanged(
     runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\n")

@@ -2,40 +2,36 @@ from __future__ import annotations
 
 import io
 import os
-import stat
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.history import InMemoryHistory
 
-from runtimeclient.answers import JSON
-from runtimeclient.asking import Asker
 from runtimeclient.client import RuntimeClient
-from runtimeclient.console import Console, Streams
-from runtimeclient.dot_commands import DOT_COMMANDS, NAMES, read_typed
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
-from runtimeclient.formats import FORMATS
-from runtimeclient.names import COLUMNS_SQL, Names
-from runtimeclient.repl import Repl
-from runtimeclient.style import DOT_COMMANDS as HINTS
-from runtimeclient.style import Style
-from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, problem, refuse_other_keys, with_schema
-from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, Terminal
+from runtimeclient.http.answers import JSON
+from runtimeclient.output.console import Console, Streams
+from runtimeclient.output.formats import FORMATS
+from runtimeclient.output.style import DOT_COMMANDS as HINTS
+from runtimeclient.output.style import Style
+from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
+from runtimeclient.prompt.repl import Repl, _file_history
+from runtimeclient.sql.runner import StatementRunner
+from tests.runtimeclient.remote import API_KEY, ONE, ONE_TABLE, Remote, Reply, problem, refuse_other_keys, with_schema
 
-ONE = with_schema('[{"a":1}]', "a")
 ENDINGS = [ending for format_ in FORMATS.values() for ending in format_.suffixes]
-ONE_TABLE = " a\n---\n 1\n(1 row)\n"
 
 
 class Conversation:
-    """What a user types, text by text, and what comes back. An exception is typed by pressing its key."""
+    """The inputs of a user and the output. An exception stands for the key that raises it."""
 
     def __init__(self, *texts: str | type[BaseException], style: Style | None = None, editor: str = "") -> None:
         self.out = io.StringIO()
         self.err = io.StringIO()
         self.typed = ""
-        #: What stood at each prompt, and what went into the history beside what was typed.
+        #: The initial text of each prompt, and the texts added to the history.
         self.offered: list[str] = []
         self.kept: list[str] = []
         self._texts = iter(texts)
@@ -48,7 +44,7 @@ class Conversation:
 
     def talk(self, client: RuntimeClient) -> None:
         console = Console(Streams(None, self.out, self.err), self._environ)
-        Repl(Asker(client, console, self._style), self, Names(client)).run()
+        Repl(StatementRunner(client, console, self._style), self, Catalog(client)).run()
 
     def read(self, text: str = "") -> str:
         self.offered.append(text)
@@ -57,7 +53,7 @@ class Conversation:
             return typed
         raise typed
 
-    def keep(self, text: str) -> None:
+    def add_to_history(self, text: str) -> None:
         self.kept.append(text)
 
     def run(self, remote: Remote) -> str:
@@ -67,7 +63,7 @@ class Conversation:
 
 
 def statements(remote: Remote) -> list[str]:
-    """Those that were typed: the prompt asks for the names of the tables by itself, and may be left while it does."""
+    """The typed statements, without the catalog query that the prompt sends in the background."""
     return [statement for statement in remote.statements if statement not in {COLUMNS_SQL, ""}]
 
 
@@ -90,7 +86,7 @@ def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
     assert talk.told[2].startswith("Time: ")
 
 
-def test_an_error_is_told_and_the_talk_goes_on(runtime: Remote) -> None:
+def test_the_prompt_continues_after_an_error(runtime: Remote) -> None:
     talk = Conversation("SELECT absent; SELECT 2;", "SELECT 4;")
 
     assert talk.run(runtime) == ONE_TABLE
@@ -99,7 +95,7 @@ def test_an_error_is_told_and_the_talk_goes_on(runtime: Remote) -> None:
 
 
 @pytest.mark.parametrize("word", [".quit", ".exit", "quit", "exit;", " .QUIT ", r"\q"])
-def test_leaves_when_told_so(runtime: Remote, word: str) -> None:
+def test_quit_commands(runtime: Remote, word: str) -> None:
     assert Conversation(word, "SELECT 1;").run(runtime) == ""
     assert statements(runtime) == []
 
@@ -115,15 +111,15 @@ def test_help_names_every_command(runtime: Remote, word: str) -> None:
 @pytest.mark.parametrize(
     "text", [".foo", r"\foo", ".\x1bfoo", r"SELECT 1 \foo", "SELECT 1\n\\foo", "SELECT 1\\", "/* a */ \\foo"]
 )
-def test_what_is_no_command_is_never_sent_and_what_there_is_is_said(runtime: Remote, text: str) -> None:
+def test_an_unknown_command_is_not_sent_and_the_commands_are_listed(runtime: Remote, text: str) -> None:
     talk = Conversation(text)
 
     assert (talk.run(runtime), statements(runtime)) == ("", [])
-    assert talk.told[1].startswith("Error: There is no command ")
+    assert talk.told[1].startswith("Error: Unknown command ")
     assert all(name in talk.told[1] for name in NAMES)
 
 
-def test_a_command_may_stand_behind_a_statement_on_its_line(runtime: Remote) -> None:
+def test_a_command_may_follow_a_statement_on_its_line(runtime: Remote) -> None:
     talk = Conversation(r"SELECT 1; \x", "SELECT 2; .timer on", r"SELECT '\x', $$\x$$, E'\'\x' -- \x", ";")
 
     talk.run(runtime)
@@ -142,14 +138,14 @@ def test_a_command_may_stand_behind_a_statement_on_its_line(runtime: Remote) -> 
         ((r"\x", ".mode line", ".mode markdown"), "| a |\n| ---: |\n| 1 |\n"),
     ],
 )
-def test_the_modes_of_the_duckdb_shell_are_known(runtime: Remote, modes: tuple[str, ...], shown: str) -> None:
+def test_modes_of_the_duckdb_shell(runtime: Remote, modes: tuple[str, ...], shown: str) -> None:
     runtime.on_sql(lambda request: Reply(body=b'[{"a":1}]') if request.headers["Accept"] == JSON else ONE)
 
     assert Conversation(*modes, "SELECT 1;").run(runtime) == shown
 
 
 @pytest.mark.parametrize(("switch", "is_on"), [(r"\timing", True), (".timer on", True), (".timer off", False)])
-def test_the_time_is_told_as_psql_and_the_duckdb_shell_do(runtime: Remote, switch: str, is_on: bool) -> None:
+def test_timing_like_psql_and_the_duckdb_shell(runtime: Remote, switch: str, is_on: bool) -> None:
     talk = Conversation(switch, "SELECT 1;")
 
     talk.run(runtime)
@@ -157,7 +153,7 @@ def test_the_time_is_told_as_psql_and_the_duckdb_shell_do(runtime: Remote, switc
     assert any(line.startswith("Time: ") for line in talk.told) is is_on
 
 
-def test_the_note_below_a_cut_table_names_a_command_that_works(runtime: Remote) -> None:
+def test_the_note_below_a_cut_table_names_a_working_command(runtime: Remote) -> None:
     runtime.on_sql(with_schema('[{"a":1},{"a":2}]', "a"))
     talk = Conversation("SELECT 1;", ".maxrows 0", "SELECT 1;", style=Style(max_rows=1, hints=HINTS))
 
@@ -165,7 +161,7 @@ def test_the_note_below_a_cut_table_names_a_command_that_works(runtime: Remote) 
 
     assert first.endswith(" 1\n")
     assert second.endswith(" 1\n 2\n(2 rows)\n")
-    assert talk.told[1:] == ["Rows of a table: all."]
+    assert talk.told[1:] == ["Maximum rows of a table: all."]
 
 
 @pytest.mark.parametrize(
@@ -181,15 +177,15 @@ def test_a_statement_is_repeated_until_ctrl_c(
         if end := next(pauses):
             raise end
 
-    monkeypatch.setattr("runtimeclient.repl.time.sleep", pause)
+    monkeypatch.setattr("runtimeclient.prompt.repl.time.sleep", pause)
     talk = Conversation(*typed, "SELECT 2;")
 
     assert talk.run(runtime) == ONE_TABLE * (len(statements(runtime)))
     assert statements(runtime)[-4:] == ["SELECT 1"] * 3 + ["SELECT 2"]
-    assert talk.told[-1].endswith("every 0.01 s; Ctrl-C ends it.")
+    assert talk.told[-1].endswith("every 0.01 s; press Ctrl-C to stop.")
 
 
-def test_a_statement_that_fails_is_not_repeated(runtime: Remote) -> None:
+def test_a_failed_statement_is_not_repeated(runtime: Remote) -> None:
     talk = Conversation(r"SELECT absent \watch")
 
     talk.run(runtime)
@@ -210,12 +206,12 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
     ("editor", "offered", "told"),
     [
         pytest.param("sed -i s/;//", "SELECT 1", [], id="without its semicolon it waits at the prompt"),
-        pytest.param("true", "", ["Nothing was changed."], id="unchanged"),
-        pytest.param("sh -c 'echo \"SELECT 2;\" > $0; false'", "", ["Nothing was changed."], id="given up"),
+        pytest.param("true", "", ["No changes."], id="unchanged"),
+        pytest.param("sh -c 'echo \"SELECT 2;\" > $0; false'", "", ["No changes."], id="given up"),
         pytest.param(
             "/nonexistent",
             "",
-            ["Error: The editor /nonexistent cannot be used: name another one in EDITOR."],
+            ["Error: The editor /nonexistent cannot be used: name another in EDITOR."],
             id="none",
         ),
         pytest.param(
@@ -223,7 +219,7 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
         ),
     ],
 )
-def test_what_an_editor_leaves(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
+def test_results_of_the_external_editor(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
     talk = Conversation("SELECT 1;", r"\e", editor=editor)
 
     talk.run(runtime)
@@ -233,7 +229,7 @@ def test_what_an_editor_leaves(runtime: Remote, editor: str, offered: str, told:
     assert statements(runtime) == ["SELECT 1"]
 
 
-def test_no_file_stays_behind_an_editor(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_external_editor_leaves_no_file(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     Conversation(".edit", editor="false").run(runtime)
@@ -251,7 +247,7 @@ def test_no_file_stays_behind_an_editor(runtime: Remote, tmp_path: Path, monkeyp
         (r'\d "a b"', 'DESCRIBE "a b"'),
     ],
 )
-def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, statement: str) -> None:
+def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: str) -> None:
     assert Conversation(text).run(runtime) == ONE_TABLE
     assert statements(runtime) == [statement]
 
@@ -259,28 +255,28 @@ def test_tables_and_their_columns_can_be_asked_for(runtime: Remote, text: str, s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (".maxrows -1", "Say how many rows of a table to show, 0 for all."),
-        (".watch 0", "The time between two runs is a number of seconds above 0."),
-        (".watch 1e999", "The time between two runs is a number of seconds above 0."),
-        (".watch", "There is no statement yet that could be repeated."),
+        (".maxrows -1", ".maxrows takes a number of rows, 0 for all."),
+        (".watch 0", ".watch takes a number of seconds greater than 0."),
+        (".watch 1e999", ".watch takes a number of seconds greater than 0."),
+        (".watch", "There is no statement to repeat yet."),
         (
             ".output x.xlsx",
-            f"No format has the ending .xlsx of x.xlsx: the endings are {', '.join(ENDINGS)}.",
+            f"x.xlsx has an unknown extension: the known ones are {', '.join(ENDINGS)}.",
         ),
         (r"SELECT 1 \x", r"End the statement before \x with a semicolon."),
-        (".tables x", ".tables takes nothing."),
+        (".tables x", ".tables takes no argument."),
         (".format xml", "The formats are table, json, csv, ndjson, markdown, arrow, parquet."),
-        (".timing maybe", "The timing is on or off."),
-        (".expanded maybe", "Rows are shown as records with on, off or auto."),
-        (".chart", "There is no statement yet that could be drawn."),
+        (".timing maybe", ".timing takes on or off."),
+        (".expanded maybe", ".expanded takes on, off or auto."),
+        (".chart", "There is no statement to draw yet."),
         (".chart 'a", "A quote is not closed."),
         (".read", "Name the file to read."),
         (".read /nonexistent", "The file /nonexistent cannot be read: No such file or directory."),
         (".output /nonexistent/x", "/nonexistent/x cannot be written: No such file or directory."),
-        (".format parquet\nSELECT 1;", "The format parquet goes to a file only: name one with --output."),
+        (".format parquet\nSELECT 1;", "The format parquet needs a file: name one with --output."),
     ],
 )
-def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str) -> None:
+def test_invalid_arguments_of_commands(runtime: Remote, text: str, said: str) -> None:
     talk = Conversation(text, "SELECT 1;", style=Style(format="csv"))
     runtime.on_sql(Reply(body=b"a\n1\n", content_type="text/csv"))
 
@@ -289,14 +285,14 @@ def test_what_a_command_cannot_do_is_said(runtime: Remote, text: str, said: str)
     assert talk.told[1] == f"Error: {said}"
 
 
-def test_the_display_can_be_changed(runtime: Remote) -> None:
+def test_format_and_expanded_change_the_output(runtime: Remote) -> None:
     talk = Conversation(".format", ".format markdown", "SELECT 1;", ".format TABLE", r"\x", "SELECT 1;", r"\x")
 
     assert talk.run(runtime) == f"| a |\n| ---: |\n| 1 |\n-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
-    assert talk.told[1:] == ["Answers are shown as table.", "Records: on.", "Records: auto."]
+    assert talk.told[1:] == ["Format: table.", "Records: on.", "Records: auto."]
 
 
-def test_answers_go_to_a_file_that_is_there_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
+def test_output_writes_a_file_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
     file, other = tmp_path / "a.md", tmp_path / "b.md"
     talk = Conversation(f".output {file}", "SELECT 1;", ".output", "SELECT 2;", f".output {other}", "SELECT 3;")
 
@@ -305,7 +301,7 @@ def test_answers_go_to_a_file_that_is_there_when_it_is_complete(runtime: Remote,
 
 
 @pytest.mark.parametrize("end", ["SELECT absent;", KeyboardInterrupt])
-def test_a_file_without_all_its_answers_is_none(
+def test_an_incomplete_output_file_is_discarded(
     runtime: Remote, tmp_path: Path, end: str | type[BaseException]
 ) -> None:
     talk = Conversation(f".output {tmp_path / 'a.csv'}", end, KeyboardInterrupt)
@@ -315,10 +311,10 @@ def test_a_file_without_all_its_answers_is_none(
         talk.run(runtime)
 
     assert list(tmp_path.iterdir()) == []
-    assert f"{tmp_path / 'a.csv'} is as it was: not every answer for it came." in talk.told
+    assert f"{tmp_path / 'a.csv'} was not changed: some results are missing." in talk.told
 
 
-def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
+def test_chart_draws_the_last_result(runtime: Remote) -> None:
     runtime.on_sql(with_schema('[{"a":"x","n o":1}]', "a", "n o"))
 
     shown = Conversation("SELECT 1;", ".chart bar a 'n o'", ".chart", "SELECT 2;").run(runtime)
@@ -328,7 +324,7 @@ def test_the_last_answer_can_be_drawn(runtime: Remote) -> None:
     assert statements(runtime) == ["SELECT 1"] * 3 + ["SELECT 2"]
 
 
-def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
+def test_read_runs_a_file(runtime: Remote, tmp_path: Path) -> None:
     script = tmp_path / "two.sql"
     script.write_text("SELECT 1; SELECT absent;\nSELECT 3")
 
@@ -338,20 +334,20 @@ def test_a_file_of_statements_is_read(runtime: Remote, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\0b"])
 @pytest.mark.parametrize("command", [".read", ".output"])
-def test_a_path_that_cannot_be_leaves_the_prompt(runtime: Remote, command: str, path: str) -> None:
+def test_an_invalid_path_does_not_end_the_prompt(runtime: Remote, command: str, path: str) -> None:
     talk = Conversation(f"{command} {path}", "SELECT 1;")
 
     assert talk.run(runtime) == ONE_TABLE
     assert any(line.startswith("Error: ") for line in talk.told)
 
 
-def test_the_table_to_describe_may_name_its_schema(runtime: Remote) -> None:
+def test_schema_takes_a_qualified_table(runtime: Remote) -> None:
     Conversation(".schema main.Flights", '.schema "a.b"').run(runtime)
 
     assert statements(runtime) == ['DESCRIBE "main"."Flights"', 'DESCRIBE "a.b"']
 
 
-def test_ctrl_c_twice_leaves(runtime: Remote) -> None:
+def test_ctrl_c_twice_quits(runtime: Remote) -> None:
     talk = Conversation(KeyboardInterrupt, "SELECT 2;", KeyboardInterrupt, KeyboardInterrupt, "SELECT 3;")
 
     with pytest.raises(KeyboardInterrupt):
@@ -360,7 +356,7 @@ def test_ctrl_c_twice_leaves(runtime: Remote) -> None:
     assert statements(runtime) == ["SELECT 2"]
 
 
-def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Remote) -> None:
+def test_a_wrong_key_and_a_server_down_are_reported_before_the_first_prompt(runtime: Remote) -> None:
     talk = Conversation("SELECT 1;")
     for url, error in ((runtime.url, NotAuthorisedError), ("http://127.0.0.1:1", ConnectionFailedError)):
         with RuntimeClient(url, "wrong") as client, pytest.raises(error):
@@ -387,96 +383,15 @@ def test_a_wrong_key_and_a_server_down_show_before_the_first_prompt(runtime: Rem
         ("SELECT 1; .tables", True),
     ],
 )
-def test_what_is_typed_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
-    assert read_typed(text)[1] is is_complete
+def test_input_is_complete_with_its_semicolon(text: str, is_complete: bool) -> None:
+    assert parse_input(text)[1] is is_complete
 
 
-# At a real terminal
+def test_a_history_file_that_cannot_be_used_is_a_warning() -> None:
+    err = io.StringIO()
+    with RuntimeClient("http://127.0.0.1:1") as client:
+        runner = StatementRunner(client, Console(Streams(None, io.StringIO(), err), {}), Style())
+        history = _file_history(runner, {"XDG_STATE_HOME": "/dev/null"})
 
-
-def variables(runtime: Remote, state: Path) -> dict[str, str]:
-    return {"RUNTIME_HTTP_ENDPOINT": runtime.url, "RUNTIME_API_KEY": API_KEY, "XDG_STATE_HOME": str(state)}
-
-
-def test_x10_ctrl_c_cancels_the_query_and_again_leaves_with_130(runtime: Remote, tmp_path: Path) -> None:
-    is_running = threading.Event()
-    is_cancelled = threading.Event()
-
-    def long(request: Request) -> Reply:
-        if request.body == b"SELECT 1":
-            is_running.set()
-            is_cancelled.wait(60)
-        return ONE
-
-    runtime.on_sql(long)
-    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT 1;{ENTER}")
-        assert is_running.wait(60)
-        terminal.send(CTRL_C)
-        terminal.shows("Cancelled.")
-        terminal.prompts()
-        is_cancelled.set()
-        terminal.send("SELECT abandoned")
-        terminal.shows("abandoned")
-        terminal.send(CTRL_C)
-        terminal.prompts()
-        terminal.send(CTRL_C)
-
-        assert terminal.leaves() == 130
-
-
-def test_a_key_typed_at_a_terminal_is_not_shown(runtime: Remote, tmp_path: Path) -> None:
-    environ = variables(runtime, tmp_path) | {"RUNTIME_API_KEY": ""}
-    with Terminal("sql", "--api-key-file", "-", environ=environ) as terminal:
-        terminal.shows("API key:")
-        terminal.send(f"{API_KEY}{ENTER}")
-        terminal.prompts()
-        assert API_KEY not in terminal.output
-        terminal.send(f".quit{ENTER}")
-
-        assert terminal.leaves() == 0
-
-
-def test_the_terminal_is_told_of_a_wrong_key(runtime: Remote) -> None:
-    environ = variables(runtime, Path("/dev/null")) | {"RUNTIME_API_KEY": "wrong"}
-    with Terminal("sql", "--no-history", environ=environ) as terminal:
-        terminal.shows("refused the API key")
-
-        assert terminal.leaves() == 4
-
-
-def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_path: Path) -> None:
-    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT '{API_KEY}';{ENTER}")
-        terminal.shows("(1 row)")
-        terminal.prompts()
-        terminal.send(f"SELECT\r2;{ENTER}")
-        terminal.until(lambda lines: lines.count("(1 row)") == 2, "two answers")
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
-
-    history = tmp_path / "querykeep" / "history"
-    assert history.read_text() == '"SELECT\\n2;"\n'
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600
-    assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
-
-
-def test_nothing_typed_is_kept_without_a_history(runtime: Remote, tmp_path: Path) -> None:
-    with Terminal("sql", "--no-history", environ=variables(runtime, tmp_path) | {"TERM": "dumb"}) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT 1;{ENTER}")
-        terminal.shows("(1 row)")
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_history_that_cannot_be_kept_is_warned_of(runtime: Remote) -> None:
-    with Terminal("sql", environ=variables(runtime, Path("/dev/null"))) as terminal:
-        terminal.shows("Warning: The history /dev/null/querykeep/history is not kept: Not a directory.")
-        terminal.prompts()
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
+    assert isinstance(history, InMemoryHistory)
+    assert err.getvalue() == "Warning: The history /dev/null/querykeep/history is not kept: Not a directory.\n"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from runtimeclient import COMMANDS
-from runtimeclient.dot_commands import DOT_COMMANDS
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_learn_every_command_and_option(shell: str) -> None:
+def test_completion_scripts_have_every_command_and_option(shell: str) -> None:
     done = call("completion", shell)
 
     assert (done.status, done.err) == (0, "")
@@ -68,7 +68,7 @@ PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "rich", "run
 OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "socksio", "typing_extensions", "zstandard"}
 
 
-def test_sql_imports_nothing_that_it_does_not_need() -> None:
+def test_sql_imports_only_what_it_needs() -> None:
     program = (
         "import sys; before = set(sys.modules); from runtimeclient.main import run;"
         "assert run('querykeep', ['sql', 'SELECT 1', '--http-endpoint', 'http://127.0.0.1:1']) == 3;"
@@ -90,7 +90,7 @@ def test_sql_imports_nothing_that_it_does_not_need() -> None:
     assert "runtimeclient" in imported
 
 
-def test_help_imports_nothing_that_only_some_commands_need() -> None:
+def test_help_imports_no_optional_packages() -> None:
     program = (
         "import sys; from runtimeclient.main import run; run('querykeep', ['sql', '--help']);"
         "assert not {'pyarrow', 'prompt_toolkit', 'plotext', 'altair', 'tomlkit', 'shtab', 'django'} & set(sys.modules)"

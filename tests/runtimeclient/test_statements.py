@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.statements import StatementSplitter, split_statements
+from runtimeclient.sql.statements import StatementSplitter, split_statements
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_splits_at_the_semicolons_that_end_statements(text: str, statements: lis
     assert [statement.text for statement in split_statements(text)] == statements
 
 
-def test_gives_a_statement_as_soon_as_it_is_complete() -> None:
+def test_yields_a_statement_as_soon_as_it_is_complete() -> None:
     splitter = StatementSplitter()
     lines = ["SELECT\n", "'a\n", "b;' ;\n", "SELECT 2; SELECT\n", "/* x\n", "; */ 3\n"]
 
@@ -76,7 +76,7 @@ _PIECES = [
 
 
 @given(st.lists(st.lists(st.sampled_from(_PIECES), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_agrees_with_the_engine_on_what_a_statement_is(statements: list[list[str]]) -> None:
+def test_agrees_with_the_engine_on_statements(statements: list[list[str]]) -> None:
     text = ";\n".join("SELECT " + ",\n".join(pieces) for pieces in statements)
 
     ours = [statement.text for statement in split_statements(text)]
@@ -86,7 +86,7 @@ def test_agrees_with_the_engine_on_what_a_statement_is(statements: list[list[str
 
 
 @given(st.text(alphabet="ab1 ;'\"`$eE\\-/*\n\ré", max_size=60))
-def test_loses_nothing_but_semicolons_comments_and_white_space(text: str) -> None:
+def test_drops_only_semicolons_comments_and_white_space(text: str) -> None:
     statements = [statement.text for statement in split_statements(text)]
 
     position = 0
@@ -96,7 +96,7 @@ def test_loses_nothing_but_semicolons_comments_and_white_space(text: str) -> Non
 
 
 @given(st.lists(st.text(alphabet="ab ;'\"$e\\-/*", max_size=20), max_size=6))
-def test_line_by_line_is_as_good_as_all_at_once(lines: list[str]) -> None:
+def test_line_by_line_gives_the_same_statements(lines: list[str]) -> None:
     splitter = StatementSplitter()
 
     one_by_one = [statement for line in lines for statement in splitter.feed(line + "\n")]
@@ -143,7 +143,7 @@ def test_is_linear_in_the_number_of_lines(line: str) -> None:
         ("select 1; -- ;\n selec 2", 1, 11),
     ],
 )
-def test_a_statement_knows_where_it_begins(text: str, line: int, column: int) -> None:
+def test_a_statement_has_its_position(text: str, line: int, column: int) -> None:
     _, statement, *_ = split_statements(text)
 
     assert (statement.line, statement.column) == (line, column)

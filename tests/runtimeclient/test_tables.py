@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.json_stream import JsonValue, Number
-from runtimeclient.style import DOT_COMMANDS, Style
-from runtimeclient.tables import SAMPLE_ROWS, cell, markdown, table
+from runtimeclient.http.json_stream import JsonValue, Number
+from runtimeclient.output.style import DOT_COMMANDS, Style
+from runtimeclient.output.tables import SAMPLE_ROWS, cell, markdown, table
 
 PLAIN = Style()
 
@@ -23,7 +23,7 @@ def lines(columns: Sequence[str], *rows: Sequence[JsonValue]) -> list[str]:
     return "".join(table(columns, rows, PLAIN)).split("\n")
 
 
-def test_numbers_stand_right_and_texts_left() -> None:
+def test_numbers_are_right_aligned_and_texts_left_aligned() -> None:
     assert lines(("carrier", "n"), ["UA", Number("58665")], ["B6", Number("5.0")]) == [
         " carrier |     n",
         "---------+-------",
@@ -38,17 +38,17 @@ def test_one_row_is_one_row() -> None:
     assert lines(("a",), [True])[2:] == [" true", "(1 row)", ""]
 
 
-def test_no_row_has_a_header_too() -> None:
+def test_an_empty_result_has_a_header() -> None:
     assert lines(
         ("a", "name"),
     ) == [" a | name", "---+------", "(0 rows)", ""]
 
 
-def test_null_differs_from_the_text_null_and_from_nothing() -> None:
+def test_null_differs_from_the_text_null_and_from_empty_text() -> None:
     assert [cell(None), cell("NULL"), cell(""), cell("null")] == ["NULL", '"NULL"', "", "null"]
 
 
-def test_null_does_not_move_numbers_to_the_left() -> None:
+def test_numbers_with_null_are_right_aligned() -> None:
     assert lines(("n",), [None], [Number("12345")])[2:4] == ["  NULL", " 12345"]
 
 
@@ -75,7 +75,7 @@ def test_wide_characters_take_two_columns() -> None:
     ]
 
 
-def test_a_longer_cell_below_the_sample_is_shown_whole() -> None:
+def test_a_longer_cell_below_the_sample_is_not_cut() -> None:
     rows = [["a", "b"]] * SAMPLE_ROWS + [["long" * 100, "b"]]
 
     shown = lines(("x", "y"), *rows)
@@ -121,7 +121,7 @@ def test_a_few_huge_cells_do_not_fill_the_sample() -> None:
     assert read == 3
 
 
-def test_a_value_nested_too_deep_is_an_error_not_a_crash() -> None:
+def test_a_deeply_nested_value_is_an_error() -> None:
     value: JsonValue = None
     for _ in range(100_000):
         value = [value]
@@ -135,7 +135,7 @@ def test_a_value_nested_too_deep_is_an_error_not_a_crash() -> None:
 # On a terminal
 
 
-def test_a_table_that_is_too_wide_becomes_records() -> None:
+def test_a_wide_table_becomes_records() -> None:
     rows: list[list[JsonValue]] = [[Number("1"), "x" * 20], [None, "日本"]]
 
     shown = lines_of(("n", "日本text"), rows, Style(columns=20))
@@ -161,7 +161,7 @@ def test_a_table_that_is_too_wide_becomes_records() -> None:
         (Style(), False),
     ],
 )
-def test_expanded_is_for_what_does_not_fit_unless_the_user_says_so(style: Style, is_expanded: bool) -> None:
+def test_expanded_applies_to_wide_tables_unless_set(style: Style, is_expanded: bool) -> None:
     shown = lines_of(("a", "b"), [["x", "yz"]], style)
 
     assert shown[0].startswith("-[ row 1 ]") is is_expanded
@@ -171,7 +171,7 @@ WIDE = tuple(f"c{number}" for number in range(6))
 WIDE_ROWS: list[list[JsonValue]] = [[Number(str(number)) for number in range(6)], [None, *"vwxyz"]]
 
 
-def test_a_table_that_is_too_wide_leaves_out_columns_in_its_middle() -> None:
+def test_a_wide_table_leaves_out_middle_columns() -> None:
     assert lines_of(WIDE, WIDE_ROWS, Style(columns=26, elides=True)) == [
         "   c0 | c1 | … | c4 | c5",
         "------+----+---+----+----",
@@ -191,7 +191,7 @@ def test_a_table_that_is_too_wide_leaves_out_columns_in_its_middle() -> None:
         pytest.param(14, [], id="records"),
     ],
 )
-def test_as_few_columns_are_left_out_as_fit(columns: int, shown: list[str]) -> None:
+def test_as_few_columns_as_possible_are_left_out(columns: int, shown: list[str]) -> None:
     lines = lines_of(WIDE, WIDE_ROWS, Style(columns=columns, elides=True))
 
     assert [name.strip() for name in lines[0].split("|") if "row" not in name] == shown
@@ -199,11 +199,11 @@ def test_as_few_columns_are_left_out_as_fit(columns: int, shown: list[str]) -> N
 
 
 @pytest.mark.parametrize("style", [Style(columns=20, elides=True, expanded="off"), Style(elides=True)])
-def test_no_column_is_left_out_of_what_is_to_be_whole(style: Style) -> None:
+def test_no_column_is_left_out_without_elides(style: Style) -> None:
     assert lines_of(WIDE, WIDE_ROWS, style)[0].count("|") == 5
 
 
-def test_columns_that_are_left_out_are_told_even_when_quiet() -> None:
+def test_quiet_still_reports_left_out_columns() -> None:
     style = Style(columns=26, elides=True, is_quiet=True, max_rows=1, hints=DOT_COMMANDS)
 
     assert lines_of(WIDE, WIDE_ROWS, style)[-1] == (
@@ -211,7 +211,7 @@ def test_columns_that_are_left_out_are_told_even_when_quiet() -> None:
     )
 
 
-def test_a_cap_is_told_and_what_fits_is_not_capped() -> None:
+def test_a_row_limit_is_reported_only_when_reached() -> None:
     rows: list[list[JsonValue]] = [[Number(number)] for number in range(3)]
 
     capped = lines_of(("n",), rows, Style(max_rows=2))
@@ -221,7 +221,7 @@ def test_a_cap_is_told_and_what_fits_is_not_capped() -> None:
     assert whole[-1] == "(3 rows)"
 
 
-def test_a_cap_reads_one_row_more_and_stops() -> None:
+def test_a_row_limit_reads_one_more_row_and_stops() -> None:
     read = []
 
     def rows() -> Iterator[Sequence[JsonValue]]:
@@ -234,14 +234,14 @@ def test_a_cap_reads_one_row_more_and_stops() -> None:
     assert len(read) == SAMPLE_ROWS + 6
 
 
-def test_quiet_leaves_the_count_out_but_never_the_cap() -> None:
+def test_quiet_omits_the_count_but_reports_the_row_limit() -> None:
     rows: list[list[JsonValue]] = [[Number("1")], [Number("2")]]
 
     assert lines_of(("n",), rows, Style(is_quiet=True))[-1] == " 2"
     assert lines_of(("n",), rows, Style(is_quiet=True, max_rows=1))[-1].startswith("(the first 1 row;")
 
 
-def test_colours_do_not_move_columns() -> None:
+def test_colours_do_not_change_the_alignment() -> None:
     rows: list[list[JsonValue]] = [[None, Number("1")], ["abcdef", None]]
 
     for style in (Style(is_colored=True), Style(is_colored=True, expanded="on")):
@@ -252,7 +252,7 @@ def test_colours_do_not_move_columns() -> None:
         ]
 
 
-def test_markdown_shows_marks_as_they_are() -> None:
+def test_markdown_syntax_is_escaped() -> None:
     rows: list[list[JsonValue]] = [["a|b\n*c* <i> `d` \\", Number("1.50")], ["snake_case _e_", None]]
 
     assert "".join(markdown(("x[1]", "n"), rows)) == (

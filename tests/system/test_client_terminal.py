@@ -1,4 +1,4 @@
-"""The prompt of `sql` at a terminal, with a runtime behind it."""
+"""The prompt of `sql` at a terminal, with a real runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.harness import K1, Server, wait_for
 
 @pytest.fixture
 def environ(serve: Server, tmp_path: Path) -> dict[str, str]:
-    # What does not fit goes to the terminal at once: nobody is there to leave a pager.
+    # No pager: it would wait for a key.
     return {
         "RUNTIME_HTTP_ENDPOINT": serve.url,
         "RUNTIME_API_KEY": K1,
@@ -28,11 +28,11 @@ def test_a_session(environ: dict[str, str], tmp_path: Path) -> None:
         terminal.prompts()
         terminal.send("SELECT count(*) AS n, '")
         terminal.send(f"{K1}' AS key{ENTER}FROM ord")
-        # The names come in the background: until they are there, the key does nothing.
+        # The names are loaded in the background; until then, Tab does nothing.
         wait_for(lambda: "FROM orders" in terminal.soon(TAB), "the name to be completed")
-        # Another Tab may be on its way, and opens a menu: Enter would choose from that, and a space closes it.
+        # A second Tab may open a menu, in which Enter would choose; a space closes it.
         terminal.send(f" {ENTER}WHERE id < 10;")
-        # A menu that is late is below the lines.
+        # A late menu may be shown below the lines.
         terminal.until(lambda lines: sum(line.startswith("  -> ") for line in lines) == 2, "three lines")
         terminal.send(ENTER)
         assert any(line.startswith(f" 10 | {K1}") for line in terminal.shows("(1 row)"))
@@ -71,9 +71,9 @@ def test_ctrl_c_stops_the_statement_in_the_runtime(serve: Server, environ: dict[
         wait_for(lambda: not running(), "the statement to be gone")
 
 
-def test_large_answers_sizes_and_pastes(environ: dict[str, str]) -> None:
+@pytest.mark.exhaustive  # tests/runtimeclient/test_tables.py shows the layouts, test_pastes the pastes.
+def test_large_results_and_sizes(environ: dict[str, str]) -> None:
     wide = f"SELECT {', '.join(f'{number} AS c{number}' for number in range(300))};"
-    long = "\n".join(["SELECT 0", *(f"     + {number}" for number in range(1, 199)), "AS total;"])
 
     with Terminal("sql", "--no-history", environ=environ) as terminal:
         terminal.prompts()
@@ -95,9 +95,15 @@ def test_large_answers_sizes_and_pastes(environ: dict[str, str]) -> None:
             terminal.begins(begin)
             terminal.prompts()
 
+
+def test_pastes(environ: dict[str, str]) -> None:
+    long = "\n".join(["SELECT 0", *(f"     + {number}" for number in range(1, 199)), "AS total;"])
+
+    with Terminal("sql", "--no-history", environ=environ) as terminal:
+        terminal.prompts()
         terminal.send(paste(long) + ENTER)
         terminal.shows(f" {sum(range(199))}")
         terminal.prompts()
-        # A terminal without bracketed paste sends lines as they are typed; each statement runs, and none is lost.
+        # A terminal without bracketed paste sends lines as if typed; every statement runs.
         terminal.send("".join(f"SELECT{ENTER}{number}{ENTER}AS pasted;{ENTER}" for number in range(20)))
         terminal.until(lambda lines: any(line.strip() == "19" for line in lines), "the last of them")

@@ -1,0 +1,70 @@
+"""Paths that users type, and files that only their owner can read: keys, profiles, the history."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from runtimeclient.errors import OutputError, UsageError
+
+
+def parse_path(text: str) -> Path:
+    """
+    Parse a path and expand a leading `~`.
+
+    Raises:
+        UsageError: The home directory is unknown (no such user, or no HOME), or the text contains a NUL.
+    """
+    if "\0" in text:
+        raise UsageError("A path cannot contain a NUL character.")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as exc:
+        raise UsageError(f"{text} cannot be expanded: the home directory is not known.") from exc
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """
+    Replace *file* atomically by a file of mode 0600. Its directory is created.
+
+    Symbolic links are not followed: one could redirect the key to any location.
+
+    Raises:
+        OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
+    """
+    try:
+        check_replaceable(file)
+        part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "wb") as stream:  # noqa: PTH123 (an open descriptor)
+                stream.write(content)
+                stream.flush()
+                os.fsync(descriptor)
+            part.replace(file)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+    except OSError as exc:
+        raise OutputError(f"{file} cannot be written: {exc.strerror}.") from exc
+
+
+def check_replaceable(file: Path) -> None:
+    """Create the directory of *file*, and raise what `replace_file` would raise if the file must not be replaced."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if file.parent.stat().st_uid != os.geteuid():
+            raise OutputError(f"{file} was not written: its directory belongs to another user.")
+        found = file.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise OutputError(f"{file} cannot be written: {exc.strerror}.") from exc
+    if stat.S_ISLNK(found.st_mode):
+        raise OutputError(f"{file} was not written: it is a symbolic link.")
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise OutputError(f"{file} was not written: it is not a regular file of yours.")

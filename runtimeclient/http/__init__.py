@@ -1,0 +1,1 @@
+"""The HTTP API on the wire: endpoint, key, time-outs, answers and resources."""

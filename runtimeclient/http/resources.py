@@ -1,0 +1,167 @@
+"""The resources of the HTTP API as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Self, get_args, get_type_hints
+
+from runtimeclient.errors import NotARuntimeError
+
+# All counts of a runtime fit into 64 bits.
+_MAX_NUMBER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resource:
+    """Base of the resources: the fields are those of the JSON object; times are ISO 8601 in UTC."""
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Self:
+        """
+        Parse a JSON object; unknown fields are ignored. An underscore after a name (`from_`) is not part of it.
+
+        Raises:
+            NotARuntimeError: A field is missing or has the wrong type.
+        """
+        hints = get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            name, hint = field.name.rstrip("_"), hints[field.name]
+            is_optional = field.default is not MISSING or type(None) in get_args(hint)
+            kind = next(kind for kind in (bool, int, str) if kind is hint or kind in get_args(hint))
+            value = item.get(name)
+            if value is not None:
+                values[field.name] = kind(_checked(name, value, str if kind is str else int))
+            elif is_optional:
+                values[field.name] = None if field.default is MISSING else field.default
+            else:
+                raise NotARuntimeError(f"The response lacks the field {name}: is this a runtime?")
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentStatus(_Resource):
+    """
+    One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error.
+
+    The worker counts are those of the engine if it has worker processes: alive now, and killed or lost since the start.
+    """
+
+    name: str
+    endpoint: str
+    status: str
+    workers_alive: int | None = None
+    workers_killed: int | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        """The component is ready or disabled."""
+        return self.status in {"Ready", "Disabled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStatus(_Resource):
+    """
+    One row of `GET /v1/datasets`.
+
+    `status` is Initializing, Ready, Refreshing, Error or Disabled. `age_s` counts from `checked_at`, the time of the
+    last successful refresh; `bytes` is the size on disk.
+    """
+
+    from_: str
+    name: str
+    acceleration_enabled: bool
+    status: str
+    rows: int | None
+    refreshed_at: str | None
+    snapshot: str | None
+    error: str | None
+    checked_at: str | None = None
+    next_refresh_at: str | None = None
+    age_s: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshRun(_Resource):
+    """
+    One refresh of a dataset. `status` is queued, running, succeeded or failed.
+
+    An `unchanged` run loaded nothing, because the source has not changed or has nothing newer. While a run is running,
+    `phase` is opening, loading or publishing, and `bytes` the size written so far.
+    """
+
+    id: str
+    status: str
+    requested_at: str | None
+    started_at: str | None
+    finished_at: str | None
+    rows: int | None
+    duration_ms: int | None
+    error: str | None
+    unchanged: bool = False
+    phase: str | None = None
+    bytes: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """The run has ended, successfully or not."""
+        return self.status not in {"queued", "running"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveQuery(_Resource):
+    """One row of `GET /v1/sql/active`. `state` is queued or running, `sql` the start of the statement."""
+
+    id: str
+    started: str
+    state: str
+    sql: str
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Self:
+        """Parse one row, of ours or of Spice.ai's. Raises NotARuntimeError."""
+        if "query_id" in item:
+            sent = item.get("started_at_ms")
+            started_ms = 0 if sent is None else _checked("started_at_ms", sent, int)
+            try:
+                started = datetime.fromtimestamp(started_ms / 1000, UTC)
+            except (OverflowError, ValueError, OSError) as exc:
+                raise _wrong_type("started_at_ms") from exc
+            item = {
+                "id": item["query_id"],
+                "started": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                "state": "running",
+                "sql": item.get("sql_preview", ""),
+            }
+        # Without arguments, super() fails in a class with slots.
+        return super(ActiveQuery, cls).from_json(item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedRefresh(_Resource):
+    """The answer to a refresh request: a message, and the run that was started or joined."""
+
+    message: str
+    id: str
+    status: str
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Self:
+        """Parse the answer. Raises NotARuntimeError."""
+        run = item.get("refresh")
+        if not isinstance(run, dict):
+            raise NotARuntimeError("The answer to the refresh request names no refresh: is this a runtime?")
+        return super(RequestedRefresh, cls).from_json(run | {"message": item.get("message")})
+
+
+def _checked(name: str, value: Any, kind: type) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
+        raise _wrong_type(name)
+    return value
+
+
+def _wrong_type(name: str) -> NotARuntimeError:
+    return NotARuntimeError(f"The field {name} of the response has the wrong type: is this a runtime?")

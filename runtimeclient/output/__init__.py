@@ -1,0 +1,1 @@
+"""Results and messages: formats, tables, charts, files and the terminal."""

@@ -1,0 +1,183 @@
+"""The streams of one command: what they can display, and messages beside the results."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple, TextIO
+
+from runtimeclient.errors import ClientError, ErrorPosition
+from runtimeclient.http.api_key import masked
+from runtimeclient.output.pager import PagedStream, pager_command
+from runtimeclient.output.progress import Progress
+from runtimeclient.output.style import Style
+from runtimeclient.output.terminal_text import one_line, visible, width
+from runtimeclient.output.writer import Output, TextStream
+from runtimeclient.profiles.credentials import KEY_VARIABLE
+
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+# The size of a terminal that does not report one.
+_COLUMNS, _LINES = 80, 24
+# Characters shown of the line with an error.
+_MAX_EXCERPT = 200
+_CUT = "..."
+
+
+class Streams(NamedTuple):
+    """Standard input or None, standard output for results, standard error for errors, warnings and progress."""
+
+    stdin: TextIO | None
+    stdout: TextStream
+    stderr: TextStream
+
+
+class Console:
+    """
+    The streams of one command.
+
+    Args:
+        streams: Where it reads and writes.
+        environ: Supplies NO_COLOR, TERM and PAGER.
+        has_color: False disables colours.
+        has_pager: False disables the pager.
+        is_quiet: No progress and no warnings.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        environ: Mapping[str, str],
+        *,
+        has_color: bool = True,
+        has_pager: bool = True,
+        is_quiet: bool = False,
+    ) -> None:
+        self.stdin, self.stdout, self.stderr = streams
+        self.is_quiet = is_quiet
+        self._environ = environ
+        # https://no-color.org
+        self._may_color = has_color and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._has_pager = has_pager
+        self._api_key: str | None = None
+
+    def hide_key(self, api_key: str | None) -> None:
+        """Hide the key from the programs started here, and in messages."""
+        self._api_key = api_key
+
+    @property
+    def is_interactive(self) -> bool:
+        """Standard input and output are a terminal."""
+        return self.stdin is not None and self.stdin.isatty() and self.is_stdout_terminal
+
+    @property
+    def is_stdout_terminal(self) -> bool:
+        """Results go to a terminal."""
+        return _is_terminal(self.stdout)
+
+    @property
+    def has_color(self) -> bool:
+        """Results may be coloured."""
+        return self._may_color and self.is_stdout_terminal
+
+    @property
+    def terminal(self) -> TextIO | None:
+        """The terminal that takes the results; None, which means the default one, if it is not a file."""
+        return self.stdout if isinstance(self.stdout, io.TextIOWrapper) else None
+
+    def size(self) -> tuple[int, int]:
+        """Return the current columns and lines of the terminal."""
+        for stream in (self.stdout, self.stderr):
+            try:
+                size = os.get_terminal_size(stream.fileno())  # type: ignore[attr-defined] # not every stream has one
+            except (AttributeError, OSError, ValueError):
+                continue
+            return size.columns or _COLUMNS, size.lines or _LINES
+        return _COLUMNS, _LINES
+
+    def columns(self) -> int:
+        """Return the current columns of the terminal."""
+        return self.size()[0]
+
+    def style(self, format_: str = "table") -> Style:
+        """Return the style that suits this console."""
+        columns = self.columns() if self.is_stdout_terminal else None
+        return Style(format=format_, is_colored=self.has_color, is_quiet=self.is_quiet, columns=columns)
+
+    def output(self) -> Output:
+        """Write results without a pager."""
+        return Output(self.stdout)
+
+    def write_line(self, line: str) -> None:
+        """Write one line to standard output."""
+        output = self.output()
+        output.write(line + "\n")
+        output.flush()
+
+    def child_environ(self) -> dict[str, str]:
+        """Return the environment for a program started here: without the key, in whatever variable it is."""
+        key = self._api_key
+        return {
+            name: value
+            for name, value in self._environ.items()
+            if name != KEY_VARIABLE and (key is None or key not in value)
+        }
+
+    @contextmanager
+    def paged(self) -> Iterator[Output]:
+        """Write one result, in a pager if it goes to a terminal and does not fit."""
+        command = pager_command(self._environ) if self._has_pager and self.is_stdout_terminal else None
+        if command is None:
+            yield Output(self.stdout)
+            return
+        stream = PagedStream(self.stdout, *self.size(), command, self.child_environ())
+        try:
+            yield Output(stream)
+        except BrokenPipeError:
+            pass  # The user has quit the pager.
+        finally:
+            stream.close()
+
+    def progress(self, text: Callable[[float], str]) -> Progress:
+        """Show a progress line on standard error while the following block is slow, if that is a terminal."""
+        shows = _is_terminal(self.stderr) and not self.is_quiet and self._environ.get("TERM") != "dumb"
+        return Progress(self.stderr if shows else None, text, self.columns)
+
+    def message(self, line: str) -> None:
+        """Write a message to standard error."""
+        self.stderr.write(line + "\n")
+        self.stderr.flush()
+
+    def warn(self, text: str) -> None:
+        """Write a warning, unless quiet."""
+        if not self.is_quiet:
+            self.message(f"Warning: {one_line(masked(text, self._api_key))}")
+
+    def error(self, exc: ClientError) -> None:
+        """Write an error on one line, with its position in a script; on a terminal, show the excerpt below it."""
+        position = exc.position
+        where = ""
+        if position is not None:
+            where = f"{position.source}, line {position.line}, column {position.column}: ".removeprefix(", ")
+        on_terminal = _is_terminal(self.stderr)
+        word = f"{_RED}Error:{_PLAIN}" if on_terminal and self._may_color else "Error:"
+        self.message(f"{word} {one_line(masked(f'{where}{exc}', self._api_key))}")
+        if position is not None and on_terminal:
+            self.message(excerpt(position))
+
+
+def excerpt(position: ErrorPosition) -> str:
+    """Return the line with the error and a line with a caret below it, safe to print on a terminal."""
+    at = position.column - position.text_column
+    start = max(0, at - _MAX_EXCERPT // 2)
+    end = start + _MAX_EXCERPT
+    before = visible(position.text[start:at])
+    head = f"{position.line} | " + (_CUT if start else "")
+    tail = _CUT if len(position.text) > end else ""
+    return f"{head}{before}{visible(position.text[at:end])}{tail}\n{' ' * (len(head) + width(before))}^"
+
+
+def _is_terminal(stream: TextStream) -> bool:
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and bool(isatty())

@@ -1,0 +1,156 @@
+"""Write a result or a list in the requested format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeAlias
+
+from runtimeclient.errors import UsageError
+from runtimeclient.http.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
+from runtimeclient.http.json_stream import JsonValue, Number
+from runtimeclient.output.style import PICTURES, Style
+from runtimeclient.output.tables import markdown, table
+from runtimeclient.output.writer import Output
+
+Plain: TypeAlias = "bool | int | str | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """
+    An output format.
+
+    Attributes:
+        media_type: The media type to request from the runtime.
+        suffixes: File name extensions that select it.
+        is_binary: It is not text, and can only be written to a file.
+        is_layout: It is made for people: an empty line separates consecutive results.
+    """
+
+    media_type: str
+    suffixes: tuple[str, ...] = ()
+    is_binary: bool = False
+    is_layout: bool = False
+
+
+#: By the name that `--format` takes.
+FORMATS: Mapping[str, Format] = {
+    "table": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".txt",), is_layout=True),
+    "json": Format(media_type=JSON, suffixes=(".json",)),
+    "csv": Format(media_type=CSV, suffixes=(".csv",)),
+    "ndjson": Format(media_type=JSON, suffixes=(".ndjson", ".jsonl")),
+    "markdown": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".md",), is_layout=True),
+    "arrow": Format(media_type=ARROW, suffixes=(".arrow", ".feather"), is_binary=True),
+    "parquet": Format(media_type=ARROW, suffixes=(".parquet",), is_binary=True),
+}
+#: The format that charts are drawn from: it has the columns even without rows.
+CHART_FORMAT = FORMATS["table"]
+#: The formats of `status` and the other lists.
+LIST_FORMATS = ("table", "json", "csv")
+
+
+def format_of(path: Path) -> str | None:
+    """
+    Return the format for a file name extension; None if there is no extension.
+
+    Raises:
+        UsageError: The extension is unknown.
+    """
+    name = path.name.lower()
+    found = next((format_ for format_, it in FORMATS.items() if it.suffixes and name.endswith(it.suffixes)), None)
+    if found is None and path.suffix:
+        chart = " The option --chart-file of sql draws a chart to a file." if path.suffix.lower() in PICTURES else ""
+        known = ", ".join(suffix for format_ in FORMATS.values() for suffix in format_.suffixes)
+        raise UsageError(f"{path.name} has an unknown extension: the known ones are {known}.{chart}")
+    return found
+
+
+def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
+    """
+    Write the answer to a statement as it arrives, in bounded memory, in a text format.
+
+    json and csv are exactly what the runtime sent (json with a line break at the end); ndjson has one row per line.
+
+    Raises:
+        AnswerCutError: The answer is incomplete. The output shows it: json lacks the closing bracket, a table its
+            number of rows.
+        ChartError: `style.chart` is set and the result cannot be drawn.
+        OutputError: The output cannot be written.
+    """
+    pieces = _flushed(answer.pieces(), output)
+    if style.chart is not None:
+        from runtimeclient.output.charts import make_chart  # noqa: PLC0415 (plotext is slow to import)
+        from runtimeclient.output.text_charts import draw_text  # noqa: PLC0415
+
+        for line in draw_text(make_chart(*read_rows(answer, pieces), style.chart), style):
+            output.write(line)
+    elif style.format == "csv":
+        for piece in pieces:
+            output.write(piece)
+    elif style.format == "ndjson":
+        for row in answer.rows(pieces):
+            output.write(row.text + "\n")
+    elif style.format == "json":
+        # Parse the JSON too: a truncated or damaged answer must be detected.
+        for _ in answer.rows(_copied(pieces, output)):
+            pass
+        output.write("\n")
+    else:
+        columns, rows = read_rows(answer, pieces)
+        for line in table(columns, rows, style) if style.format == "table" else markdown(columns, rows):
+            output.write(line)
+    output.flush()
+
+
+def read_rows(
+    answer: SqlAnswer, pieces: Iterator[str] | None = None
+) -> tuple[tuple[str, ...], Iterator[list[JsonValue]]]:
+    """Return the columns of an answer with a schema, and its rows as lists in that order. Raises AnswerCutError."""
+    rows = answer.rows(pieces)
+    # The columns are known after the first row, or at the end of an empty answer.
+    first = list(islice(rows, 1))
+    columns = answer.columns
+    return columns, ([row.values.get(column) for column in columns] for row in chain(first, rows))
+
+
+def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], style: Style, output: Output) -> None:
+    """Write a short list of objects with these members."""
+    rows = [[item[column] for column in columns] for item in items]
+    if style.format == "json":
+        output.write(json.dumps(items, ensure_ascii=False, separators=(",", ":")) + "\n")
+    elif style.format == "csv":
+        for row in (columns, *rows):
+            output.write(",".join(map(_csv_value, row)) + "\n")
+    else:
+        for line in table(columns, ([_json_value(value) for value in row] for row in rows), style):
+            output.write(line)
+    output.flush()
+
+
+def _flushed(pieces: Iterator[str], output: Output) -> Iterator[str]:
+    """Flush the output before each wait for more."""
+    for piece in pieces:
+        yield piece
+        output.flush()
+
+
+def _copied(pieces: Iterator[str], output: Output) -> Iterator[str]:
+    for piece in pieces:
+        output.write(piece)
+        yield piece
+
+
+def _csv_value(value: Plain) -> str:
+    if value is None:
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    # Python's csv module does not quote a lone carriage return, and then cannot read it back.
+    return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text
+
+
+def _json_value(value: Plain) -> JsonValue:
+    return Number(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,0 +1,145 @@
+"""The output of a command: a stream, or a file that appears only when it is complete."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Protocol
+
+from runtimeclient.errors import OutputError
+
+_BLOCK_CHARACTERS = 1 << 16
+
+
+class TextStream(Protocol):
+    """A text file, or Django's wrapper of the streams of a command."""
+
+    def write(self, text: str, /) -> object:
+        """Write the text."""
+
+    def flush(self) -> object:
+        """Flush the buffer."""
+
+
+class Output:
+    """
+    Buffers small texts.
+
+    Both methods raise OutputError if the stream fails, except BrokenPipeError, which passes: a reader that closes the
+    pipe early is not an error.
+
+    Attributes:
+        before: Called before each write to the stream.
+    """
+
+    def __init__(self, stream: TextStream, before: Callable[[], object] = lambda: None) -> None:
+        self.before = before
+        self._stream = stream
+        self._texts: list[str] = []
+        self._characters = 0
+
+    def write(self, text: str) -> None:
+        """Write *text*, which includes its line breaks."""
+        self._texts.append(text)
+        self._characters += len(text)
+        if self._characters >= _BLOCK_CHARACTERS:
+            self._write_block(is_flush=False)
+
+    def flush(self) -> None:
+        """Write everything to the stream and flush it."""
+        self._write_block(is_flush=True)
+
+    def _write_block(self, *, is_flush: bool) -> None:
+        block = "".join(self._texts)
+        self._texts.clear()
+        self._characters = 0
+        if block:
+            self.before()
+        try:
+            if block:
+                self._stream.write(block)
+            if is_flush:
+                self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as exc:
+            raise OutputError(f"The output cannot be written: {exc.strerror}.") from exc
+
+
+class OutputFile:
+    """A file being written: as bytes, or as text in UTF-8."""
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path = path
+        self.stream = stream
+        self._text = TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
+        self.output = Output(self._text)
+
+    @property
+    def is_terminal(self) -> bool:
+        """The path is that of a terminal."""
+        return self.stream.isatty()
+
+    def finish(self) -> None:
+        """Flush and sync the file. Raises OSError and OutputError."""
+        self.output.flush()
+        if stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):
+            os.fsync(self.stream.fileno())
+
+    def close(self) -> None:
+        """Close the file, whatever state it is in."""
+        with suppress(OSError, ValueError):
+            self._text.close()
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[OutputFile]:
+    """
+    Open a file that replaces *path* when the block succeeds; if the block fails, the old file stays.
+
+    The new file is written beside it under a temporary name. Devices and pipes are written directly, and so is the file
+    that standard output or error is redirected to (`/dev/stdout`): replacing it would lose the other output.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    try:
+        # Replace the target of a symbolic link, not the link.
+        target = path.resolve()
+        own = _own_stream(target)
+        is_special = own is not None or (target.exists() and not target.is_file())
+        part = target if is_special else target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+        flags = os.O_WRONLY if is_special else os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
+        descriptor = os.open(part, flags | os.O_CLOEXEC, mode) if own is None else os.dup(own)
+        file = OutputFile(path, open(descriptor, "wb"))  # noqa: PTH123, SIM115
+    except OSError as exc:
+        raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+    try:
+        yield file
+        file.finish()
+        if not is_special:
+            part.replace(target)
+    except BaseException as exc:
+        if not is_special:
+            with suppress(OSError):
+                part.unlink()
+        if isinstance(exc, OSError) and not isinstance(exc, BrokenPipeError):
+            raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+        raise
+    finally:
+        file.close()
+
+
+def _own_stream(target: Path) -> int | None:
+    """Return the descriptor of standard output or error if it is redirected to *target*."""
+    for descriptor in (1, 2):
+        with suppress(OSError):  # The file does not exist yet, or the stream is closed.
+            if os.path.samestat(os.fstat(descriptor), target.stat()):
+                return descriptor
+    return None

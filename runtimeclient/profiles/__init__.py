@@ -1,0 +1,1 @@
+"""Which runtime to talk to, and with which key: profiles, credentials, keyrings."""

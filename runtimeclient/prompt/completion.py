@@ -1,0 +1,131 @@
+"""Completion at the prompt: SQL words, tables, columns, and dot commands with their arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+
+from runtimeclient.prompt.catalog import Catalog
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, Takes
+from runtimeclient.prompt.sql_words import FUNCTIONS, KEYWORDS, TYPES
+from runtimeclient.sql.statements import LETTER, StatementSplitter
+
+_WORD = re.compile(rf"{LETTER}*\Z")
+_QUALIFIER = re.compile(rf"(?:\"(?P<quoted>[^\"]+)\"|(?P<plain>{LETTER}+))\.\Z")
+
+
+def _name(group: str) -> str:
+    """Return the pattern of a name: it matches as *group* without quotes, as *group*_quoted in quotes."""
+    return rf"(?:\"(?P<{group}_quoted>[^\"]+)\"|(?P<{group}>{LETTER}+))"
+
+
+_TABLE_NEXT = re.compile(
+    r"(?:\b(?:from|join|describe|summarize|show|pivot|unpivot)\s+|\bfrom\s[^()]*,\s*)\Z", re.IGNORECASE
+)
+_TABLE = re.compile(rf"\b(?:from|join|,)\s+{_name('table')}(?:\s+(?:as\s+)?{_name('alias')})?", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+# Words that may follow a table and are not an alias.
+_RESERVED = frozenset(word.lower() for word in KEYWORDS)
+
+
+class PromptCompleter(Completer):
+    """
+    Completes the text before the cursor from what is known, without waiting.
+
+    Args:
+        catalog: The tables and columns.
+        formats: The formats that `.format` takes.
+    """
+
+    def __init__(self, catalog: Catalog, formats: Iterable[str]) -> None:
+        self._catalog = catalog
+        self._formats = tuple(formats)
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Return the completions, the likeliest first."""
+        self._catalog.refresh()
+        text = document.text_before_cursor
+        if text.startswith((".", "\\")) and "\n" not in text:
+            return self._complete_command(text, complete_event)
+        return self._complete_statement(document)
+
+    def _complete_command(self, text: str, event: CompleteEvent) -> Iterable[Completion]:
+        typed, space, argument = text.partition(" ")
+        if not space:
+            return _matching(typed, dict.fromkeys(NAMES, ""))
+        name = NAMES.get(typed.lower())
+        if name is None:
+            return ()
+        command, argument = DOT_COMMANDS[name], argument.lstrip()
+        if command.takes is Takes.FILE:
+            return self._paths.get_completions(Document(argument), event)
+        if command.takes is Takes.TABLE:
+            return _matching(argument, dict.fromkeys(self._catalog.columns, ""))
+        words = self._formats if command.takes is Takes.FORMAT else command.words
+        return _matching(argument.rpartition(" ")[2], dict.fromkeys(words, ""))
+
+    def _complete_statement(self, document: Document) -> Iterator[Completion]:
+        splitter = StatementSplitter()
+        for _ in splitter.feed(document.text_before_cursor):
+            pass
+        if splitter.is_inside:
+            return
+        before = splitter.rest
+        word = _WORD.search(before)
+        assert word is not None  # noqa: S101 (it also matches an empty text)
+        before = before[: word.start()]
+        tables = self._catalog.columns
+        used = self._tables_in(before + " " + document.text_after_cursor.partition(";")[0])
+        if qualifier := _QUALIFIER.search(before):
+            name = (qualifier["quoted"] or qualifier["plain"]).lower()
+            yield from _matching(word[0], {_quoted(c): t for c, t in tables.get(used.get(name, ""), {}).items()})
+            return
+        shown_tables = {_quoted(table): "table" for table in tables}
+        if _TABLE_NEXT.search(before):
+            yield from _matching(word[0], shown_tables)
+            return
+        # As long as no table is named, offer the columns of all tables once something is typed.
+        considered = dict.fromkeys(used.values()) if used or not word[0] else tables
+        columns = {_quoted(c): t for table in considered for c, t in tables[table].items()}
+        yield from _matching(word[0], columns | shown_tables | _words(word[0]))
+
+    def _tables_in(self, text: str) -> Mapping[str, str]:
+        """Return the tables that a text names, by lower-case name and alias."""
+        known = {table.lower(): table for table in self._catalog.columns}
+        used = {}
+        for found in _TABLE.finditer(text):
+            table = known.get((found["table_quoted"] or found["table"]).lower())
+            if table is not None:
+                used[table.lower()] = table
+                alias = (found["alias_quoted"] or found["alias"] or "").lower()
+                if alias and alias not in _RESERVED:
+                    used[alias] = table
+        return used
+
+
+def _words(typed: str) -> dict[str, str]:
+    """Return the words of SQL in the case of what was typed; upper case if nothing was typed."""
+    cased = str.lower if typed[:1].islower() else str.upper
+    words = {cased(word): "" for word in (*KEYWORDS, *TYPES)}
+    return words | {function + "(": "function" for function in FUNCTIONS} if typed else words
+
+
+def _matching(typed: str, words: Mapping[str, str]) -> Iterator[Completion]:
+    low = typed.lower()
+    for word, meaning in words.items():
+        if word.lower().removeprefix('"').startswith(low):
+            yield Completion(word, -len(typed), display_meta=meaning)
+
+
+def _quoted(name: str) -> str:
+    """Quote a name if SQL needs it."""
+    return name if _PLAIN_NAME.fullmatch(name) and name not in _RESERVED else quoted(name)
+
+
+def quoted(name: str) -> str:
+    """Quote a name, whatever characters it contains."""
+    return '"' + name.replace('"', '""') + '"'

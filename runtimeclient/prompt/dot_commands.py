@@ -1,0 +1,151 @@
+"""The commands of the prompt: the list, and how input is parsed into statements and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from runtimeclient.errors import UsageError
+from runtimeclient.output.style import KINDS
+from runtimeclient.sql.statements import STOP_AT_BACKSLASH, Statement, StatementSplitter
+
+
+class Takes(Enum):
+    """The kind of argument, for completion."""
+
+    NOTHING = auto()
+    FILE = auto()
+    FORMAT = auto()
+    TABLE = auto()
+    WORDS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DotCommand:
+    """
+    One command.
+
+    Attributes:
+        usage: Its arguments, for the help.
+        summary: One line for the help.
+        takes: What completion offers.
+        words: The words that completion offers, for `Takes.WORDS`.
+        aliases: Other names, including those of psql and the DuckDB shell.
+        takes_statement: It may follow a statement without a semicolon, and then applies to it.
+    """
+
+    usage: str
+    summary: str
+    takes: Takes = Takes.NOTHING
+    words: Sequence[str] = ()
+    aliases: tuple[str, ...] = ()
+    takes_statement: bool = False
+
+
+_ON_OFF = ("on", "off")
+DOT_COMMANDS: Mapping[str, DotCommand] = {
+    "help": DotCommand("", "show this help", aliases=("help", "?", "\\?", "\\h")),
+    "databases": DotCommand("", "list the catalogs", aliases=("\\l",)),
+    "tables": DotCommand("", "list the datasets and views", aliases=("\\dt",)),
+    "schema": DotCommand("[TABLE]", "show the columns of one table or of all", Takes.TABLE, aliases=("\\d",)),
+    "format": DotCommand("[FORMAT]", "set the output format; alone, show it", Takes.FORMAT, aliases=(".mode",)),
+    "expanded": DotCommand(
+        "[on|off|auto]", "show rows as records; alone, toggle", Takes.WORDS, (*_ON_OFF, "auto"), ("\\x",)
+    ),
+    "maxrows": DotCommand("[N]", "set the maximum rows of a table, 0 for all; alone, show it", Takes.WORDS),
+    "timing": DotCommand(
+        "[on|off]", "show how long each statement took; alone, toggle", Takes.WORDS, _ON_OFF, (".timer", "\\timing")
+    ),
+    "watch": DotCommand(
+        "[SECONDS]",
+        "run the last statement every SECONDS (default 2) until Ctrl-C",
+        Takes.WORDS,
+        aliases=("\\watch",),
+        takes_statement=True,
+    ),
+    "edit": DotCommand("", "edit the last statement in EDITOR and run it", aliases=("\\e",), takes_statement=True),
+    "chart": DotCommand("[KIND] [X [Y ...]]", "run the last statement again and draw the result", Takes.WORDS, KINDS),
+    "output": DotCommand("[FILE]", "write results to a file; alone, complete the file", Takes.FILE, aliases=("\\o",)),
+    "read": DotCommand("FILE", "run the statements of a file", Takes.FILE, aliases=("\\i",)),
+    "quit": DotCommand("", "quit, as Ctrl-D does", aliases=(".exit", "quit", "exit", "\\q")),
+}
+#: All names of commands as typed, in lower case.
+NAMES: Mapping[str, str] = {f".{name}": name for name in DOT_COMMANDS} | {
+    alias: name for name, command in DOT_COMMANDS.items() for alias in command.aliases
+}
+_KEYS = """\
+Tab completes, Ctrl-R searches the history, Alt-Enter inserts a line break.
+Ctrl-C discards the input or cancels the running statement; pressed twice, it quits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command as typed, and the statement without a semicolon before it, if any."""
+
+    name: str
+    argument: str
+    statement: Statement | None = None
+
+
+def help_text() -> str:
+    """Describe all commands."""
+    heads = [f".{name} {command.usage}".rstrip() for name, command in DOT_COMMANDS.items()]
+    longest = max(map(len, heads))
+    lines = []
+    for head, command in zip(heads, DOT_COMMANDS.values(), strict=True):
+        aliases = f" ({', '.join(command.aliases)})" if command.aliases else ""
+        lines.append(f"  {head:{longest}}  {command.summary}{aliases}\n")
+    return "".join(["A statement ends with ; and may span several lines.\n", *lines, _KEYS])
+
+
+def parse_input(text: str) -> tuple[list[Statement | Call], bool]:
+    """
+    Split input into statements and commands; a command extends to the end of its line.
+
+    A command starts where a statement could start. A backslash command may also follow a statement, because SQL has no
+    backslash outside literals and quoted names.
+
+    Returns:
+        The parts, and whether the input is complete: no statement, literal or comment is unfinished.
+    """
+    parts: list[Statement | Call] = []
+    splitter = StatementSplitter()
+    # Not splitlines: a form feed or a line separator (U+2028) does not end a comment.
+    for line in (f"{line}\n" for line in text.split("\n")):
+        at = 0
+        while at < len(line):
+            call = None if splitter.is_waiting else _parse_call(line[at:])
+            if call is None:
+                at, mark = splitter.take(line, at, STOP_AT_BACKSLASH)
+                statements = list(splitter.finish()) if mark else []
+                if mark != "\\":
+                    parts += statements
+                    continue
+                call = _parse_call(line[at - 1 :])
+                if call is not None and statements:
+                    call = replace(call, statement=statements[0])
+            if call is not None:
+                parts.append(call)
+            break
+    return parts, not splitter.is_waiting
+
+
+def find_command(call: Call) -> str:
+    """Return the name of the command in DOT_COMMANDS. Raises UsageError."""
+    name = NAMES.get(call.name)
+    if name is None:
+        raise UsageError(f"Unknown command {call.name}. The commands are {', '.join(NAMES)}; .help explains them.")
+    if call.argument and DOT_COMMANDS[name].takes is Takes.NOTHING:
+        raise UsageError(f"{call.name} takes no argument.")
+    if call.statement is not None and not DOT_COMMANDS[name].takes_statement:
+        raise UsageError(f"End the statement before {call.name} with a semicolon.")
+    return name
+
+
+def _parse_call(line: str) -> Call | None:
+    name, _, argument = line.strip().rstrip(";").rstrip().partition(" ")
+    name = name.lower()
+    if name.startswith((".", "\\")) or (name in NAMES and not argument):
+        return Call(name, argument.strip())
+    return None

@@ -1,0 +1,323 @@
+"""The interactive prompt: read statements and commands from a terminal and run them."""
+
+from __future__ import annotations
+
+import shlex
+import termios
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Protocol, TextIO
+
+from prompt_toolkit.history import History, InMemoryHistory
+
+from runtimeclient.errors import ClientError, OutputError, UsageError
+from runtimeclient.files import parse_path
+from runtimeclient.output.formats import FORMATS, format_of
+from runtimeclient.output.humanize import duration
+from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest, Expanded
+from runtimeclient.profiles.connection import seconds
+from runtimeclient.profiles.credentials import KEY_VARIABLE
+from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.completion import PromptCompleter, quoted
+from runtimeclient.prompt.dot_commands import Call, find_command, help_text, parse_input
+from runtimeclient.prompt.external_editor import edit
+from runtimeclient.prompt.history import FileHistory, history_path
+from runtimeclient.prompt.line_editor import LineEditor
+from runtimeclient.sql.runner import StatementRunner
+from runtimeclient.sql.scripts import read_statements
+from runtimeclient.sql.statements import Statement
+
+_DATABASES = "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"
+_TABLES = "SHOW TABLES"
+# The DuckDB shell's names for our formats; its `line` is a table of records.
+_DUCKDB_MODES = {"duckbox": "table", "box": "table", "jsonlines": "ndjson"}
+_SWITCH: Mapping[str, bool] = {"on": True, "off": False}
+_EXPANDED: Mapping[str, Expanded] = {"on": "on", "off": "off", "auto": "auto"}
+
+
+class Editor(Protocol):
+    """Reads the user's input; see `line_editor.LineEditor`."""
+
+    @property
+    def typed(self) -> str:
+        """The text at the prompt when `read` returned or raised."""
+
+    def read(self, text: str = "") -> str:
+        """Read an input that starts as *text*. Raises EOFError and KeyboardInterrupt."""
+
+    def add_to_history(self, text: str) -> None:
+        """Add a text to the history as if it had been typed."""
+
+
+class Repl:
+    """
+    Runs the user's input and continues after errors.
+
+    Args:
+        runner: Runs the statements and shows the results.
+        editor: Reads the input.
+        catalog: Refreshed at each prompt.
+    """
+
+    def __init__(self, runner: StatementRunner, editor: Editor, catalog: Catalog) -> None:
+        self._runner = runner
+        self._console = runner.console
+        self._editor = editor
+        self._catalog = catalog
+        self._has_timing = False
+        self._last: Statement | None = None
+        # An incomplete text from the external editor, which the next prompt starts with.
+        self._unfinished = ""
+        self._file = ExitStack()
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            "help": lambda _: self._console.write_line(help_text()),
+            "databases": lambda _: self._run_statement(Statement(_DATABASES)),
+            "tables": lambda _: self._run_statement(Statement(_TABLES)),
+            "schema": self._schema,
+            "format": self._format,
+            "expanded": self._expanded,
+            "maxrows": self._max_rows,
+            "timing": self._timing,
+            "watch": self._watch,
+            "edit": self._edit,
+            "chart": self._chart,
+            "output": self._output,
+            "read": self._read,
+            "quit": self._quit,
+        }
+
+    def run(self) -> None:
+        """
+        Read and run input until the user quits.
+
+        Raises:
+            ClientError: The runtime cannot be reached or refuses the key; checked before the first prompt.
+            KeyboardInterrupt: The user pressed Ctrl-C twice in a row.
+        """
+        client = self._runner.client
+        client.status()
+        self._message(f"Connected to {client.endpoint.url}. End a statement with a semicolon; .help shows more.")
+        was_interrupted = False
+        with _terminal_mode(self._console.stdin, reads_lines=False), self._finishing_file():
+            while True:
+                self._catalog.refresh()
+                unfinished, self._unfinished = self._unfinished, ""
+                try:
+                    text = self._editor.read(unfinished)
+                except EOFError:
+                    return
+                except KeyboardInterrupt:
+                    if was_interrupted and not self._editor.typed:
+                        raise
+                    was_interrupted = True
+                    continue
+                was_interrupted = False
+                try:
+                    self._run_input(text)
+                except EOFError:
+                    return
+                except ClientError as exc:
+                    self._abandon_file()
+                    self._console.error(exc)
+                except KeyboardInterrupt:
+                    was_interrupted = True
+                    self._abandon_file()
+                    self._message("Cancelled.")
+
+    def _message(self, line: str) -> None:
+        self._console.message(line)
+
+    def _run_input(self, text: str) -> None:
+        """Run statements and commands in order, up to the first that fails or is cancelled."""
+        for part in parse_input(text)[0]:
+            if isinstance(part, Call):
+                command = self._commands[find_command(part)]
+                self._last = part.statement or self._last
+                command(part.argument)
+            else:
+                self._last = part
+                self._run_statement(part)
+
+    def _run_statement(self, statement: Statement, *, pages: bool = True) -> None:
+        elapsed_s = self._runner.run(statement, pages=pages)
+        if self._has_timing:
+            self._message(f"Time: {duration(elapsed_s)}")
+
+    def _schema(self, table: str) -> None:
+        # A dot separates schema and table; a name that contains a dot is typed in quotes.
+        name = table if table.startswith('"') else ".".join(map(quoted, table.split(".")))
+        self._run_statement(Statement(f"DESCRIBE {name}" if table else COLUMNS_SQL))
+
+    def _format(self, name: str) -> None:
+        style = self._runner.style
+        format_ = _DUCKDB_MODES.get(name.lower(), name.lower())
+        if not name:
+            self._message(f"Format: {style.format}.")
+        elif format_ == "line":
+            self._runner.style = replace(style, format="table", expanded="on")
+        elif format_ in FORMATS:
+            # Switching to a table also ends the records of `.mode line`.
+            expanded = "auto" if format_ == "table" and style.expanded == "on" else style.expanded
+            self._runner.style = replace(style, format=format_, expanded=expanded)
+        else:
+            raise UsageError(f"The formats are {', '.join(FORMATS)}.")
+
+    def _max_rows(self, text: str) -> None:
+        if text and not (text.isascii() and text.isdigit()):
+            raise UsageError(".maxrows takes a number of rows, 0 for all.")
+        if text:
+            self._runner.style = replace(self._runner.style, max_rows=int(text) or None)
+        self._message(f"Maximum rows of a table: {self._runner.style.max_rows or 'all'}.")
+
+    def _expanded(self, when: str) -> None:
+        before = self._runner.style.expanded
+        expanded = _EXPANDED.get(when.lower()) if when else ("auto" if before == "on" else "on")
+        if expanded is None:
+            raise UsageError(".expanded takes on, off or auto.")
+        self._runner.style = replace(self._runner.style, expanded=expanded)
+        self._message(f"Records: {expanded}.")
+
+    def _timing(self, switch: str) -> None:
+        has_timing = _SWITCH.get(switch.lower()) if switch else not self._has_timing
+        if has_timing is None:
+            raise UsageError(".timing takes on or off.")
+        self._has_timing = has_timing
+        self._message(f"Timing: {'on' if has_timing else 'off'}.")
+
+    def _watch(self, argument: str) -> None:
+        try:
+            interval_s = seconds(argument or "2")
+        except (ValueError, ArgumentTypeError) as exc:
+            raise UsageError(".watch takes a number of seconds greater than 0.") from exc
+        statement = self._last_statement("repeat")
+        while True:
+            self._message(f"{time.strftime('%X')}, every {interval_s:g} s; press Ctrl-C to stop.")
+            self._run_statement(statement, pages=False)
+            try:
+                time.sleep(interval_s)
+            except KeyboardInterrupt:
+                return
+
+    def _edit(self, _: str) -> None:
+        text = f"{self._last.text};" if self._last else ""
+        with _terminal_mode(self._console.stdin, reads_lines=True):
+            edited = edit(text, self._console.child_environ())
+        if edited is None:
+            self._message("No changes.")
+        elif parse_input(edited)[1]:
+            self._message(edited)
+            self._editor.add_to_history(edited)
+            self._run_input(edited)
+        else:
+            self._unfinished = edited
+
+    def _last_statement(self, purpose: str) -> Statement:
+        if self._last is None:
+            raise UsageError(f"There is no statement to {purpose} yet.")
+        return self._last
+
+    def _chart(self, argument: str) -> None:
+        try:
+            words = shlex.split(argument)
+        except ValueError as exc:
+            raise UsageError("A quote is not closed.") from exc
+        kind = next((kind for kind in KINDS if words[:1] == [kind]), None)
+        names = words[1:] if kind else words
+        statement = self._last_statement("draw")
+        chart = ChartRequest(kind=kind, x=names[0] if names else None, y=tuple(names[1:]))
+        style = self._runner.style
+        self._runner.style = replace(style, chart=chart)
+        try:
+            self._run_statement(statement)
+        finally:
+            self._runner.style = style
+
+    def _output(self, name: str) -> None:
+        path = parse_path(name)
+        style = self._runner.style
+        format_ = format_of(path) or style.format
+        self._file.close()
+        if not name:
+            return
+        with ExitStack() as stack:
+            stack.enter_context(self._runner.writing_to(path))
+            self._runner.style = replace(style, format=format_)
+            stack.callback(self._restore_format, style.format)
+            self._file = stack.pop_all()
+        self._message(f"Results go to {path}; .output completes the file.")
+
+    def _restore_format(self, format_: str) -> None:
+        self._runner.style = replace(self._runner.style, format=format_)
+
+    @contextmanager
+    def _finishing_file(self) -> Iterator[None]:
+        """Complete the output file when the user quits; discard it after an error."""
+        try:
+            yield
+        except BaseException:
+            self._abandon_file()
+            raise
+        self._file.close()
+
+    def _abandon_file(self) -> None:
+        """Discard an output file that lacks results."""
+        if self._runner.file is None:
+            return
+        self._message(f"{self._runner.file.path} was not changed: some results are missing.")
+        self._file.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        self._file = ExitStack()
+
+    def _read(self, name: str) -> None:
+        if not name:
+            raise UsageError("Name the file to read.")
+        for statement in read_statements(str(parse_path(name))):
+            self._run_statement(statement)
+
+    def _quit(self, _: str) -> None:
+        raise EOFError
+
+
+def make_repl(runner: StatementRunner, environ: Mapping[str, str], *, has_history: bool) -> Repl:
+    """Create the prompt. If the history file cannot be used, warn and keep the history in memory."""
+    catalog = Catalog(runner.client)
+    runner.style = replace(runner.style, hints=DOT_COMMANDS)
+    history = _file_history(runner, environ) if has_history else InMemoryHistory()
+    return Repl(runner, LineEditor(runner.console, PromptCompleter(catalog, FORMATS), history), catalog)
+
+
+def _file_history(runner: StatementRunner, environ: Mapping[str, str]) -> History:
+    variable = environ.get(KEY_VARIABLE)
+
+    def holds_key(text: str) -> bool:
+        return runner.client.finds_key_in(text) or bool(variable and variable in text)
+
+    try:
+        return FileHistory(history_path(environ), holds_key)
+    except (OutputError, UsageError) as exc:
+        runner.console.warn(str(exc))
+        return InMemoryHistory()
+
+
+@contextmanager
+def _terminal_mode(stdin: TextIO | None, *, reads_lines: bool) -> Iterator[None]:
+    """
+    Switch canonical mode and echo of the terminal on, as other programs expect, or off.
+
+    When off, input typed while no prompt is shown is kept for the next prompt, without echo. A terminal in canonical
+    mode (N_TTY) drops pasted characters beyond 4,096 of a line.
+    """
+    if stdin is None or not stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(stdin)
+    mode = list(before)
+    flags = termios.ICANON | termios.ECHO
+    mode[3] = mode[3] | flags if reads_lines else mode[3] & ~flags
+    termios.tcsetattr(stdin, termios.TCSANOW, mode)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSANOW, before)

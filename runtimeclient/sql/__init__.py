@@ -1,0 +1,1 @@
+"""SQL text: splitting scripts, parameters, running statements, error positions."""

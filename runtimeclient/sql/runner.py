@@ -1,0 +1,161 @@
+"""Run statements and show their results: shared by `sql` with a statement, scripts and the prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from runtimeclient.client import RuntimeClient
+from runtimeclient.errors import RequestRefusedError, UsageError
+from runtimeclient.http.answers import SqlAnswer
+from runtimeclient.http.json_stream import JsonValue
+from runtimeclient.output.console import Console
+from runtimeclient.output.formats import CHART_FORMAT, FORMATS, write_answer
+from runtimeclient.output.humanize import duration, plural, size
+from runtimeclient.output.progress import Progress
+from runtimeclient.output.style import Style
+from runtimeclient.output.writer import Output, OutputFile, output_file
+from runtimeclient.sql.error_positions import find_position
+from runtimeclient.sql.statements import Statement
+
+
+class StatementRunner:
+    """
+    Runs statements one by one and shows the results.
+
+    Args:
+        client: Sends the statements.
+        console: Takes the results, unless there is a `file`.
+        style: How to show results.
+        separates_results: Write an empty line between results in formats made for people.
+
+    Attributes:
+        style: May be replaced between two statements.
+        file: Takes the results instead of the console; see `writing_to`.
+    """
+
+    def __init__(
+        self, client: RuntimeClient, console: Console, style: Style, *, separates_results: bool = False
+    ) -> None:
+        self.client = client
+        self.console = console
+        self.style = style
+        self.file: OutputFile | None = None
+        self._separates_results = separates_results
+        self._results = 0
+        self._results_before_file = 0
+
+    @contextmanager
+    def writing_to(self, path: Path) -> Iterator[None]:
+        """
+        Write the results of this block to a file. The file is replaced when the block ends, and kept if it fails.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        with output_file(path) as file:
+            self.file, self._results_before_file = file, self._results
+            try:
+                yield
+            finally:
+                self.file = None
+
+    def run(
+        self, statement: Statement, parameters: Mapping[str, JsonValue] | None = None, *, pages: bool = True
+    ) -> float:
+        """
+        Run a statement and show its result. KeyboardInterrupt closes the connection, which cancels the query.
+
+        Args:
+            statement: The statement.
+            parameters: Values by name, or by position.
+            pages: Show a result that does not fit on the terminal in a pager.
+
+        Returns:
+            Seconds until the whole result was there.
+
+        Raises:
+            UsageError: The format cannot be written to this output.
+            RequestRefusedError: With `position` if the runtime reports where in the statement the error is.
+            NotAuthorisedError, ConnectionFailedError, AnswerCutError, OutputError: See `RuntimeClient.sql`.
+        """
+        chart = self.style.chart
+        format_ = CHART_FORMAT if chart else FORMATS[self.style.format]
+        # Before sending anything: the writer may need a package that is not installed.
+        write_file = self._file_writer() if format_.is_binary or (chart and chart.picture) else None
+        start = time.monotonic()
+        end: float | None = None
+        answer: SqlAnswer | None = None
+        with ExitStack() as stack:
+            progress = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
+            output = self._output(stack, progress, pages=pages)
+            # Closed before waiting for the pager: the query ends while the user reads.
+            answer = stack.enter_context(self._send(statement, format_.media_type, parameters))
+            if write_file is not None:
+                write_file(answer)
+            else:
+                if self._separates_results and self._results and format_.is_layout:
+                    output.write("\n")
+                write_answer(answer, self._current_style(), output)
+            end = time.monotonic()
+        self._results += 1
+        return (end or time.monotonic()) - start
+
+    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue] | None) -> SqlAnswer:
+        try:
+            return self.client.sql(statement.text, media_type, _by_name_or_position(parameters or {}))
+        except RequestRefusedError as exc:
+            detail, position = find_position(exc.detail, statement)
+            if position is None:
+                raise
+            raise RequestRefusedError(exc.status, exc.code, detail, exc.request_id, position) from exc
+
+    def _output(self, stack: ExitStack, progress: Progress, *, pages: bool) -> Output:
+        if self.file is not None:
+            return self.file.output
+        output = stack.enter_context(self.console.paged()) if pages else self.console.output()
+        if self.console.is_stdout_terminal:
+            output.before = progress.clear
+        return output
+
+    def _current_style(self) -> Style:
+        """Drop terminal features if the output is not a terminal; read the terminal's size, which may have changed."""
+        if self.file is not None:
+            return replace(self.style, columns=None, is_colored=False, max_rows=None)
+        return replace(self.style, columns=self.console.columns() if self.console.is_stdout_terminal else None)
+
+    def _file_writer(self) -> Callable[[SqlAnswer], None]:
+        """Choose the writer of a binary file. Raises UsageError."""
+        chart = self.style.chart
+        format_ = chart.picture if chart and chart.picture else self.style.format
+        if self.file is None:
+            raise UsageError(f"The format {format_} needs a file: name one with {self.style.hints.file}.")
+        if self.file.is_terminal:
+            raise UsageError(f"The format {format_} cannot be written to a terminal.")
+        if self._results > self._results_before_file:
+            raise UsageError(f"A {format_} file can hold the result of one statement only.")
+        stream = self.file.stream
+        if chart and chart.picture:
+            from runtimeclient.output.chart_files import write_picture  # noqa: PLC0415 (an extra, slow to import)
+
+            return partial(write_picture, chart=chart, stream=stream)
+        from runtimeclient.output.arrow_files import write_arrow_answer  # noqa: PLC0415 (an extra, slow to import)
+
+        return partial(write_arrow_answer, format_=self.style.format, stream=stream)
+
+
+def _progress_text(answer: SqlAnswer | None, elapsed_s: float) -> str:
+    if answer is None:
+        return duration(elapsed_s)
+    rows = f", {plural(answer.rows_read, 'row')}" if answer.rows_read else ""
+    return f"{duration(elapsed_s)}{rows}, {size(answer.bytes_read)}"
+
+
+def _by_name_or_position(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue] | Sequence[JsonValue]:
+    """Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names."""
+    positions = [str(number) for number in range(1, len(parameters) + 1)]
+    return [parameters[position] for position in positions] if set(positions) == set(parameters) else parameters

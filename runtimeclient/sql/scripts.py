@@ -1,0 +1,41 @@
+"""Read the statements of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from runtimeclient.errors import UsageError
+from runtimeclient.sql.statements import Statement, StatementSplitter
+
+#: The name of a file that means standard input.
+STANDARD_INPUT = "-"
+
+
+def read_statements(file: str | None) -> Iterator[Statement]:
+    """
+    Yield the statements of a file (`-` or None is standard input), each as soon as it is complete.
+
+    Raises:
+        UsageError: The file cannot be read, or is not UTF-8.
+    """
+    is_input = file is None or file == STANDARD_INPUT
+    name, source = ("Standard input", "standard input") if is_input else (f"The file {file}", str(file))
+    splitter = StatementSplitter()
+    try:
+        with _open(file) as lines:
+            for line in lines:
+                yield from (statement._replace(source=source) for statement in splitter.feed(line))
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"{name} is not UTF-8 text.") from exc
+    except OSError as exc:
+        raise UsageError(f"{name} cannot be read: {exc.strerror}.") from exc
+    yield from (statement._replace(source=source) for statement in splitter.finish())
+
+
+def _open(file: str | None) -> TextIO:
+    # Keep line breaks unchanged: they may be part of a literal.
+    if file is None or file == STANDARD_INPUT:
+        return open(0, encoding="utf-8-sig", newline="", closefd=False)
+    return Path(file).open(encoding="utf-8-sig", newline="")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from runtimeclient.client import RuntimeClient
+from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.completion import PromptCompleter
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, problem
+
+COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
+
+
+def rows(columns: Mapping[str, tuple[str, ...]]) -> Reply:
+    return Reply(
+        body=json.dumps(
+            [
+                {"table_name": table, "column_name": column, "data_type": "INTEGER"}
+                for table, names in columns.items()
+                for column in names
+            ]
+        ).encode()
+    )
+
+
+def known(remote: Remote) -> Catalog:
+    with RuntimeClient(remote.url, API_KEY) as client:
+        names = Catalog(client)
+        names.refresh()
+        names.wait()
+    return names
+
+
+@pytest.fixture
+def names(remote: Remote) -> Catalog:
+    remote.on_sql(rows(COLUMNS))
+    return known(remote)
+
+
+def offered(names: Catalog, text: str, after: str = "") -> list[str]:
+    completer = PromptCompleter(names, ("table", "csv"))
+    found = completer.get_completions(Document(text + after, len(text)), CompleteEvent())
+    return [completion.text for completion in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "words"),
+    [
+        pytest.param("SELECT * FROM ord", "", ["orders", "order_lines"], id="tables"),
+        pytest.param("select * from orders join ", "", ["orders", "order_lines", '"Lower Case"'], id="all tables"),
+        pytest.param("SELECT * FROM orders, L", "", ['"Lower Case"'], id="a table after a comma"),
+        pytest.param("SELECT s", " FROM order_lines", ["sku"], id="a column of a table named later"),
+        pytest.param("SELECT sk", "", ["sku"], id="a column of any table"),
+        pytest.param("SELECT o.", " FROM orders o", ["id", '"Order"', '"placed at"'], id="columns of an alias"),
+        pytest.param('SELECT "Lower Case".', ' FROM "Lower Case" AS l', ["a"], id="columns of a quoted name"),
+        pytest.param("SELECT x.", " FROM orders", [], id="of no table"),
+        pytest.param("SELEC", "", ["SELECT"], id="a word"),
+        pytest.param("selec", "", ["select"], id="a word in lower case"),
+        pytest.param("SELECT 1; SELEC", "", ["SELECT"], id="a word of the next statement"),
+        pytest.param("SELECT row_num", "", ["row_number("], id="a function"),
+        pytest.param("SELECT 'ord", "", [], id="nothing in a text"),
+        pytest.param("SELECT /* ord", "", [], id="nothing in a comment"),
+        pytest.param(".tim", "", [".timing", ".timer"], id="a command"),
+        pytest.param("\\ti", "", ["\\timing"], id="a command of psql"),
+        pytest.param("\\timing o", "", ["on", "off"], id="what a command of psql takes"),
+        pytest.param(".mode c", "", ["csv"], id="what a command of the DuckDB shell takes"),
+        pytest.param(".timing o", "", ["on", "off"], id="what it takes"),
+        pytest.param(".format c", "", ["csv"], id="a format"),
+        pytest.param(".schema or", "", ["orders", "order_lines"], id="a table for a command"),
+        pytest.param(".nothing x", "", [], id="no command"),
+    ],
+)
+def test_completions_of_statements_and_commands(names: Catalog, text: str, after: str, words: list[str]) -> None:
+    assert offered(names, text, after)[: len(words) or 1] == words
+
+
+def test_completions_of_files(names: Catalog, tmp_path: Path) -> None:
+    (tmp_path / "report.sql").touch()
+
+    assert offered(names, f".read {tmp_path}/rep") == ["ort.sql"]
+
+
+def test_names_with_control_characters_are_not_completed(remote: Remote) -> None:
+    remote.on_sql(rows({"a\x1b[2J": ("x",), "b": ("y\r", "z")}))
+
+    assert known(remote).columns == {"b": {"z": "INTEGER"}}
+
+
+@pytest.mark.parametrize("reply", [problem(403, "forbidden", "No."), Reply(body=b"[1]"), Reply(body=b'[{"a":1}]')])
+def test_a_runtime_without_a_catalog_is_no_error(remote: Remote, reply: Reply) -> None:
+    remote.on_sql(reply)
+
+    assert known(remote).columns == {}
+    assert remote.statements == [COLUMNS_SQL]
+
+
+def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
+    remote.on_sql(rows(COLUMNS))
+    with RuntimeClient(remote.url, API_KEY) as client:
+        names = Catalog(client)
+        for is_forced in (False, False, True):
+            names.refresh(is_forced=is_forced)
+            names.wait()
+
+    assert len(remote.statements) == 2
+
+
+def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtimeclient.prompt.catalog._RETRY_S", 0.0)
+    answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
+    remote.on_sql(lambda _: next(answers))
+    with RuntimeClient(remote.url, API_KEY) as client:
+        names = Catalog(client)
+        names.refresh()
+        names.wait()
+
+        assert offered(names, "FROM ord") == []
+        names.wait()
+        assert offered(names, "FROM ord") == ["orders", "order_lines"]
+
+    assert remote.statements == [COLUMNS_SQL] * 2

@@ -1,0 +1,299 @@
+"""How the client connects: servers that do not respond, proxies, TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+
+from runtimeclient.client import RuntimeClient, Timeouts
+from runtimeclient.errors import (
+    AnswerCutError,
+    ConnectionFailedError,
+    UsageError,
+)
+from runtimeclient.http.answers import CSV
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, serve
+
+IMPATIENT = Timeouts(connect_s=0.2, silence_s=0.2)
+
+
+@contextmanager
+def silent_after(answer: bytes) -> Iterator[str]:
+    """A server that takes one request, sends *answer* and says no more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def work() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+                while connection.recv(65536):
+                    pass
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+def test_an_answer_that_goes_silent_is_cut() -> None:
+    with (
+        silent_after(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        ) as url,
+        # Long enough for the server to be given a processor for the first half of its answer.
+        RuntimeClient(url, timeouts=Timeouts(silence_s=2.0)) as client,
+        client.sql("SELECT", CSV) as answer,
+        pytest.raises(AnswerCutError, match=r"nothing arrived for 2 s"),
+    ):
+        list(answer.pieces())
+
+
+def test_x09_a_server_that_is_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    with RuntimeClient(f"http://127.0.0.1:{port}", API_KEY) as client:
+        for call in (client.ping, client.status, lambda: client.sql("SELECT 1")):
+            with pytest.raises(ConnectionFailedError, match="is the runtime running"):
+                call()
+
+
+def test_x09_a_server_that_accepts_and_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client:
+            for call in (client.ping, client.status, lambda: client.sql("SELECT 1")):
+                with pytest.raises(ConnectionFailedError, match=r"did not answer within 0\.2 s"):
+                    call()
+
+
+def test_x09_a_server_that_drops_packets() -> None:
+    with socket.socket() as server, socket.socket() as first, socket.socket() as second:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        # A full backlog: Linux ignores whoever comes next, like a firewall that drops packets.
+        first.connect(server.getsockname())
+        second.setblocking(False)
+        second.connect_ex(server.getsockname())
+        with (
+            RuntimeClient(f"http://127.0.0.1:{server.getsockname()[1]}", timeouts=IMPATIENT) as client,
+            pytest.raises(ConnectionFailedError, match=r"No connection to .* within 0\.2 s"),
+        ):
+            client.ping()
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.9\r\n", b"HTTP/1.1 200", b"\x15\x03\x01\x00\x02\x02\x46"])
+def test_x09_a_server_that_speaks_something_else(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def work() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        with (
+            RuntimeClient(f"http://127.0.0.1:{server.getsockname()[1]}") as client,
+            pytest.raises(ConnectionFailedError, match="does it speak https"),
+        ):
+            client.status()
+        thread.join()
+
+
+def test_x09_an_unknown_host() -> None:
+    with (
+        RuntimeClient("http://absent.invalid:8090") as client,
+        pytest.raises(ConnectionFailedError, match="cannot be resolved"),
+    ):
+        client.ping()
+
+
+def test_any_transport_will_do() -> None:
+    def application(environ: dict[str, object], start_response: Callable[..., object]) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/csv")])
+        return [b"a\n", b"1\n"]
+
+    transport = httpx.WSGITransport(application)
+
+    with (
+        RuntimeClient("http://testserver", API_KEY, transport=transport) as client,
+        client.sql("SELECT", CSV) as answer,
+    ):
+        assert "".join(answer.pieces()) == "a\n1\n"
+
+
+# Proxies
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+def test_loopback_requests_use_no_proxy(remote: Remote, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    with serve(Remote()) as proxy:
+        monkeypatch.setenv(variable, proxy.url)
+        remote.on("GET", "/v1/status", Reply(body=b"[]"))
+
+        with RuntimeClient(remote.url, API_KEY) as client:
+            client.status()
+
+        assert proxy.requests == []
+
+
+def test_a_proxy_of_the_environment_serves_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Remote()) as proxy:
+        proxy.on("GET", "http://runtime.example:8090/v1/status", Reply(body=b"[]"))
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+
+        with RuntimeClient("http://runtime.example:8090", API_KEY) as client:
+            assert client.status() == ()
+
+
+def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Remote()) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+
+        with (
+            RuntimeClient("https://runtime.example:8090", API_KEY) as client,
+            pytest.raises(ConnectionFailedError, match="proxy"),
+        ):
+            client.status()
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "gopher://127.0.0.1:1", "http://127.0.0.1:x"])
+def test_a_proxy_that_cannot_be_used_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+
+    with pytest.raises(UsageError, match="proxy"):
+        RuntimeClient("http://runtime.example:8090", API_KEY)
+
+
+# TLS
+
+
+@contextmanager
+def serve_tls(certificate: trustme.LeafCert) -> Iterator[Remote]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+
+    class Server(ThreadingHTTPServer):
+        def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+            connection, address = super().get_request()
+            # The handshake is left to the thread of the connection.
+            return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Keep quiet: clients that do not trust the certificate go away."""
+
+    with serve(Remote("https"), Server(("127.0.0.1", 0), BaseHTTPRequestHandler)) as remote:
+        remote.on("GET", "/v1/status", Reply(body=b"[]"))
+        yield remote
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def root_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    file = tmp_path / "root.pem"
+    authority.cert_pem.write_to_path(str(file))
+    return file
+
+
+def test_x08_a_certificate_of_the_named_root_is_trusted(authority: trustme.CA, root_file: Path) -> None:
+    with (
+        serve_tls(authority.issue_cert("127.0.0.1")) as remote,
+        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=root_file) as client,
+    ):
+        assert client.status() == ()
+
+    assert remote.requests[0].headers["X-API-Key"] == API_KEY
+
+
+def test_x08_a_root_may_come_from_the_environment(
+    authority: trustme.CA, root_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(root_file))
+
+    with serve_tls(authority.issue_cert("127.0.0.1")) as remote, RuntimeClient(remote.url) as client:
+        assert client.status() == ()
+
+
+def test_x08_an_unknown_root_is_not_trusted(authority: trustme.CA) -> None:
+    with (
+        serve_tls(authority.issue_cert("127.0.0.1")) as remote,
+        RuntimeClient(remote.url, API_KEY) as client,
+        pytest.raises(ConnectionFailedError) as caught,
+    ):
+        client.status()
+
+    assert "--tls-root-certificate-file" in str(caught.value)
+    assert remote.requests == []
+
+
+def test_x08_a_named_root_is_the_only_one(authority: trustme.CA, tmp_path: Path) -> None:
+    file = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+
+    with (
+        serve_tls(authority.issue_cert("127.0.0.1")) as remote,
+        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=file) as client,
+        pytest.raises(ConnectionFailedError, match="cannot be trusted"),
+    ):
+        client.status()
+
+    assert remote.requests == []
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "reason"),
+    [
+        pytest.param("127.0.0.2", 1, "IP address mismatch", id="X08 wrong address"),
+        pytest.param("localhost", 1, "IP address mismatch", id="X08 a name where an address is asked for"),
+        pytest.param("127.0.0.1", -1, "certificate has expired", id="X08 expired"),
+    ],
+)
+def test_x08_an_invalid_certificate_is_refused(
+    authority: trustme.CA, root_file: Path, host: str, days: int, reason: str
+) -> None:
+    until = datetime.now(UTC) + timedelta(days=days)
+    certificate = authority.issue_cert(host, not_before=until - timedelta(days=3), not_after=until)
+
+    with (
+        serve_tls(certificate) as remote,
+        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=root_file) as client,
+        pytest.raises(ConnectionFailedError, match=f"cannot be trusted: .*{reason}"),
+    ):
+        client.status()
+
+    assert remote.requests == []
+
+
+def test_https_to_a_server_without_tls(remote: Remote) -> None:
+    with (
+        RuntimeClient(remote.url.replace("http", "https"), API_KEY) as client,
+        pytest.raises(ConnectionFailedError, match="does it speak plain http"),
+    ):
+        client.status()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense"])
+def test_a_root_file_that_cannot_be_used_is_a_usage_error(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "root.pem"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(UsageError, match=r"root certificate file .*root\.pem cannot be used"):
+        RuntimeClient("https://127.0.0.1:8090", tls_root_certificate_file=file)
