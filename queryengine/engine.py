@@ -48,20 +48,20 @@ class GatedStatement:
     `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
     it cannot stand in a view or a subquery of ours. A "show" is a SHOW, DESCRIBE or SUMMARIZE, or has one in it.
 
-    A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
-    (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
-    reads may still not be plain.
+    A `deterministic` statement is one query, unchanged, that uses no random number, time or session state
+    (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their transaction,
+    unless a view that it reads is not deterministic.
 
-    Statements of one `pattern` most likely differ in the values of literals only; None when it is not known.
+    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known.
 
-    `lines_before` says how many lines further down a line of `sql` stands in what was sent.
+    `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
     """
 
     sql: str
     kind: StatementKind
     relations: frozenset[str]
     parameters: frozenset[str]
-    plain: bool = field(default=False, compare=False)
+    deterministic: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
     lines_before: int = field(default=0, compare=False)
 

@@ -168,7 +168,7 @@ def is_about_parameters(exc: duckdb.Error) -> bool:
     return isinstance(exc, kinds) and _PARAMETER.search(str(exc)) is not None
 
 
-def lacks_place(exc: BaseException) -> bool:
+def lacks_line(exc: BaseException) -> bool:
     """Say whether DuckDB does not show the line of the statement that it could not plan."""
     return isinstance(exc, duckdb.BinderException | duckdb.CatalogException) and not _LINE.search(str(exc))
 

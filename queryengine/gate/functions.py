@@ -34,7 +34,7 @@ CALLED_BY_NAME = frozenset(
 #: What may be called and gives more than its arguments decide: the time, random numbers, the state of the session.
 #: DuckDB does not say so of `age`, which takes the day of today for a second argument, of the table of time zones, and
 #: of `timezone` (AT TIME ZONE), which moves a TIMETZ by what the zone has today: the type of its argument is not known.
-UNSTEADY = CALLED_BY_NAME | {
+NONDETERMINISTIC = CALLED_BY_NAME | {
     *("age", "ago", "get_current_time", "get_current_timestamp", "now", "today", "transaction_timestamp"),
     *("current_localtime", "current_localtimestamp", "pg_timezone_names", "timezone"),
     *("gen_random_uuid", "random", "setseed", "uuid", "uuidv4", "uuidv7"),

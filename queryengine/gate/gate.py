@@ -132,7 +132,7 @@ class Gate:
             statement,
             sql=f"{prefix}\n{statement.sql}",
             kind="explain",
-            plain=False,
+            deterministic=False,
             lines_before=statement.lines_before - 1,
         )
 
@@ -142,7 +142,7 @@ class Gate:
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(relations, engine_tables=engine_tables)
         reading.judge(tree)
-        plain = kind == "select" and reading.steady and not reading.catalog_views
+        deterministic = kind == "select" and reading.deterministic and not reading.catalog_views
         if reading.catalog_views:
             statement = scan(rewriting.with_hidden_catalog(statement))
             kind, tree = self._tree(statement, before)
@@ -152,7 +152,9 @@ class Gate:
         if kind == "select" and reading.shows:
             kind = "show"
         relations_read = frozenset(reading.relations)
-        return GatedStatement(statement.text, kind, relations_read, parameters, plain, lines_before=before.count("\n"))
+        return GatedStatement(
+            statement.text, kind, relations_read, parameters, deterministic, lines_before=before.count("\n")
+        )
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
         if tree := self._parse(statement, before):

@@ -201,7 +201,7 @@ class Reading:
     """
     What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
 
-    It is `steady` when it takes no sample, calls nothing in `functions.UNSTEADY`, and neither it nor a part of it
+    It is `deterministic` when it takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and no part of it
     `shows` what SHOW, DESCRIBE and SUMMARIZE do.
     With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog. With
     `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
@@ -213,7 +213,7 @@ class Reading:
     engine_tables: frozenset[str] = frozenset()
     relations: set[str] = field(default_factory=set)
     catalog_views: bool = False
-    steady: bool = True
+    deterministic: bool = True
     shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
 
@@ -241,8 +241,8 @@ class Reading:
         if isinstance(class_, str):
             form = _known(_EXPRESSIONS, class_, node)
             _judge_expression(node, class_, part)
-            if _is_unsteady(node):
-                self.steady = False
+            if _is_nondeterministic(node):
+                self.deterministic = False
             if class_ == "LAMBDA":
                 scope = _Scope({}, 0, scope, lambdas=1)
                 if scope.lambdas > MAX_NESTED_LAMBDAS:
@@ -257,13 +257,13 @@ class Reading:
                 self._judge_table(_path(node), scope)
             elif type_ == "SHOW_REF":
                 self._judge_show(node)
-                self.steady, self.shows = False, True
+                self.deterministic, self.shows = False, True
             elif "cte_map" in node:
                 scope = self._with_ctes(node, scope, pending)
         else:
             form = _known(_UNTYPED, part, node)
         if part == "sample":
-            self.steady = False
+            self.deterministic = False
         pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
@@ -405,9 +405,9 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
         )
 
 
-def _is_unsteady(node: dict[str, Any]) -> bool:
+def _is_nondeterministic(node: dict[str, Any]) -> bool:
     name = lower(node.get("function_name", ""))
-    return name in functions.UNSTEADY or any(
+    return name in functions.NONDETERMINISTIC or any(
         lower(column) in functions.CALLED_BY_NAME for column in node.get("column_names", ())
     )
 

@@ -17,7 +17,7 @@ from queryengine.cache.cached_engine import READ_AHEAD_BYTES, CachedEngine, reme
 from queryengine.cancellation import CancelSource
 from queryengine.engine import ArrowParameters, CacheUse, Encoding, Parameters, Query, QueryEngine
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError, SqlError, StatementNotAllowedError
-from queryengine.gate.functions import UNSTEADY
+from queryengine.gate.functions import NONDETERMINISTIC
 from queryengine.manifest import manifest_path
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB, ResultsCacheConfig, RuntimeConfig
@@ -166,7 +166,7 @@ def test_what_is_given_again_is_what_was_given(engine: CachedEngine, sql: str) -
 # What is not.
 
 
-@pytest.mark.parametrize("name", sorted(UNSTEADY))
+@pytest.mark.parametrize("name", sorted(NONDETERMINISTIC))
 def test_no_answer_of_what_is_not_steady_is_given_again(engine: CachedEngine, name: str) -> None:
     forms = [
         name,

@@ -14,7 +14,7 @@ import pytest
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, SqlError
 from queryengine.execution.duckdb_threads import _MOST_PATTERNS, LIGHT_IN_A_ROW, Threads
-from queryengine.execution.session import EngineInstance
+from queryengine.execution.instance import EngineInstance
 from queryengine.gate.gate import Gate
 from queryengine.manifest import read_manifest
 from tests.queryengine.bare_engine import Engine, running
@@ -108,7 +108,7 @@ def gate() -> Gate:
 def ask(session: EngineInstance, sql: str) -> None:
     statement = gate().admit(sql, frozenset({"flights"}))
     with closing(session.run(statement, None, Interruption(), encoding="json")) as reader:
-        if reader.answer is None:
+        if reader.encoded is None:
             list(reader)
 
 

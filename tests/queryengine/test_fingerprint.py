@@ -254,7 +254,7 @@ def judged(gate: Gate, statement: Scan) -> tuple[Any, ...]:
         return (type(exc),)
     tree = gate._tree(statement, "")[1] if verdict.kind == "select" else None
     rewritten = verdict.sql != statement.text
-    return (verdict.kind, verdict.relations, verdict.parameters, verdict.plain, rewritten, without_values(tree))
+    return (verdict.kind, verdict.relations, verdict.parameters, verdict.deterministic, rewritten, without_values(tree))
 
 
 def without_values(value: Any) -> Any:
@@ -402,7 +402,11 @@ def test_a_verdict_gives_each_statement_its_own_text(gate: Gate) -> None:
         "SELECT id FROM flights WHERE id = 1",
         "SELECT id FROM flights WHERE id = 23",
     )
-    assert (first.relations, first.plain) == (second.relations, second.plain) == (frozenset({"flights"}), True)
+    assert (
+        (first.relations, first.deterministic)
+        == (second.relations, second.deterministic)
+        == (frozenset({"flights"}), True)
+    )
 
 
 def test_a_verdict_by_shape_is_for_the_relations_it_was_given_for(gate: Gate) -> None:

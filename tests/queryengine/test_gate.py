@@ -302,7 +302,7 @@ def test_messages_name_the_cause(gate: Gate, sql: str, error: type[QueryError], 
     ],
 )
 def test_a_plain_query_asks_for_nothing_but_data(gate: Gate, sql: str, plain: bool) -> None:
-    assert admit(gate, sql).plain is plain
+    assert admit(gate, sql).deterministic is plain
 
 
 def test_parsers_are_kept_for_short_texts_and_given_back_at_the_end() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineUnavailableError, SqlError
-from queryengine.execution.session import EngineInstance
-from queryengine.execution.session_manager import Generations
+from queryengine.execution.instance import EngineInstance
+from queryengine.execution.session_manager import SessionManager
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import (
@@ -31,7 +31,7 @@ from runtimeconf.model import ViewConfig
 from tests.queryengine.conftest import MakeConfig
 from tests.queryengine.publishing import Publisher, open_files, wait_until
 
-MakeGenerations = Callable[..., Generations]
+MakeManager = Callable[..., SessionManager]
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def opened() -> list[int]:
 
 
 @pytest.fixture
-def make_generations(
+def make_manager(
     publisher: Publisher, make_config: MakeConfig, tmp_path: Path, opened: list[int]
-) -> Iterator[MakeGenerations]:
+) -> Iterator[MakeManager]:
     with ExitStack() as made:
 
         def make(
@@ -50,7 +50,7 @@ def make_generations(
             views: Sequence[ViewConfig] = (),
             relations: Sequence[str] = ("flights",),
             **settings: Any,
-        ) -> Generations:
+        ) -> SessionManager:
             config = make_config(**settings)
             gated = gate_views(views, frozenset(relations), Gate(), tmp_path / "runtime.yaml")
 
@@ -62,15 +62,15 @@ def make_generations(
                 opened.append(manifest.generation)
                 return session
 
-            generations = Generations(publisher.state_dir, open_session)
-            made.callback(generations.close, 5)
-            return generations
+            manager = SessionManager(publisher.state_dir, open_session)
+            made.callback(manager.close, 5)
+            return manager
 
         yield make
 
 
-def value(generations: Generations, sql: str = "SELECT min(id) AS id FROM flights") -> int:
-    lease = generations.lease()
+def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
+    lease = manager.lease()
     try:
         reader = lease.session.run(
             Gate().admit(sql, frozenset({"flights", "years", "later", "ids"})), None, Interruption()
@@ -83,7 +83,7 @@ def value(generations: Generations, sql: str = "SELECT min(id) AS id FROM flight
 
 
 def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
-    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     views = [
         ViewConfig(name="Years", sql="SELECT day[:4]::INTEGER AS id FROM flights", yaml_path="views[0].sql"),
@@ -91,19 +91,19 @@ def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
         ViewConfig(name="ids", sql="SELECT id FROM flights", yaml_path="views[2].sql"),
     ]
     publisher.publish(flights="SELECT '2024-01-01' AS day, 1 AS id")
-    generations = make_generations(views=views)
-    assert [value(generations, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
+    manager = make_manager(views=views)
+    assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
     said = [record for record in caplog.records if record.message == "view unusable"]
     assert said == []
 
     for number in (2, 3):
         publisher.publish(flights=f"SELECT DATE '2024-01-01' AS day, {number} AS id")
         with pytest.raises(SqlError, match=r"^View 'Years' does not fit the data: ARRAY_SLICE") as caught:
-            value(generations, "FROM years")
+            value(manager, "FROM years")
         assert "CREATE VIEW" not in str(caught.value)
         with pytest.raises(SqlError, match=r"^View 'later' cannot be read: View 'Years' does not fit the data"):
-            value(generations, "FROM later")
-        assert value(generations, "FROM ids") == number
+            value(manager, "FROM later")
+        assert value(manager, "FROM ids") == number
 
     (warning,) = (record for record in caplog.records if record.message == "view unusable")
     assert warning.levelname == "WARNING"
@@ -111,18 +111,18 @@ def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
     assert (fields["view"], fields["yaml_path"]) == ("Years", "views[0].sql")
     assert fields["error"].startswith("ARRAY_SLICE")
     publisher.publish(flights="SELECT '2025-01-01' AS day, 4 AS id")
-    assert [value(generations, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
+    assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
 
 
 def test_one_session_serves_until_something_is_published(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+    publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
 
-    assert [value(generations) for _ in range(3)] == [1, 1, 1]
+    assert [value(manager) for _ in range(3)] == [1, 1, 1]
     publisher.publish(flights="SELECT 2 AS id")
-    assert [value(generations) for _ in range(3)] == [2, 2, 2]
+    assert [value(manager) for _ in range(3)] == [2, 2, 2]
 
     assert opened == [1, 2]
 
@@ -146,7 +146,7 @@ def resting(monkeypatch: pytest.MonkeyPatch, superseded_s: float = 1_000_000.0) 
 
 def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published_anew(
     publisher: Publisher,
-    make_generations: MakeGenerations,
+    make_manager: MakeManager,
     opened: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,13 +157,13 @@ def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published
         ViewConfig(name="soon", sql="SELECT id FROM flights WHERE now() IS NOT NULL", yaml_path="views[1].sql"),
     ]
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
-    generations = make_generations(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
+    manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
     gate = Gate()
 
     def seen(sql: str) -> tuple[int, Signature]:
-        lease = generations.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
+        lease = manager.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
         try:
-            return lease.session.generation, lease.basis
+            return lease.session.generation, lease.data_version
         finally:
             lease.release()
 
@@ -194,9 +194,7 @@ def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published
     assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
 
 
-def test_statements_go_on_while_a_session_is_opened_for_others(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
+def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
     is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
 
@@ -205,22 +203,22 @@ def test_statements_go_on_while_a_session_is_opened_for_others(
             is_opening.set()
             assert go_on.wait(30)
 
-    generations = make_generations(wait, datasets=("flights", "planes"))
+    manager = make_manager(wait, datasets=("flights", "planes"))
     is_slow.set()
     publisher.publish(planes="SELECT 2 AS id")
     assert is_opening.wait(30)
 
-    lease = generations.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
+    lease = manager.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
     assert lease.session.generation == 1
     go_on.set()
-    newer = generations.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
+    newer = manager.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
     assert newer.session.generation == 2
     lease.release()
     newer.release()
 
 
 def test_a_session_that_is_opened_while_all_is_closed_is_closed_too(
-    publisher: Publisher, make_generations: MakeGenerations
+    publisher: Publisher, make_manager: MakeManager
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
@@ -230,16 +228,16 @@ def test_a_session_that_is_opened_while_all_is_closed_is_closed_too(
             is_opening.set()
             assert go_on.wait(30)
 
-    generations = make_generations(wait)
+    manager = make_manager(wait)
     is_slow.set()
     publisher.publish(flights="SELECT 2 AS id")
     assert is_opening.wait(30)
 
-    closing = threading.Thread(target=generations.close, args=(30,))
+    closing = threading.Thread(target=manager.close, args=(30,))
     closing.start()
-    wait_until(lambda: generations._closed)
+    wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        generations.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
+        manager.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
     go_on.set()
     closing.join(30)
 
@@ -248,30 +246,30 @@ def test_a_session_that_is_opened_while_all_is_closed_is_closed_too(
 
 
 def test_a_thread_opens_sessions_a_small_part_of_the_time_only(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int], monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch)
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     publisher.publish(flights="SELECT 2 AS id")
     for _ in range(3):  # It looks, and leaves it.
-        generations._wake.set()
-        wait_until(lambda: not generations._wake.is_set())
+        manager._wake.set()
+        wait_until(lambda: not manager._wake.is_set())
 
     assert opened == [1]
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
 def test_a_superseded_file_is_freed_soon_and_what_is_new_waits(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int], monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations(datasets=("flights", "planes"))
+    manager = make_manager(datasets=("flights", "planes"))
     publisher.publish(planes="SELECT 1 AS id")
     for _ in range(3):
-        generations._wake.set()
-        wait_until(lambda: not generations._wake.is_set())
+        manager._wake.set()
+        wait_until(lambda: not manager._wake.is_set())
     assert opened == [1]
 
     publisher.publish(planes="SELECT 2 AS id", flights="SELECT 2 AS id")
@@ -279,18 +277,18 @@ def test_a_superseded_file_is_freed_soon_and_what_is_new_waits(
 
 
 def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
-    publisher: Publisher, make_generations: MakeGenerations
+    publisher: Publisher, make_manager: MakeManager
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     (old,) = open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
-    leases = [generations.lease(), generations.lease()]
+    leases = [manager.lease(), manager.lease()]
     publisher.publish(flights="SELECT 2 AS id")
-    assert value(generations) == 2
+    assert value(manager) == 2
 
     leases[0].release()
     leases[0].release()
-    wait_until(lambda: not generations._wake.is_set())
+    wait_until(lambda: not manager._wake.is_set())
     assert any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
     leases[1].release()
 
@@ -298,9 +296,9 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
 
 
 def test_a_manifest_is_noticed_without_a_statement(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+    publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
-    make_generations()
+    make_manager()
 
     publisher.publish(flights="SELECT 1 AS id")
 
@@ -308,7 +306,7 @@ def test_a_manifest_is_noticed_without_a_statement(
 
 
 def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+    publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     publications = iter(["SELECT 2 AS id", "SELECT 3 AS id"])
@@ -317,73 +315,69 @@ def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
         if sql := next(publications, None):
             publisher.publish(flights=sql)
 
-    generations = make_generations(before_open=publish_first)
+    manager = make_manager(before_open=publish_first)
 
-    assert value(generations) == 3
+    assert value(manager) == 3
     assert opened == [3]
 
 
-def test_a_snapshot_that_is_lost_is_done_without(publisher: Publisher, make_generations: MakeGenerations) -> None:
+def test_a_snapshot_that_is_lost_is_done_without(publisher: Publisher, make_manager: MakeManager) -> None:
     manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 7 AS id")
     snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
-    generations = make_generations(datasets=("flights", "planes"))
+    manager = make_manager(datasets=("flights", "planes"))
 
     with pytest.raises(EngineUnavailableError, match="'flights' cannot be read"):
-        value(generations)
+        value(manager)
 
     publisher.publish(flights="SELECT 2 AS id")
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
 def test_a_damaged_manifest_leaves_the_data_of_before(
-    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations, good = make_generations(), read_manifest(publisher.state_dir)
+    manager, good = make_manager(), read_manifest(publisher.state_dir)
     manifest_path(publisher.state_dir).unlink()
-    assert value(generations) == 1
+    assert value(manager) == 1
     manifest_path(publisher.state_dir).write_text("{")
-    assert [value(generations) for _ in range(3)] == [1, 1, 1]
+    assert [value(manager) for _ in range(3)] == [1, 1, 1]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
 
-    lease = generations.lease()
-    lease.session.failure(duckdb.FatalException("FATAL Error: x"))
+    lease = manager.lease()
+    lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
     lease.release()
     with pytest.raises(EngineUnavailableError, match="damaged"):
-        generations.lease()
+        manager.lease()
     write_manifest(publisher.state_dir, good)
-    assert value(generations) == 1
+    assert value(manager) == 1
 
 
-def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_generations: MakeGenerations) -> None:
+def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_manager: MakeManager) -> None:
     manifest_path(publisher.state_dir).write_text('{"format_version": 99}')
-    generations = make_generations()
+    manager = make_manager()
 
-    assert value(generations, "SELECT 5 AS id") == 5
+    assert value(manager, "SELECT 5 AS id") == 5
     with pytest.raises(EngineUnavailableError, match="not loaded"):
-        value(generations)
+        value(manager)
     manifest_path(publisher.state_dir).unlink()
     publisher.publish(flights="SELECT 1 AS id")
-    assert value(generations) == 1
+    assert value(manager) == 1
 
 
-def test_a_broken_session_is_replaced_once(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
-) -> None:
+def test_a_broken_session_is_replaced_once(publisher: Publisher, make_manager: MakeManager, opened: list[int]) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
-    lease = generations.lease()
-    lease.session.failure(duckdb.InternalException("INTERNAL Error: x"))
+    manager = make_manager()
+    lease = manager.lease()
+    lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     lease.release()
 
-    assert [value(generations) for _ in range(2)] == [1, 1]
+    assert [value(manager) for _ in range(2)] == [1, 1]
 
     assert opened == [1, 1]
 
 
-def test_a_session_that_cannot_be_opened_is_tried_again(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
+def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     failures = iter([False, True, True])
 
@@ -391,48 +385,48 @@ def test_a_session_that_cannot_be_opened_is_tried_again(
         if next(failures, False):
             raise EngineUnavailableError("The engine cannot start.")
 
-    generations = make_generations(before_open=fail)
+    manager = make_manager(before_open=fail)
     publisher.publish(flights="SELECT 2 AS id")
 
     wait_until(lambda: next(failures, None) is None)
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
-def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_generations: MakeGenerations) -> None:
+def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
-    lease = generations.lease()
-    closing = threading.Thread(target=generations.close, args=(10,))
+    manager = make_manager()
+    lease = manager.lease()
+    closing = threading.Thread(target=manager.close, args=(10,))
     closing.start()
 
-    wait_until(lambda: generations._closed)
+    wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        generations.lease()
+        manager.lease()
     assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
     closing.join(5)
 
     assert not closing.is_alive()
     assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
-    generations.close(1)
+    manager.close(1)
 
 
-def test_close_does_not_wait_for_ever(publisher: Publisher, make_generations: MakeGenerations) -> None:
-    generations = make_generations()
-    lease = generations.lease()
+def test_close_does_not_wait_for_ever(publisher: Publisher, make_manager: MakeManager) -> None:
+    manager = make_manager()
+    lease = manager.lease()
 
-    generations.close(0.05)
+    manager.close(0.05)
 
-    assert generations._thread.is_alive()
+    assert manager._thread.is_alive()
     lease.release()
-    wait_until(lambda: not generations._thread.is_alive())
+    wait_until(lambda: not manager._thread.is_alive())
 
 
 def test_a_manifest_that_could_not_be_read_for_a_while_is_not_forgotten(
-    publisher: Publisher, make_generations: MakeGenerations
+    publisher: Publisher, make_manager: MakeManager
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     publisher.publish(flights="SELECT 2 AS id")
     # The same file, with the same times, as after a want of descriptors.
     manifest = manifest_path(publisher.state_dir)
@@ -440,16 +434,16 @@ def test_a_manifest_that_could_not_be_read_for_a_while_is_not_forgotten(
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        generations.lease().release()
+        manager.lease().release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     assert manifest.stat() == stat
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
 def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_uses(
-    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     failing: list[Exception] = []
@@ -458,26 +452,26 @@ def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_
         if failing:
             raise failing[0]
 
-    generations = make_generations(before_open)
+    manager = make_manager(before_open)
     failing.append(MemoryError())
     publisher.publish(flights="SELECT 2 AS id")
     wait_until(lambda: "cannot be opened" in caplog.text, within_s=30)
     failing.clear()
 
-    assert value(generations) == 2
+    assert value(manager) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
 
 
 def test_a_want_of_memory_for_the_manifest_does_not_stop_the_closing_of_what_nobody_uses(
     publisher: Publisher,
-    make_generations: MakeGenerations,
+    make_manager: MakeManager,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A worker has a limit of memory, and the statement under way may have used it up."""
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     held = held_manifests()
     with monkeypatch.context() as failing:
 
@@ -489,12 +483,12 @@ def test_a_want_of_memory_for_the_manifest_does_not_stop_the_closing_of_what_nob
         wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
         wait_until(lambda: held_manifests() <= held, within_s=30)
 
-    assert value(generations) == 2
+    assert value(manager) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
 
 
 def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
-    publisher: Publisher, make_generations: MakeGenerations
+    publisher: Publisher, make_manager: MakeManager
 ) -> None:
     """File systems give inodes anew, sizes are the same, and here the clock stands still."""
 
@@ -503,32 +497,32 @@ def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
         os.utime(manifest_path(publisher.state_dir), ns=(0, 0))
 
     publish(10)
-    generations = make_generations()
+    manager = make_manager()
     for number in range(11, 19):
         publish(number)
         publish(number + 20)
-        assert value(generations) == number + 20
-        lease = generations.lease()
-        assert lease.basis == signature(str(manifest_path(publisher.state_dir)))
+        assert value(manager) == number + 20
+        lease = manager.lease()
+        assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
         lease.release()
 
 
-def test_without_a_manifest_there_is_nothing_to_name(publisher: Publisher, make_generations: MakeGenerations) -> None:
-    generations = make_generations()
+def test_without_a_manifest_there_is_nothing_to_name(publisher: Publisher, make_manager: MakeManager) -> None:
+    manager = make_manager()
 
-    lease = generations.lease()
+    lease = manager.lease()
 
-    assert lease.basis is None
+    assert lease.data_version is None
     lease.release()
 
 
 def test_a_want_of_descriptors_makes_no_dataset_unavailable(
-    publisher: Publisher, make_generations: MakeGenerations, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, make_manager: MakeManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch)
     names = [f"d{number}" for number in range(8)]
     publisher.publish(flights="SELECT 1 AS id", **dict.fromkeys(names, "SELECT 1 AS id"))
-    generations = make_generations(datasets=["flights", *names])
+    manager = make_manager(datasets=["flights", *names])
     publisher.publish(flights="SELECT 2 AS id")
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
@@ -538,11 +532,11 @@ def test_a_want_of_descriptors_makes_no_dataset_unavailable(
     resource.setrlimit(resource.RLIMIT_NOFILE, (gaps[-1] + 6, hard))
     try:
         with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
-            generations.lease()
-        generations.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
+            manager.lease()
+        manager.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for gap in gaps:
             os.close(gap)
 
-    assert value(generations) == 2
+    assert value(manager) == 2

@@ -13,8 +13,8 @@ import pytest
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Encoding, Query
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError
-from queryengine.execution.session import Reader
-from queryengine.execution.small_results import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
+from queryengine.execution.reader import Reader
+from queryengine.execution.small_results import _MAX_PATTERNS, SMALL_BYTES, SMALL_ROWS, SmallPatterns
 from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.asking import ask
 from tests.queryengine.conftest import MakeEngine
@@ -184,11 +184,11 @@ def test_an_answer_that_is_not_brief_after_all(
 
 
 def test_long_answers_are_not_fetched(engine: InProcessEngine, fetches: Fetches) -> None:
-    sql = f"SELECT i FROM range({BRIEF_ROWS + 1}) t(i)"
-    assert [ask(engine, sql).count(b"{") for _ in range(3)] == [BRIEF_ROWS + 1] * 3
+    sql = f"SELECT i FROM range({SMALL_ROWS + 1}) t(i)"
+    assert [ask(engine, sql).count(b"{") for _ in range(3)] == [SMALL_ROWS + 1] * 3
 
-    wide = f"SELECT repeat('a', {BRIEF_BYTES + 1}) AS a"
-    assert [len(ask(engine, wide)) for _ in range(3)] == [BRIEF_BYTES + 11] * 3
+    wide = f"SELECT repeat('a', {SMALL_BYTES + 1}) AS a"
+    assert [len(ask(engine, wide)) for _ in range(3)] == [SMALL_BYTES + 11] * 3
 
     assert fetches.count == 0
 
@@ -253,9 +253,9 @@ def test_of_long_texts_few_are_fetched(engine: InProcessEngine, monkeypatch: pyt
             tracemalloc.stop()
 
     monkeypatch.setattr(Reader, "fetch", traced)
-    assert ask(engine, sql.format(length=BRIEF_BYTES)).count(b"a" * BRIEF_BYTES) == 90
+    assert ask(engine, sql.format(length=SMALL_BYTES)).count(b"a" * SMALL_BYTES) == 90
     (most,) = objects
-    assert most < 5 * BRIEF_BYTES
+    assert most < 5 * SMALL_BYTES
 
 
 @pytest.mark.parametrize(
@@ -310,15 +310,15 @@ def test_newly_published_data_is_seen(publisher: Publisher, engine: InProcessEng
 
 
 def test_so_many_patterns_are_known() -> None:
-    answers = BriefAnswers()
-    for number in range(_MOST_PATTERNS + 1):
-        answers.learn(f"SELECT {number}", brief=True)
+    answers = SmallPatterns()
+    for number in range(_MAX_PATTERNS + 1):
+        answers.learn(f"SELECT {number}", small=True)
 
-    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MOST_PATTERNS)] == [False, True, True]
+    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MAX_PATTERNS)] == [False, True, True]
 
 
 def test_what_is_without_a_pattern_is_not_learnt() -> None:
-    answers = BriefAnswers()
-    answers.learn(None, brief=True)
+    answers = SmallPatterns()
+    answers.learn(None, small=True)
 
     assert not answers.expects(None)

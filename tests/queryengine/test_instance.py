@@ -19,7 +19,9 @@ from queryengine.errors import (
     SqlError,
     StatementNotAllowedError,
 )
-from queryengine.execution.session import BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
+from queryengine.execution.definitions import Definitions, SnapshotGoneError
+from queryengine.execution.instance import EngineInstance
+from queryengine.execution.reader import BATCH_ROWS, Reader
 from queryengine.execution.streamed_results import BATCH_BYTES, VECTOR_ROWS
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
@@ -167,7 +169,7 @@ def test_small_batches_are_joined_but_the_first_is_not_held_back(open_session: O
     assert sizes[0] == VECTOR_ROWS
     assert all(BATCH_ROWS - VECTOR_ROWS < size <= BATCH_ROWS for size in sizes[1:-1])
     assert sum(sizes) == 200_000
-    assert not reader.short
+    assert not reader.is_complete
 
 
 def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
@@ -222,7 +224,7 @@ def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
 def test_a_short_answer_is_known_to_be_one(open_session: OpenSession, rows: int) -> None:
     reader = run(open_session(), f"SELECT range FROM range({rows})")
 
-    assert reader.short
+    assert reader.is_complete
     assert table(reader).num_rows == rows
 
 
@@ -262,33 +264,33 @@ def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession) -
 
 
 def idle(session: EngineInstance) -> int:
-    return len(session._idle)
+    return len(session.cursors._idle)
 
 
 def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) -> None:
     session = open_session()
     table(run(session, "SELECT 1 AS a"))
-    (kept,) = session._idle
+    (kept,) = session.cursors._idle
     begun_s = kept.begun_s
 
     reader = run(session, "SELECT $1 AS a, 2::UHUGEINT AS b FROM range(5000)", [7])
 
     assert (reader._cursor, idle(session)) == (kept, 0)
     assert table(reader).num_rows == 5000
-    assert list(session._idle) == [kept]
+    assert list(session.cursors._idle) == [kept]
     assert kept.begun_s == begun_s
 
 
 def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryengine.execution.session._MOST_BOUND", 2)
-    monkeypatch.setattr("queryengine.execution.session._SHARED_S", 3600.0)
+    monkeypatch.setattr("queryengine.execution.reader._MAX_BOUND", 2)
+    monkeypatch.setattr("queryengine.execution.cursors._REUSED_S", 3600.0)
     session = open_session()
     for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
         assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
     for value in (4, 5):  # a parameter has another value each time
         assert table(run(session, "SELECT $1 AS a", [value])).to_pylist() == [{"a": value}]
 
-    (kept,) = session._idle
+    (kept,) = session.cursors._idle
 
     assert list(kept.bound) == ["SELECT 1::UHUGEINT AS a", "SELECT 2 AS a"]
 
@@ -325,13 +327,13 @@ def test_any_other_statement_has_a_cursor_of_its_own(open_session: OpenSession, 
     )
     relations = frozenset({"noise", "over_noise", "steady"})
     table(run(session, "FROM steady", relations=relations))
-    (before,) = session._idle
+    (before,) = session.cursors._idle
 
     reader = run(session, sql, relations=relations)
 
     assert reader._cursor is not before
     assert table(reader).num_rows
-    assert list(session._idle) == [before]
+    assert list(session.cursors._idle) == [before]
 
 
 def test_random_numbers_and_the_clock_are_nobody_elses(open_session: OpenSession) -> None:
@@ -380,9 +382,9 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_query(open_session: 
 def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
     session = open_session()
     table(run(session, "SELECT 1"))
-    (old,) = session._idle
+    (old,) = session.cursors._idle
     begun_s = old.begun_s or 0.0
-    monkeypatch.setattr("queryengine.execution.session.time.monotonic", lambda: begun_s + 1.5)
+    monkeypatch.setattr("queryengine.execution.cursors.time.monotonic", lambda: begun_s + 1.5)
 
     reader = run(session, "SELECT 2")
 
@@ -413,7 +415,7 @@ def test_what_is_not_one_query_to_the_engine_shares_nothing(open_session: OpenSe
     session = open_session()
 
     with pytest.raises(StatementNotAllowedError, match="not one query"):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), plain=True), None, Interruption())
+        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
 
     assert idle(session) == 0
 
@@ -425,7 +427,7 @@ def test_a_query_that_writes_does_not_write_where_another_ran(open_session: Open
     sql = "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x"
 
     with pytest.raises(SqlError):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), plain=True), None, Interruption())
+        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
 
     assert table(run(session, "FROM flights")).num_rows == 1
 
@@ -487,16 +489,16 @@ def test_a_snapshot_that_is_superseded_before_it_is_attached_is_read_all_the_sam
 ) -> None:
     """While refreshes come faster than all can be attached, a session could never be opened otherwise."""
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
-    attach = EngineInstance._attach
+    attach = Definitions._attach
     attached: list[Path] = []
 
-    def attach_and_publish(session: EngineInstance, number: int, path: Path) -> None:
+    def attach_and_publish(definitions: Definitions, number: int, path: Path) -> None:
         if not attached:
             publisher.publish(flights="SELECT 3 AS id", planes="SELECT 4 AS id")
         attached.append(path)
-        attach(session, number, path)
+        attach(definitions, number, path)
 
-    monkeypatch.setattr(EngineInstance, "_attach", attach_and_publish)
+    monkeypatch.setattr(Definitions, "_attach", attach_and_publish)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     session = open_session(datasets=("flights", "planes"))
 
@@ -514,7 +516,7 @@ def test_an_engine_that_cannot_start_says_so(publisher: Publisher, make_config: 
 def test_a_failure_that_leaves_the_instance_sound_does_not_condemn_it(open_session: OpenSession) -> None:
     session = open_session()
 
-    session.failure(duckdb.BinderException("Binder Error: x"))
+    session.cursors.failure(duckdb.BinderException("Binder Error: x"))
     assert not session.broken
-    session.failure(duckdb.InternalException("INTERNAL Error: x"))
+    session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     assert session.broken
