@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders import small_batch, small_rows
+from queryengine.encoders import small_rows
 from queryengine.engine import Encoding, GatedStatement
 from queryengine.errors import ParameterError, QueryError, StatementError, StatementNotAllowedError
 from queryengine.execution import duckdb_errors
@@ -132,10 +132,10 @@ class Reader:
     def _hold(self, plan: small_rows.Plan, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bool:
         """Encode *rows*, or hold them as a batch if *encoding* needs one; False if that is impossible or too large."""
         if encoding not in small_rows.ENCODINGS:
-            if not small_batch.fits(self.schema):  # Statements of one pattern may have columns of other types.
+            if not small_rows.fit_batch(self.schema):  # Statements of one pattern may have columns of other types.
                 return False
             if rows:
-                self._first.append(small_batch.batch(self.columns, self.schema, rows))
+                self._first.append(small_rows.batch(self.columns, self.schema, rows))
             return sum([int(batch.nbytes) for batch in self._first]) <= SMALL_BYTES
         began = time.perf_counter()
         text = plan.encode(encoding, rows)
@@ -170,7 +170,7 @@ class Reader:
         self._read_first()
         if self._shared and self._is_small():
             self._statistics.small_texts.learn(statement.pattern, small=True)
-            if small_batch.fits(self.schema):
+            if small_rows.fit_batch(self.schema):
                 self._statistics.small_batches.learn(statement.pattern, small=True)
 
     def describe(self, statement: GatedStatement, values: Values, *, unbound: bool) -> pa.Schema | None:

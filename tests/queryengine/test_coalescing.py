@@ -14,9 +14,8 @@ from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import EngineBusyError, QueryCancelledError
 from runtimeconf.model import ResultsCacheConfig
-from tests.queryengine.conftest import config_of
+from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
-from tests.queryengine.test_cached_engine import KINDS
 
 SQL = "SELECT count(*) AS n FROM flights"
 

@@ -1,4 +1,4 @@
-"""Answers of a few rows are, to the byte, those that record batches would have made."""
+"""Small results have, to the byte, the encoding that record batches have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.encoders import encode, small_batch, small_rows
+from queryengine.encoders import encode, small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import TABLE
@@ -137,11 +137,11 @@ def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.Duck
         found = own.execute(sql)
         assert columns((name, str(type_)) for name, type_, *_ in found.description) == exported
         fetched = found.fetchall()
-        if not small_batch.fits(expected.schema):
+        if not small_rows.fit_batch(expected.schema):
             assert name == "ENUM"
             return
         try:
-            batch = small_batch.batch(exported, expected.schema, fetched)
+            batch = small_rows.batch(exported, expected.schema, fetched)
         except small_rows.UnsureError:
             assert name.startswith(("DATE", "TIME", "HUGEINT"))
         else:

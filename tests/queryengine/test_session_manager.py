@@ -3,23 +3,18 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineUnavailableError, SqlError
-from queryengine.execution.instance import EngineInstance
 from queryengine.execution.session_manager import SessionManager
-from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
-    Manifest,
     Signature,
     manifest_path,
     read_manifest,
@@ -28,45 +23,8 @@ from queryengine.manifest import (
     write_manifest,
 )
 from runtimeconf.model import ViewConfig
-from tests.queryengine.conftest import MakeConfig
+from tests.queryengine.conftest import MakeManager
 from tests.queryengine.publishing import Publisher, open_files, wait_until
-
-MakeManager = Callable[..., SessionManager]
-
-
-@pytest.fixture
-def opened() -> list[int]:
-    return []
-
-
-@pytest.fixture
-def make_manager(
-    publisher: Publisher, make_config: MakeConfig, tmp_path: Path, opened: list[int]
-) -> Iterator[MakeManager]:
-    with ExitStack() as made:
-
-        def make(
-            before_open: Callable[[], None] = lambda: None,
-            views: Sequence[ViewConfig] = (),
-            relations: Sequence[str] = ("flights",),
-            **settings: Any,
-        ) -> SessionManager:
-            config = make_config(**settings)
-            gated = gate_views(views, frozenset(relations), Gate(), tmp_path / "runtime.yaml")
-
-            def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
-                before_open()
-                session = EngineInstance.open(
-                    config, manifest, gated, tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
-                )
-                opened.append(manifest.generation)
-                return session
-
-            manager = SessionManager(publisher.state_dir, open_session)
-            made.callback(manager.close, 5)
-            return manager
-
-        yield make
 
 
 def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
@@ -82,7 +40,7 @@ def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights
         lease.release()
 
 
-def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
+def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
     publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     views = [
@@ -139,12 +97,12 @@ FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
 
 
 def resting(monkeypatch: pytest.MonkeyPatch, superseded_s: float = 1_000_000.0) -> None:
-    """The thread opens no session, for a superseded file not for so long."""
+    """Let the thread open no session, or after *superseded_s* seconds if a file is superseded."""
     monkeypatch.setattr("queryengine.execution.session_manager.REST_PARTS", 1_000_000_000)
     monkeypatch.setattr("queryengine.execution.session_manager.REST_S", superseded_s)
 
 
-def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published_anew(
+def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_again(
     publisher: Publisher,
     make_manager: MakeManager,
     opened: list[int],
@@ -194,82 +152,83 @@ def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published
     assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
 
 
+class SlowOpening:
+    """Called before a session opens; once it `is_slow`, the session waits for `go_on`."""
+
+    def __init__(self) -> None:
+        self.is_slow, self.is_opening, self.go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        if self.is_slow.is_set():
+            self.is_opening.set()
+            assert self.go_on.wait(30)
+
+
 def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
-    is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
-
-    def wait() -> None:
-        if is_slow.is_set():
-            is_opening.set()
-            assert go_on.wait(30)
-
-    manager = make_manager(wait, datasets=("flights", "planes"))
-    is_slow.set()
+    slowly = SlowOpening()
+    manager = make_manager(slowly, datasets=("flights", "planes"))
+    slowly.is_slow.set()
     publisher.publish(planes="SELECT 2 AS id")
-    assert is_opening.wait(30)
+    assert slowly.is_opening.wait(30)
 
     lease = manager.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
     assert lease.session.generation == 1
-    go_on.set()
+    slowly.go_on.set()
     newer = manager.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
     assert newer.session.generation == 2
     lease.release()
     newer.release()
 
 
-def test_a_session_that_is_opened_while_all_is_closed_is_closed_too(
-    publisher: Publisher, make_manager: MakeManager
-) -> None:
+def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
-
-    def wait() -> None:
-        if is_slow.is_set():
-            is_opening.set()
-            assert go_on.wait(30)
-
-    manager = make_manager(wait)
-    is_slow.set()
+    slowly = SlowOpening()
+    manager = make_manager(slowly)
+    slowly.is_slow.set()
     publisher.publish(flights="SELECT 2 AS id")
-    assert is_opening.wait(30)
+    assert slowly.is_opening.wait(30)
 
     closing = threading.Thread(target=manager.close, args=(30,))
     closing.start()
     wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
         manager.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
-    go_on.set()
+    slowly.go_on.set()
     closing.join(30)
 
     assert not closing.is_alive()
     assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
 
 
-def test_a_thread_opens_sessions_a_small_part_of_the_time_only(
+def look_three_times(manager: SessionManager) -> None:
+    """Have the thread look for a new manifest."""
+    for _ in range(3):
+        manager._wake.set()
+        wait_until(lambda: not manager._wake.is_set())
+
+
+def test_the_thread_rests_between_openings(
     publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch)
     publisher.publish(flights="SELECT 1 AS id")
     manager = make_manager()
     publisher.publish(flights="SELECT 2 AS id")
-    for _ in range(3):  # It looks, and leaves it.
-        manager._wake.set()
-        wait_until(lambda: not manager._wake.is_set())
+    look_three_times(manager)
 
     assert opened == [1]
     assert value(manager) == 2
 
 
-def test_a_superseded_file_is_freed_soon_and_what_is_new_waits(
+def test_a_superseded_file_is_freed_soon_but_new_data_waits(
     publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
     manager = make_manager(datasets=("flights", "planes"))
     publisher.publish(planes="SELECT 1 AS id")
-    for _ in range(3):
-        manager._wake.set()
-        wait_until(lambda: not manager._wake.is_set())
+    look_three_times(manager)
     assert opened == [1]
 
     publisher.publish(planes="SELECT 2 AS id", flights="SELECT 2 AS id")
@@ -298,14 +257,16 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
 def test_a_manifest_is_noticed_without_a_statement(
     publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
-    make_manager()
+    lease = make_manager().lease()
+    assert lease.data_version is None
+    lease.release()
 
     publisher.publish(flights="SELECT 1 AS id")
 
     wait_until(lambda: opened == [0, 1])
 
 
-def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
+def test_a_snapshot_that_is_superseded_during_the_opening_is_noticed(
     publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
@@ -321,7 +282,7 @@ def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
     assert opened == [3]
 
 
-def test_a_snapshot_that_is_lost_is_done_without(publisher: Publisher, make_manager: MakeManager) -> None:
+def test_a_lost_snapshot_makes_only_its_dataset_unavailable(publisher: Publisher, make_manager: MakeManager) -> None:
     manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 7 AS id")
     snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
     manager = make_manager(datasets=("flights", "planes"))
@@ -333,7 +294,7 @@ def test_a_snapshot_that_is_lost_is_done_without(publisher: Publisher, make_mana
     assert value(manager) == 2
 
 
-def test_a_damaged_manifest_leaves_the_data_of_before(
+def test_a_damaged_manifest_leaves_the_old_data(
     publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
@@ -411,7 +372,7 @@ def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_
     manager.close(1)
 
 
-def test_close_does_not_wait_for_ever(publisher: Publisher, make_manager: MakeManager) -> None:
+def test_close_does_not_wait_longer_than_its_limit(publisher: Publisher, make_manager: MakeManager) -> None:
     manager = make_manager()
     lease = manager.lease()
 
@@ -422,13 +383,11 @@ def test_close_does_not_wait_for_ever(publisher: Publisher, make_manager: MakeMa
     wait_until(lambda: not manager._thread.is_alive())
 
 
-def test_a_manifest_that_could_not_be_read_for_a_while_is_not_forgotten(
-    publisher: Publisher, make_manager: MakeManager
-) -> None:
+def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     manager = make_manager()
     publisher.publish(flights="SELECT 2 AS id")
-    # The same file, with the same times, as after a want of descriptors.
+    # The same file, with the same times, as after a lack of descriptors.
     manifest = manifest_path(publisher.state_dir)
     stat = manifest.stat()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -442,55 +401,41 @@ def test_a_manifest_that_could_not_be_read_for_a_while_is_not_forgotten(
     assert value(manager) == 2
 
 
-def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_uses(
-    publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    failing: list[Exception] = []
-
-    def before_open() -> None:
-        if failing:
-            raise failing[0]
-
-    manager = make_manager(before_open)
-    failing.append(MemoryError())
-    publisher.publish(flights="SELECT 2 AS id")
-    wait_until(lambda: "cannot be opened" in caplog.text, within_s=30)
-    failing.clear()
-
-    assert value(manager) == 2
-    wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
-
-
-def test_a_want_of_memory_for_the_manifest_does_not_stop_the_closing_of_what_nobody_uses(
+@pytest.mark.parametrize("failing_part", ["the session", "the manifest"])
+def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
     publisher: Publisher,
     make_manager: MakeManager,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    failing_part: str,
 ) -> None:
-    """A worker has a limit of memory, and the statement under way may have used it up."""
+    """The memory of a worker is limited, and a running statement may have used it up."""
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
-    held = held_manifests()
-    with monkeypatch.context() as failing:
+    failing = threading.Event()
 
-        def fail(_: Path) -> Manifest:
+    def fail(*_: object) -> None:
+        if failing.is_set():
             raise MemoryError
 
-        failing.setattr("queryengine.execution.session_manager.read_manifest", fail)
+    manager = make_manager(fail)
+    # A manifest that was read stays pinned until a session for it opens.
+    held = held_manifests() + (failing_part == "the session")
+    failing.set()
+    with monkeypatch.context() as patched:
+        if failing_part == "the manifest":
+            patched.setattr("queryengine.execution.session_manager.read_manifest", fail)
         publisher.publish(flights="SELECT 2 AS id")
         wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
         wait_until(lambda: held_manifests() <= held, within_s=30)
+        failing.clear()
 
     assert value(manager) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
 
 
-def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
-    publisher: Publisher, make_manager: MakeManager
-) -> None:
-    """File systems give inodes anew, sizes are the same, and here the clock stands still."""
+def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publisher, make_manager: MakeManager) -> None:
+    """File systems reuse inodes, the sizes are equal, and here the clock stands still."""
 
     def publish(number: int) -> None:
         publisher.publish(flights=f"SELECT {number} AS id")
@@ -507,16 +452,7 @@ def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
         lease.release()
 
 
-def test_without_a_manifest_there_is_nothing_to_name(publisher: Publisher, make_manager: MakeManager) -> None:
-    manager = make_manager()
-
-    lease = manager.lease()
-
-    assert lease.data_version is None
-    lease.release()
-
-
-def test_a_want_of_descriptors_makes_no_dataset_unavailable(
+def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
     publisher: Publisher, make_manager: MakeManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch)
