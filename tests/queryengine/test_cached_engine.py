@@ -176,7 +176,7 @@ def test_no_error_is_remembered(engine: CachedEngine, sql: str, error: type[Quer
         with pytest.raises(error):
             ask(engine, sql)
     assert not engine._cache.used_bytes
-    assert not (engine._basis and engine._basis.groups)
+    assert not (engine._data_version and engine._data_version.groups)
 
 
 def test_who_asks_for_none_gets_none(engine: CachedEngine) -> None:

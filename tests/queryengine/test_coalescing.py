@@ -56,8 +56,8 @@ class Callers:
     @property
     def waiting(self) -> int:
         """How many wait for the answer of another."""
-        basis = self.engine._basis
-        return 0 if basis is None else sum(len(group.waiting) for group in basis.groups.values())
+        data_version = self.engine._data_version
+        return 0 if data_version is None else sum(len(group.waiting) for group in data_version.groups.values())
 
     def cancel(self, key: str, name: str) -> None:
         assert self.engine.cancel(f"{key}-{name}", key)

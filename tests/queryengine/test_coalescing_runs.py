@@ -68,8 +68,12 @@ class Crowd:
 
     @property
     def leaders(self) -> dict[Any, Any]:
-        basis = self.engine._basis
-        return {} if basis is None else {key: one for key, one in basis.groups.items() if one.leader is not None}
+        data_version = self.engine._data_version
+        return (
+            {}
+            if data_version is None
+            else {key: one for key, one in data_version.groups.items() if one.leader is not None}
+        )
 
     @property
     def waiting(self) -> list[Any]:
@@ -83,7 +87,7 @@ class Crowd:
         for thread in self._threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "one waits for ever"
-        assert self.engine._basis is None or not self.engine._basis.groups
+        assert self.engine._data_version is None or not self.engine._data_version.groups
         return self.outcomes
 
 
@@ -185,7 +189,7 @@ def test_what_is_published_meanwhile_is_not_mixed_up(
     same = crowd(f"SELECT id, c FROM flights, ({SLOW})")
     same.lead()
     publisher.publish(flights="SELECT 77 AS id")
-    same.add()  # it finds another basis, and leads there
+    same.add()  # it finds another data_version, and leads there
     outcomes = same.end()
 
     assert outcomes[1] == (b'[{"id":77,"c":0}]', "miss")

@@ -13,7 +13,7 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, SqlError
-from queryengine.execution.duckdb_threads import _MOST_PATTERNS, LIGHT_IN_A_ROW, Threads
+from queryengine.execution.duckdb_threads import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
 from queryengine.execution.instance import EngineInstance
 from queryengine.gate.gate import Gate
 from queryengine.manifest import read_manifest
@@ -83,7 +83,7 @@ def test_a_statement_that_is_never_known_to_be_light_changes_nothing(pattern: st
 def test_as_many_patterns_are_known_as_there_is_room_for() -> None:
     numbers = Numbers()
     numbers.pass_light("first", 1)
-    for number in range(_MOST_PATTERNS):
+    for number in range(_MAX_PATTERNS):
         numbers.pass_light(str(number), 1)
 
     numbers.pass_light("1", 1 + LIGHT_IN_A_ROW)

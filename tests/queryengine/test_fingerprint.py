@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import QueryError, SqlSyntaxError
-from queryengine.gate.fingerprint import pattern, shape
-from queryengine.gate.gate import _REMEMBERED, Gate
+from queryengine.gate.fingerprint import fingerprint, pattern
+from queryengine.gate.gate import _CACHED, Gate
 from queryengine.gate.lexer import Scan, scan
 from tests.queryengine.statements import DECLARED, READS, REFUSED
 
@@ -281,9 +281,9 @@ def alike(draw: st.DrawFn, statements: st.SearchStrategy[str]) -> tuple[Scan, Sc
         first = scan(draw(statements))
     except SqlSyntaxError:
         assume(condition=False)
-    assume(first.size and "\0" in (marked := shape(first)))
+    assume(first.size and "\0" in (marked := fingerprint(first)))
     second = scan(filled(draw, marked))
-    assert shape(second) == marked
+    assert fingerprint(second) == marked
     return first, second
 
 
@@ -320,7 +320,7 @@ def test_the_gate_says_the_same_with_and_without_its_memory(
     gate: Gate, forgetful: Gate, pair: tuple[Scan, Scan]
 ) -> None:
     for statement in pair:
-        forgetful._shapes._verdicts.clear()
+        forgetful._verdicts._verdicts.clear()
         assert answer(gate.admit, statement.text) == answer(forgetful._admit, statement.text)
 
 
@@ -346,7 +346,7 @@ def answer(admit: Any, sql: str) -> GatedStatement | type[QueryError]:
     ],
 )
 def test_a_number_that_is_only_a_value_is_taken_out(sql: str, expected: str) -> None:
-    assert shape(scan(sql)) == expected
+    assert fingerprint(scan(sql)) == expected
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_number_that_is_only_a_value_is_taken_out(sql: str, expected: str) -> 
     ],
 )
 def test_a_number_that_may_be_more_than_a_value_stays(sql: str) -> None:
-    assert shape(scan(sql)) == sql
+    assert fingerprint(scan(sql)) == sql
 
 
 def test_what_was_not_admitted_or_runs_changed_is_not_remembered() -> None:
@@ -390,7 +390,7 @@ def test_what_was_not_admitted_or_runs_changed_is_not_remembered() -> None:
         answer(gate.admit, sql)
     answer(gate.admit, "PIVOT flights ON id + 1")
 
-    assert gate._shapes._verdicts == {}
+    assert gate._verdicts._verdicts == {}
     gate.close()
 
 
@@ -417,12 +417,12 @@ def test_a_verdict_by_shape_is_for_the_relations_it_was_given_for(gate: Gate) ->
 
 
 def test_memory_is_bounded(gate: Gate) -> None:
-    for number in range(_REMEMBERED + 20):
+    for number in range(_CACHED + 20):
         gate.admit(f"SELECT 1 AS a{number}", frozenset())
     gate.admit("SELECT '" + "x" * 5000 + "'", frozenset())
 
-    assert len(gate._shapes._verdicts) == _REMEMBERED
-    assert not any(len(key) > 4200 for key, _ in gate._shapes._verdicts)
+    assert len(gate._verdicts._verdicts) == _CACHED
+    assert not any(len(key) > 4200 for key, _ in gate._verdicts._verdicts)
 
 
 def test_any_number_of_threads_may_ask_at_once(gate: Gate) -> None:
@@ -444,7 +444,7 @@ def test_any_number_of_threads_may_ask_at_once(gate: Gate) -> None:
 
 
 def test_a_pattern_is_without_texts() -> None:
-    assert pattern(shape(scan("SELECT 'a', 'it''s' FROM flights WHERE id = 7"))) == pattern(
-        shape(scan("SELECT 'b', 'it''s' FROM flights WHERE id = 8"))
+    assert pattern(fingerprint(scan("SELECT 'a', 'it''s' FROM flights WHERE id = 7"))) == pattern(
+        fingerprint(scan("SELECT 'b', 'it''s' FROM flights WHERE id = 8"))
     )
     assert pattern("SELECT \0i") == "SELECT \0i"
