@@ -21,22 +21,15 @@ class GatedView:
     statement: GatedStatement
 
 
-def order_views(
-    views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path
-) -> tuple[ViewConfig, ...]:
+def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path) -> tuple[GatedView, ...]:
     """
-    Put *views* in an order in which each reads only earlier ones, close to the order of the YAML.
+    Gate *views*, and put them in an order in which each reads only earlier ones, close to the order of the YAML.
 
     *datasets* are the lower-case names of the datasets; *file* is the YAML, for the faults.
 
     Raises:
         ConfigError: Names every view whose SQL is refused, or that is part of a circle.
     """
-    return tuple(view.config for view in gate_views(views, datasets, gate, file))
-
-
-def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path) -> tuple[GatedView, ...]:
-    """As `order_views`, with the gated SQL of each view."""
     known = datasets | {view.name.lower() for view in views}
     gated: dict[str, GatedView] = {}
     faults: dict[str, str] = {}

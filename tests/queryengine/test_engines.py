@@ -408,13 +408,15 @@ CHANGING = ("current_timestamp", "USING SAMPLE", "ANALYZE", "mode(", "list(DISTI
 
 
 def test_both_engines_give_the_same_rows(both: list[QueryEngine]) -> None:
-    differ = []
+    differ, empty = [], []
     for sql in READS:
         one, other = (sorted(map(repr, rows(engine, sql))) for engine in both)
         if one != other and not any(word in sql for word in CHANGING):
             differ.append(sql)
+        if not one and not ("WHERE false" in sql or "EXCEPT" in sql):
+            empty.append(sql)
 
-    assert differ == []
+    assert differ == empty == []
 
 
 @pytest.mark.parametrize("encoding", ["json", "csv", "arrow", "vnd"])

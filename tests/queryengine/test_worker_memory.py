@@ -30,7 +30,7 @@ HUNGRY = {
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine whose worker tests kill: it takes with it what was measured of the lines it ran."""
+    """An engine whose worker the tests kill, which loses its coverage data."""
     directory = tmp_path_factory.mktemp("mortal")
     Publisher(directory).publish(flights=FLIGHTS)
     with running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=LIMIT_MIB * MIB) as started:
@@ -39,7 +39,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    """Of an engine of its own."""
+    """The state directory of an engine for one test."""
     Publisher(tmp_path).publish(flights=FLIGHTS)
     return tmp_path
 
@@ -50,7 +50,7 @@ def private_bytes(worker: int) -> int:
 
 
 @pytest.mark.parametrize("name", HUNGRY)
-def test_a_statement_that_eats_memory_ends_and_gives_it_back(mortal: Engine, name: str) -> None:
+def test_a_statement_that_exhausts_memory_ends_and_gives_it_back(mortal: Engine, name: str) -> None:
     still_works(mortal)
     base = private_bytes(mortal.worker())
 
@@ -64,7 +64,7 @@ def test_a_statement_that_eats_memory_ends_and_gives_it_back(mortal: Engine, nam
 def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     still_works(mortal)
     base = private_bytes(worker := mortal.worker())
-    Path(f"/proc/{worker}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{worker}/clear_refs").write_text("5")  # resets the peak
 
     for name in ("aggregate", "damerau", "rows"):
         mortal.ask(HUNGRY[name], timeout_s=10.0)
@@ -107,7 +107,7 @@ def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None
         assert engine.worker() == worker
 
 
-def test_what_is_kept_is_little_beside_what_a_statement_may_use(state_dir: Path) -> None:
+def test_kept_memory_is_small_beside_the_memory_limit(state_dir: Path) -> None:
     with running(state_dir, constants={"NEXT_S": 60.0}, memory_limit_bytes=256 * MIB) as engine:
         worker = engine.worker()
         base = private_bytes(worker)
