@@ -341,7 +341,7 @@ def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
 
 def _not_one() -> StatementNotAllowedError:
     return StatementNotAllowedError(
-        "One statement at a time: send what stands before and after a semicolon separately."
+        "One statement at a time: send the statements before and after a semicolon separately."
     )
 
 

@@ -44,7 +44,7 @@ def states(engine: QueryEngine, *statements: str) -> list[str]:
 # What is given again.
 
 
-def test_an_answer_is_given_again(engine: CachedEngine) -> None:
+def test_a_result_is_served_from_the_cache(engine: CachedEngine) -> None:
     first = ask(engine, "SELECT id, 'a  b' AS text FROM few -- once")
     again = engine.run(Query(sql="SELECT id, 'a  b' AS text\nFROM few;", cache="use"))
 
@@ -56,7 +56,7 @@ def test_an_answer_is_given_again(engine: CachedEngine) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["json", "csv", "arrow", "vnd"])
-def test_each_encoding_is_an_answer_of_its_own(engine: CachedEngine, encoding: Encoding) -> None:
+def test_each_encoding_is_cached_by_itself(engine: CachedEngine, encoding: Encoding) -> None:
     other: Encoding = "csv" if encoding == "json" else "json"
     ask(engine, "SELECT n FROM numbers ORDER BY n LIMIT 3", encoding=other)
 
@@ -65,7 +65,7 @@ def test_each_encoding_is_an_answer_of_its_own(engine: CachedEngine, encoding: E
     assert ask(engine, "SELECT n FROM numbers ORDER BY n LIMIT 3", encoding=encoding) == (answer, "hit")
 
 
-def test_no_two_parameters_are_the_same_unless_their_json_is(engine: CachedEngine) -> None:
+def test_parameters_are_the_same_only_if_their_json_is(engine: CachedEngine) -> None:
     values = [1, 2, 1.0, "1", True, None, -0.0, 0.0, 0, False, "", "a", "A", [1], ["1"], {"a": 1}, {"A": 1}]
     answers = [ask(engine, "SELECT $1 AS a, typeof($1) AS b", [value]) for value in values]
 
@@ -78,14 +78,14 @@ def test_no_two_parameters_are_the_same_unless_their_json_is(engine: CachedEngin
     assert ask(engine, "SELECT $a AS a", {"a": "1"})[1] == "miss"
 
 
-def test_parameters_that_are_no_json_have_no_answer_to_give_again(engine: CachedEngine) -> None:
+def test_results_for_parameters_that_are_not_json_are_not_cached(engine: CachedEngine) -> None:
     with pytest.raises(QueryError):
         engine.run(Query(sql="SELECT $1", parameters=[object()], cache="use"))
     with pytest.raises(QueryError):
         engine.run(Query(sql="SELECT $1", parameters=ArrowParameters(b"no stream"), cache="use"))
 
 
-def test_changed_literals_and_names_are_other_statements(engine: CachedEngine) -> None:
+def test_other_literals_and_names_are_other_statements(engine: CachedEngine) -> None:
     statements = ["'a'", "'A'", "'a '", "1", "1.0", "1e0", "2", 'id AS "X"', 'id AS "x"', "id AS X", "id", "$$a$$"]
 
     answers = [ask(engine, f"SELECT {one} FROM flights") for one in statements]
@@ -94,7 +94,7 @@ def test_changed_literals_and_names_are_other_statements(engine: CachedEngine) -
 
 
 @pytest.mark.parametrize("sql", [sql for sql in READS if "flights" not in sql][:150])
-def test_what_is_given_again_is_what_was_given(engine: CachedEngine, sql: str) -> None:
+def test_a_cached_result_is_the_first_result(engine: CachedEngine, sql: str) -> None:
     try:
         first = ask(engine, sql)
     except QueryError as failed:
@@ -113,7 +113,7 @@ def test_what_is_given_again_is_what_was_given(engine: CachedEngine, sql: str) -
 
 
 @pytest.mark.parametrize("name", sorted(NONDETERMINISTIC))
-def test_no_answer_of_what_is_not_steady_is_given_again(engine: CachedEngine, name: str) -> None:
+def test_no_result_of_a_nondeterministic_function_is_cached(engine: CachedEngine, name: str) -> None:
     forms = [
         name,
         f"{name}()",
@@ -157,7 +157,7 @@ def test_no_answer_of_what_is_not_steady_is_given_again(engine: CachedEngine, na
         "PIVOT flights ON id",
     ],
 )
-def test_what_asks_for_more_than_data_is_run_each_time(engine: CachedEngine, sql: str) -> None:
+def test_statements_that_read_more_than_data_run_each_time(engine: CachedEngine, sql: str) -> None:
     assert states(engine, sql, sql, sql) == ["miss"] * 3
 
 
@@ -171,7 +171,7 @@ def test_what_asks_for_more_than_data_is_run_each_time(engine: CachedEngine, sql
         ("SELECT CASE WHEN n > 200000 THEN error('late') ELSE n END FROM numbers", SqlError),
     ],
 )
-def test_no_error_is_remembered(engine: CachedEngine, sql: str, error: type[QueryError]) -> None:
+def test_no_error_is_cached(engine: CachedEngine, sql: str, error: type[QueryError]) -> None:
     for _ in range(2):
         with pytest.raises(error):
             ask(engine, sql)
@@ -179,13 +179,13 @@ def test_no_error_is_remembered(engine: CachedEngine, sql: str, error: type[Quer
     assert not (engine._data_version and engine._data_version.groups)
 
 
-def test_who_asks_for_none_gets_none(engine: CachedEngine) -> None:
+def test_a_caller_can_bypass_the_cache(engine: CachedEngine) -> None:
     assert ask(engine, "SELECT 7", cache="none") == (b'[{"7":7}]', "bypass")
     assert ask(engine, "SELECT 7") == (b'[{"7":7}]', "miss")
     assert ask(engine, "SELECT 7", cache="none") == (b'[{"7":7}]', "bypass")
 
 
-def test_who_asks_for_a_new_one_leaves_it_to_others(engine: CachedEngine) -> None:
+def test_a_renewed_result_is_cached_for_others(engine: CachedEngine) -> None:
     assert ask(engine, "SELECT 8", cache="renew")[1] == "bypass"
     assert ask(engine, "SELECT 8")[1] == "hit"
     assert ask(engine, "SELECT 8", cache="renew")[1] == "bypass"
@@ -194,7 +194,7 @@ def test_who_asks_for_a_new_one_leaves_it_to_others(engine: CachedEngine) -> Non
 # Size.
 
 
-def test_a_long_answer_is_collected_while_it_is_given(engine: CachedEngine) -> None:
+def test_a_large_result_is_collected_while_it_is_streamed(engine: CachedEngine) -> None:
     sql = "SELECT n FROM numbers WHERE n < 40000"
     first = ask(engine, sql)
 
@@ -206,7 +206,7 @@ def test_a_long_answer_is_collected_while_it_is_given(engine: CachedEngine) -> N
     assert len(first[0]) < engine._cache.used_bytes < 1.1 * len(first[0]) + 10_000
 
 
-def test_one_that_is_too_long_is_given_and_forgotten(start: StartCached) -> None:
+def test_a_result_that_is_too_large_is_not_cached(start: StartCached) -> None:
     engine = start(max_bytes=MIB)
     assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "hit"]
 
@@ -219,7 +219,7 @@ def test_one_that_is_too_long_is_given_and_forgotten(start: StartCached) -> None
     assert states(engine, "SELECT 1") == ["hit"]  # and has driven nobody out
 
 
-def test_one_that_is_broken_off_is_forgotten(engine: CachedEngine) -> None:
+def test_an_incomplete_result_is_not_cached(engine: CachedEngine) -> None:
     sql = "SELECT n FROM numbers WHERE n < 200000"
     result = engine.run(Query(sql=sql, cache="use"))
     next(iter(result))
@@ -237,7 +237,7 @@ def test_one_that_is_broken_off_is_forgotten(engine: CachedEngine) -> None:
     assert ask(engine, sql)[1] == "miss"
 
 
-def test_many_answers_keep_to_the_bytes(start: StartCached) -> None:
+def test_many_results_stay_within_max_bytes(start: StartCached) -> None:
     engine = start(max_bytes=64 * 1024)
     for number in range(200):
         ask(engine, f"SELECT repeat('x', {number * 50}) AS a, {number} AS b")
@@ -245,7 +245,7 @@ def test_many_answers_keep_to_the_bytes(start: StartCached) -> None:
     assert len(engine._cache) > 3
 
 
-def test_what_slow_clients_hold_counts_until_they_let_go(start: StartCached) -> None:
+def test_memory_held_by_slow_clients_counts_until_they_close(start: StartCached) -> None:
     engine = start(max_bytes=MIB)
     largest = "SELECT n, {number} AS b FROM numbers WHERE n < 5000"
     held = []
@@ -272,7 +272,7 @@ def test_what_slow_clients_hold_counts_until_they_let_go(start: StartCached) -> 
     assert engine._cache.used_bytes <= MIB
 
 
-def test_a_long_answer_that_is_given_again_keeps_the_limits_of_a_statement(engine: CachedEngine) -> None:
+def test_a_large_cached_result_has_the_limits_of_a_statement(engine: CachedEngine) -> None:
     sql = "SELECT n FROM numbers WHERE n < 40000"
     ask(engine, sql)
 
@@ -289,7 +289,7 @@ def test_a_long_answer_that_is_given_again_keeps_the_limits_of_a_statement(engin
 # Data that is replaced.
 
 
-def test_once_something_is_published_nothing_of_before_is_given(engine: CachedEngine, publisher: Publisher) -> None:
+def test_no_old_result_is_served_after_a_publication(engine: CachedEngine, publisher: Publisher) -> None:
     for number in range(10, 20):
         publisher.publish(flights=f"SELECT {number} AS id")
         expected = b'[{"id":%d}]' % number
@@ -298,9 +298,7 @@ def test_once_something_is_published_nothing_of_before_is_given(engine: CachedEn
     publisher.publish(flights="SELECT 1 AS id")
 
 
-def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
-    engine: CachedEngine, publisher: Publisher
-) -> None:
+def test_a_manifest_that_looks_like_an_earlier_one_is_another(engine: CachedEngine, publisher: Publisher) -> None:
     """File systems give inodes anew, sizes are the same, and here the clock stands still."""
 
     def publish(number: int) -> None:
@@ -314,7 +312,7 @@ def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
     publisher.publish(flights="SELECT 1 AS id")
 
 
-def test_statements_beside_a_publisher_never_see_the_past(engine: CachedEngine, publisher: Publisher) -> None:
+def test_statements_during_publications_never_see_old_data(engine: CachedEngine, publisher: Publisher) -> None:
     """What was published before a statement is the least it sees, in 200 rounds of any order and pause."""
     published = 1000
     publisher.publish(flights=f"SELECT {published} AS id")
@@ -352,14 +350,14 @@ def test_statements_beside_a_publisher_never_see_the_past(engine: CachedEngine, 
     publisher.publish(flights="SELECT 1 AS id")
 
 
-def test_without_a_manifest_nothing_is_remembered(tmp_path: Any) -> None:
+def test_without_a_manifest_nothing_is_cached(tmp_path: Any) -> None:
     config = replace(config_of(tmp_path / "state"), results_cache=ResultsCacheConfig(enabled=True))
     config.state_dir.mkdir()
     with closing(remembering(InProcessEngine(config), config)) as engine:
         assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "miss"]
 
 
-def test_an_engine_that_has_ended_gives_nothing(publisher: Publisher) -> None:
+def test_a_closed_engine_serves_nothing(publisher: Publisher) -> None:
     config = replace(config_of(publisher.state_dir), results_cache=ResultsCacheConfig(enabled=True))
     engine = remembering(InProcessEngine(config), config)
     assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "hit"]

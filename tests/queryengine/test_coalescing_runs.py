@@ -107,7 +107,7 @@ def crowd(engine: CachedEngine) -> Iterator[Callable[..., Crowd]]:
 SLOW = "SELECT count(*) AS c FROM range(13000) a, range(13000) b WHERE a.range * b.range = -1"
 
 
-def test_the_same_statements_share_one_run(engine: CachedEngine, crowd: Callable[..., Crowd]) -> None:
+def test_identical_statements_share_one_run(engine: CachedEngine, crowd: Callable[..., Crowd]) -> None:
     same = crowd(SLOW)
     same.lead()
     same.follow(5)
@@ -118,7 +118,9 @@ def test_the_same_statements_share_one_run(engine: CachedEngine, crowd: Callable
     assert outcomes == [(b'[{"c":0}]', "miss")] + [(b'[{"c":0}]', "hit")] * 5
 
 
-def test_one_that_waits_keeps_its_own_time_and_its_own_cancel(start: StartCached, crowd: Callable[..., Crowd]) -> None:
+def test_a_waiting_statement_keeps_its_own_time_limit_and_cancellation(
+    start: StartCached, crowd: Callable[..., Crowd]
+) -> None:
     same = crowd(ENDLESS)
     same.lead()
     same.follow(1, timeout_s=0.3)
@@ -135,7 +137,7 @@ def test_one_that_waits_keeps_its_own_time_and_its_own_cancel(start: StartCached
     assert same.end()[3] is same.outcomes[0] is QueryCancelledError
 
 
-def test_when_the_first_is_cancelled_the_others_run_themselves(crowd: Callable[..., Crowd]) -> None:
+def test_if_the_leader_is_cancelled_the_others_run_themselves(crowd: Callable[..., Crowd]) -> None:
     same = crowd(SLOW)
     same.lead()
     same.follow(2)
@@ -145,7 +147,7 @@ def test_when_the_first_is_cancelled_the_others_run_themselves(crowd: Callable[.
     assert same.end() == [QueryCancelledError, (b'[{"c":0}]', "miss"), (b'[{"c":0}]', "miss")]
 
 
-def test_when_the_first_runs_out_of_time_the_others_have_what_is_left_of_theirs(crowd: Callable[..., Crowd]) -> None:
+def test_if_the_leader_times_out_the_others_have_the_rest_of_their_time(crowd: Callable[..., Crowd]) -> None:
     same = crowd(ENDLESS)
     same.lead(timeout_s=0.5)
     same.follow(2, timeout_s=1.0)
@@ -153,7 +155,7 @@ def test_when_the_first_runs_out_of_time_the_others_have_what_is_left_of_theirs(
     assert same.end() == [QueryTimeoutError] * 3
 
 
-def test_one_fails_for_all_but_each_by_itself(crowd: Callable[..., Crowd]) -> None:
+def test_each_failing_statement_fails_by_itself(crowd: Callable[..., Crowd]) -> None:
     same = crowd(f"SELECT error('no') FROM ({SLOW})")
     same.lead()
     same.follow(2)
@@ -161,7 +163,7 @@ def test_one_fails_for_all_but_each_by_itself(crowd: Callable[..., Crowd]) -> No
     assert same.end() == [SqlError] * 3
 
 
-def test_nobody_waits_for_what_is_not_steady_twice(engine: CachedEngine, crowd: Callable[..., Crowd]) -> None:
+def test_statements_that_are_not_cacheable_wait_only_once(engine: CachedEngine, crowd: Callable[..., Crowd]) -> None:
     same = crowd(f"SELECT c, random() > 2 AS d FROM ({SLOW})")
     same.lead()
     same.follow(2)
@@ -183,7 +185,7 @@ def test_nobody_waits_for_a_client_that_reads_slowly(engine: CachedEngine) -> No
     assert ask(engine, sql)[1] == "hit"
 
 
-def test_what_is_published_meanwhile_is_not_mixed_up(
+def test_a_publication_during_the_run_is_not_mixed_up(
     engine: CachedEngine, publisher: Publisher, crowd: Callable[..., Crowd]
 ) -> None:
     same = crowd(f"SELECT id, c FROM flights, ({SLOW})")

@@ -25,7 +25,7 @@ def idle(session: EngineInstance) -> int:
     return len(session.cursors._idle)
 
 
-def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) -> None:
+def test_a_deterministic_query_leaves_its_cursor_to_the_next(open_session: OpenSession) -> None:
     session = open_session()
     table(run(session, "SELECT 1 AS a"))
     (kept,) = session.cursors._idle
@@ -39,7 +39,9 @@ def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) 
     assert kept.begun_s == begun_s
 
 
-def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deterministic_query_is_bound_once_on_a_cursor(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("queryengine.execution.reader._MAX_BOUND", 2)
     monkeypatch.setattr("queryengine.execution.cursors._REUSED_S", 3600.0)
     session = open_session()
@@ -94,7 +96,7 @@ def test_any_other_statement_has_a_cursor_of_its_own(open_session: OpenSession, 
     assert list(session.cursors._idle) == [before]
 
 
-def test_random_numbers_and_the_clock_are_nobody_elses(open_session: OpenSession) -> None:
+def test_random_numbers_and_the_clock_are_not_shared(open_session: OpenSession) -> None:
     session = open_session()
 
     def ask() -> Any:
@@ -107,7 +109,7 @@ def test_random_numbers_and_the_clock_are_nobody_elses(open_session: OpenSession
     assert first["t"] < second["t"]
 
 
-def test_a_cursor_is_kept_after_a_peaceful_end_only(open_session: OpenSession) -> None:
+def test_a_cursor_is_kept_only_after_a_complete_result(open_session: OpenSession) -> None:
     session = open_session()
     with pytest.raises(SqlError):
         run(session, "SELECT CAST('x' AS INTEGER)")
@@ -124,7 +126,7 @@ def test_a_cursor_is_kept_after_a_peaceful_end_only(open_session: OpenSession) -
     assert idle(session) == 0
 
 
-def test_an_interrupt_that_comes_late_does_not_hit_the_next_query(open_session: OpenSession) -> None:
+def test_a_late_interrupt_does_not_stop_the_next_query(open_session: OpenSession) -> None:
     session = open_session()
     first = run(session, "SELECT 1 AS a")
     assert table(first).num_rows == 1
@@ -152,7 +154,7 @@ def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypa
         old.connection.execute("SELECT 1")
 
 
-def test_few_cursors_wait_and_none_after_the_end(open_session: OpenSession) -> None:
+def test_few_cursors_are_kept_and_none_after_close(open_session: OpenSession) -> None:
     session = open_session()
     readers = [run(session, "SELECT 1") for _ in range(12)]
     for reader in readers:
@@ -169,7 +171,7 @@ def test_few_cursors_wait_and_none_after_the_end(open_session: OpenSession) -> N
 @pytest.mark.parametrize(
     "sql", ["CREATE TEMP TABLE t AS SELECT 1", "SELECT 1; SELECT 2", "SET VARIABLE a = 1", "EXPLAIN SELECT 1"]
 )
-def test_what_is_not_one_query_to_the_engine_shares_nothing(open_session: OpenSession, sql: str) -> None:
+def test_a_text_that_is_not_one_query_shares_no_cursor(open_session: OpenSession, sql: str) -> None:
     session = open_session()
 
     with pytest.raises(StatementNotAllowedError, match="not one query"):
@@ -178,7 +180,7 @@ def test_what_is_not_one_query_to_the_engine_shares_nothing(open_session: OpenSe
     assert idle(session) == 0
 
 
-def test_a_query_that_writes_does_not_write_where_another_ran(open_session: OpenSession, publisher: Publisher) -> None:
+def test_a_query_cannot_write_on_a_shared_cursor(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     session = open_session()
     table(run(session, "FROM flights"))

@@ -133,7 +133,7 @@ def test_duckdb_has_the_threads_that_the_statement_needs(session: EngineInstance
     assert numbers == [CPUS, CPUS, CPUS, CPUS]
 
 
-def test_a_statement_that_fails_is_not_learnt_from(session: EngineInstance) -> None:
+def test_a_failing_statement_is_not_learned_from(session: EngineInstance) -> None:
     for _ in range(2 * LIGHT_IN_A_ROW):
         with pytest.raises(SqlError):
             ask(session, "SELECT missing FROM flights")

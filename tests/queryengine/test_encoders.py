@@ -24,7 +24,7 @@ def test_every_type_of_the_table_has_samples() -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_json_says_what_the_engine_says(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+def test_json_has_the_text_of_the_engine(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     oracle = SAMPLES[name][2]
 
     rows = strict_json(answer(connection, values_of(name)))
@@ -46,7 +46,7 @@ def test_a_decimal_keeps_the_digits_of_its_scale(connection: duckdb.DuckDBPyConn
 
 @pytest.mark.parametrize("nesting", NESTINGS)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_nested_value_is_written_like_one_that_is_not(
+def test_a_nested_value_is_written_like_any_other(
     connection: duckdb.DuckDBPyConnection, name: str, nesting: str
 ) -> None:
     expression, around = NESTINGS[nesting]

@@ -185,7 +185,7 @@ def test_every_format_has_a_content_type_and_an_encoder(encoding: Encoding) -> N
 
 @pytest.mark.parametrize("encoding", CONTENT_TYPES)
 @pytest.mark.parametrize("kind", ["UHUGEINT", "TIMETZ", "BIT", "BIGNUM", "INTERVAL", "VARIANT", "STRUCT(a UHUGEINT)"])
-def test_a_value_that_arrow_has_damaged_is_refused(
+def test_a_value_that_arrow_cannot_hold_is_refused(
     connection: duckdb.DuckDBPyConnection, kind: str, encoding: Encoding
 ) -> None:
     relation = connection.sql(f"SELECT NULL::{kind} AS v")  # as a statement comes that cannot be projected
@@ -204,7 +204,7 @@ def test_a_value_that_arrow_has_damaged_is_refused(
         pytest.param("INTEGER[]", pa.array([[[1]]]), id="another depth than declared"),
     ],
 )
-def test_what_does_not_fit_its_declaration_is_refused(declared: str, array: pa.Array) -> None:
+def test_a_value_that_does_not_fit_its_declaration_is_refused(declared: str, array: pa.Array) -> None:
     with pytest.raises(SqlError, match="cast it to VARCHAR"):
         from_arrow({"v": declared}, pa.record_batch({"v": array}))
 

@@ -97,7 +97,7 @@ def columns(named: Iterable[tuple[str, str]]) -> tuple[Column, ...]:
     return tuple(Column(name=name, type=type_) for name, type_ in named)
 
 
-def brief_answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding) -> bytes:
+def small_result(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding) -> bytes:
     found = connection.execute(sql)
     plan = small_rows.plan(columns((name, str(type_)) for name, type_, *_ in found.description))
     assert plan is not None, found.description
@@ -113,7 +113,7 @@ def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnect
         sql = f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v"
         for encoding in small_rows.ENCODINGS:
             try:
-                written = brief_answer(connection, sql, encoding)
+                written = small_result(connection, sql, encoding)
             except small_rows.UnsureError:
                 assert name.startswith(("DATE", "TIME"))
             else:
@@ -166,7 +166,7 @@ def test_names_and_rows_are_written_as_from_batches(connection: duckdb.DuckDBPyC
         selected = ", ".join(f"nullif(i, {number}) AS {alias}" for number, alias in enumerate(aliases))
         sql = f"SELECT {selected} FROM range({rows}) t(i)"
 
-        assert brief_answer(connection, sql, encoding) == answer(connection, sql, encoding)
+        assert small_result(connection, sql, encoding) == answer(connection, sql, encoding)
 
     check()
 
@@ -190,7 +190,7 @@ def test_what_python_does_not_tell_apart_is_left_to_batches(
     connection: duckdb.DuckDBPyConnection, value: str, encoding: Encoding
 ) -> None:
     with pytest.raises(small_rows.UnsureError):
-        brief_answer(connection, f"SELECT {value} AS v", encoding)
+        small_result(connection, f"SELECT {value} AS v", encoding)
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,7 @@ def test_a_number_that_may_be_more_than_a_value_stays(sql: str) -> None:
     assert fingerprint(scan(sql)) == sql
 
 
-def test_what_was_not_admitted_or_runs_changed_is_not_remembered() -> None:
+def test_refused_and_rewritten_statements_have_no_cached_verdict() -> None:
     gate = Gate()
     for sql in (
         "SELECT nosuch(1) + 1",
@@ -409,7 +409,7 @@ def test_a_verdict_gives_each_statement_its_own_text(gate: Gate) -> None:
     )
 
 
-def test_a_verdict_by_shape_is_for_the_relations_it_was_given_for(gate: Gate) -> None:
+def test_a_verdict_by_fingerprint_holds_for_its_relations_only(gate: Gate) -> None:
     assert gate.admit("FROM flights LIMIT 1", frozenset({"flights"})).relations == {"flights"}
 
     with pytest.raises(QueryError, match="does not exist"):

@@ -162,7 +162,9 @@ def test_close_ends_what_runs_and_leaves_nothing(engine: InProcessEngine, publis
         ask(engine, "SELECT 1")
 
 
-def test_what_is_spilled_lies_in_the_state_directory_and_goes(publisher: Publisher, make_engine: MakeEngine) -> None:
+def test_spilled_files_are_in_the_state_directory_and_are_removed(
+    publisher: Publisher, make_engine: MakeEngine
+) -> None:
     engine = make_engine(memory_limit_bytes=100 * 2**20)
     scratch = publisher.state_dir / "tmp"
     sql = "SELECT v FROM (SELECT repeat(range::VARCHAR, 8) AS v FROM range(3000000) ORDER BY hash(range))"

@@ -47,7 +47,7 @@ def test_its_settings_are_the_limits_of_the_yaml(open_session: OpenSession, tmp_
     assert {name: settings[name] for name in expected} == expected
 
 
-def test_the_time_limit_is_not_one_of_opening(open_session: OpenSession, publisher: Publisher) -> None:
+def test_the_time_limit_does_not_apply_to_opening(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id FROM range(1000) t(i)")
 
     assert not open_session(timeout_s=0.001).broken
@@ -140,7 +140,7 @@ def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
     assert max(size for _, size in batches) < 25 * 2**20
 
 
-def test_the_next_answer_to_a_long_statement_has_larger_batches(
+def test_the_next_large_result_of_a_statement_has_larger_batches(
     open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.execution.streamed_results.FAST_ROWS_PER_S", 0)
@@ -158,7 +158,7 @@ def test_the_next_answer_to_a_long_statement_has_larger_batches(
     assert first == [VECTOR_ROWS, 60 * VECTOR_ROWS, 10, VECTOR_ROWS, VECTOR_ROWS]
 
 
-def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession) -> None:
+def test_a_result_with_a_slow_start_keeps_small_batches(open_session: OpenSession) -> None:
     session = open_session()
     sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
 
@@ -167,7 +167,7 @@ def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession
         assert next(iter(reader)).num_rows == VECTOR_ROWS
 
 
-def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
+def test_a_result_with_parameters_keeps_small_batches(
     open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.execution.streamed_results.FAST_ROWS_PER_S", 0)
@@ -180,7 +180,7 @@ def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2047])
-def test_a_short_answer_is_known_to_be_one(open_session: OpenSession, rows: int) -> None:
+def test_a_small_result_is_complete_at_once(open_session: OpenSession, rows: int) -> None:
     reader = run(open_session(), f"SELECT range FROM range({rows})")
 
     assert reader.is_complete
@@ -199,7 +199,7 @@ def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
     assert table(run(session, "SELECT 1 AS a")).num_rows == 1
 
 
-def test_what_a_pivot_makes_for_itself_does_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
+def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
     session = open_session()
     cursor = session._connection.cursor()
@@ -235,7 +235,7 @@ def test_an_error_in_a_projected_statement_counts_its_own_lines(open_session: Op
         run(open_session(), "SELECT 1::UHUGEINT AS a\n, CAST('x' || range AS INTEGER) FROM range(3)")
 
 
-def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession, publisher: Publisher) -> None:
+def test_a_missing_snapshot_is_reported_or_tolerated(open_session: OpenSession, publisher: Publisher) -> None:
     manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
     snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
     datasets = ("flights", "planes")
@@ -251,7 +251,7 @@ def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession,
         run(session, "FROM ids")
 
 
-def test_a_snapshot_that_is_superseded_before_it_is_attached_is_read_all_the_same(
+def test_a_snapshot_that_is_superseded_before_it_is_attached_is_still_read(
     open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While refreshes come faster than all can be attached, a session could never be opened otherwise."""
@@ -273,14 +273,14 @@ def test_a_snapshot_that_is_superseded_before_it_is_attached_is_read_all_the_sam
     assert table(run(session, "SELECT f.id AS f, p.id AS p FROM flights f, planes p")).to_pylist() == [{"f": 1, "p": 2}]
 
 
-def test_an_engine_that_cannot_start_says_so(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_start_raises(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(timeout_s=1e30)
 
     with pytest.raises(EngineUnavailableError, match="cannot start"):
         EngineInstance.open(config, Manifest(generation=0), (), tmp_path / "scratch")
 
 
-def test_a_failure_that_leaves_the_instance_sound_does_not_condemn_it(open_session: OpenSession) -> None:
+def test_only_an_internal_error_makes_the_instance_broken(open_session: OpenSession) -> None:
     session = open_session()
 
     session.cursors.failure(duckdb.BinderException("Binder Error: x"))

@@ -68,7 +68,9 @@ def test_an_empty_relation_bounds_no_text(connection: duckdb.DuckDBPyConnection)
     assert learnt(connection, "SELECT name FROM t WHERE false") == VECTOR_ROWS
 
 
-def test_so_many_statements_are_known(connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_statements_is_limited(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("queryengine.execution.streamed_results._MAX_STATEMENTS", 3)
     answers = BatchSizes()
     relation = connection.sql("SELECT id FROM t")
