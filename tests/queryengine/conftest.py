@@ -19,7 +19,7 @@ from queryengine.gate.gate import Gate
 from queryengine.manifest import Manifest, read_manifest
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB, DatasetConfig, QueryConfig, ResultsCacheConfig, RuntimeConfig, ViewConfig
-from tests.queryengine import engine_tier
+from tests.queryengine import worker_engine
 from tests.queryengine.answers import connect
 from tests.queryengine.publishing import Publisher, wait_until
 from tests.queryengine.statements import TABLES, VIEWS
@@ -34,7 +34,7 @@ MakeManager = Callable[..., SessionManager]
 
 KINDS: dict[str, Callable[[RuntimeConfig], AbstractContextManager[QueryEngine]]] = {
     "in process": lambda config: closing(InProcessEngine(config)),
-    "workers": engine_tier.running,
+    "workers": worker_engine.running,
 }
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
