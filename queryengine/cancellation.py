@@ -1,8 +1,8 @@
 """
-Stopping a statement: who asks, why, and how the request reaches a statement that is deep inside the engine.
+Stopping a statement: who stops it, why, and how the stop reaches a statement inside the engine.
 
-`CancelSource` belongs to the caller. `Interruption` belongs to one statement: the first reason to stop it wins, and
-is what its caller is told. `Watchdog` is the one clock of an engine.
+`CancelSource` belongs to the caller. `Interruption` belongs to one statement: the first reason to stop it wins, and its
+caller gets that reason. `Watchdog` is the clock of an engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 from queryengine.errors import QueryError, QueryTimeoutError
 
-#: How often the watchdog looks, and repeats an interrupt. DuckDB forgets one that comes between two of its steps.
+#: How often the watchdog looks, and repeats an interrupt: DuckDB loses an interrupt between two of its steps.
 TICK_S = 0.05
 
 Reason = Callable[[], QueryError]
@@ -24,7 +24,7 @@ class CancelSource:
     """A `CancelToken`: one-shot, from any thread, before or during the statement."""
 
     def __init__(self) -> None:
-        # Whoever takes a callback out of the dictionary, which is one step, is who calls it: that needs no lock.
+        # No lock: taking a callback out of the dictionary is atomic, and only the thread that took it calls it.
         self._cancelled = False
         self._callbacks: dict[object, Callable[[], None]] = {}
 
@@ -40,10 +40,10 @@ class CancelSource:
             self._call(token)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on cancellation, or now when that was earlier. The answer ends the subscription."""
+        """Call *callback* on cancellation, or now if that was earlier. The returned function ends the subscription."""
         token = object()
         self._callbacks[token] = callback
-        if self._cancelled:  # Looked at after it was set: one of the two sees the other.
+        if self._cancelled:  # Read after the callback is stored: either this or `cancel` sees the other.
             self._call(token)
         return partial(self._unsubscribe, token)
 
@@ -58,10 +58,10 @@ class CancelSource:
 
 class Interruption:
     """
-    Why and how one statement is stopped. Safe from any thread.
+    The reason to stop one statement, and the way to stop it. Safe from any thread.
 
-    While the statement waits or runs, the function that stops it there is attached; it is called under the lock of
-    this object, so that after `detach` it is never called again and what it refers to may be closed.
+    While the statement waits or runs, a function that stops it is attached. It is called under the lock of this object,
+    so after `detach` it is never called again, and the objects that it uses may be closed.
     """
 
     def __init__(self) -> None:
@@ -75,21 +75,21 @@ class Interruption:
         return self._reason is not None
 
     def stop(self, reason: Reason) -> None:
-        """Stop the statement because of *reason*, which makes the error; an earlier reason stands."""
+        """Stop the statement because of *reason*, which makes the error. An earlier reason wins."""
         with self._lock:
             if self._reason is None:
                 self._reason = reason
             self._call()
 
     def repeat(self) -> None:
-        """Interrupt once more, if the statement has been stopped."""
+        """Interrupt once more if the statement has been stopped."""
         with self._lock:
             if self._reason is not None:
                 self._call()
 
     def check(self) -> None:
         """
-        Do nothing as long as there is no reason to stop.
+        Raise the reason to stop, if there is one.
 
         Raises:
             QueryError: The reason.
@@ -98,14 +98,14 @@ class Interruption:
             raise self._reason()
 
     def attach(self, interrupt: Callable[[], None]) -> None:
-        """Let *interrupt* be what stops the statement from now on; it is called at once when that is due already."""
+        """Stop the statement by calling *interrupt* from now on; it is called at once if there is a reason already."""
         with self._lock:
             self._interrupt = interrupt
             if self._reason is not None:
                 self._call()
 
     def detach(self) -> None:
-        """Forget what `attach` was given. More than one call is harmless."""
+        """Forget the attached function. More than one call is harmless."""
         with self._lock:
             self._interrupt = None
 
@@ -116,9 +116,9 @@ class Interruption:
 
 class Watchdog:
     """
-    Stops statements whose time is up, and repeats the interrupt of every stopped one until it has ended.
+    Stops statements whose time is up, and repeats the interrupt of each stopped statement until it has ended.
 
-    One daemon thread, which sleeps while nothing is watched.
+    It has one daemon thread, which sleeps while nothing is watched.
     """
 
     def __init__(self) -> None:
@@ -131,31 +131,31 @@ class Watchdog:
 
     def watch(self, interruption: Interruption, limit_s: float, *, left_s: float | None = None) -> None:
         """
-        Stop *interruption* with a `QueryTimeoutError` in *limit_s* seconds, unless it is forgotten before.
+        Stop *interruption* with a `QueryTimeoutError` in *limit_s* seconds, unless `forget` is called before.
 
-        A statement that has used up a part of its limit elsewhere has *left_s* seconds left.
+        A statement that used part of its limit elsewhere has *left_s* seconds left.
         """
         after_s = limit_s if left_s is None else min(left_s, limit_s)
         entry = (time.monotonic() + after_s, partial(QueryTimeoutError, limit_s))
         with self._condition:
             self._watched[interruption] = entry
-            if self._asleep:  # Else its next look is at most a tick away: no switch of threads for a short statement.
+            if self._asleep:  # Otherwise its next look is at most a tick away: save a thread switch.
                 self._condition.notify()
 
     def forget(self, interruption: Interruption) -> None:
-        """End the watch over a statement that has ended. More than one call is harmless."""
+        """Stop watching a statement that has ended. More than one call is harmless."""
         with self._condition:
             self._watched.pop(interruption, None)
 
     def stop_all(self, reason: Reason) -> None:
-        """Stop every statement that is watched."""
+        """Stop every watched statement."""
         with self._condition:
             watched = list(self._watched)
         for interruption in watched:
             interruption.stop(reason)
 
     def close(self) -> None:
-        """End the thread. What is still watched is no longer stopped."""
+        """End the thread. Statements that are still watched are no longer stopped."""
         with self._condition:
             self._closed = True
             self._condition.notify()
@@ -167,12 +167,12 @@ class Watchdog:
                 self._asleep = not self._watched
                 try:
                     wait_s = self._look(time.monotonic())
-                except MemoryError:  # A statement has it all, perhaps the very one that is to be stopped.
+                except MemoryError:  # A statement uses it all, perhaps the one that must be stopped.
                     wait_s = TICK_S
                 self._condition.wait(wait_s)
 
     def _look(self, now: float) -> float | None:
-        """Stop what is due at *now*; seconds until the next look, None when nothing is watched."""
+        """Stop statements that are due at *now*; return seconds until the next look, None if nothing is watched."""
         wait_s = TICK_S if self._watched else None
         for interruption, (deadline, reason) in self._watched.items():
             if interruption.stopped:

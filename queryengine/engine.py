@@ -1,8 +1,8 @@
 """
-The seam between those who ask and what runs statements.
+The interface of a query engine.
 
-`sqlapi`, `flightapi` and `datasets` know this interface only. Behind it is `queryengine.pool.inprocess`, which runs
-statements in threads of this process, or `queryengine.pool.client`, which has engine workers run them.
+`sqlapi`, `flightapi` and `datasources` know only this interface. `queryengine.pool.inprocess` implements it with
+threads of this process, `queryengine.pool.client` with engine workers.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, Literal, Protocol
 
 from queryengine.manifest import Signature
 
-#: What to do about remembered answers: give one and remember what is new, only remember, or neither.
+#: How to use the results cache: read and write, write only, or neither.
 CacheUse = Literal["use", "renew", "none"]
 
-#: Where an answer came from: "bypass" when none that was remembered was wanted, "" when nothing is remembered.
+#: Where a result came from: "bypass" if the caller did not want a cached one, "" if there is no cache.
 CacheState = Literal["", "hit", "miss", "bypass"]
 
-#: How an answer is written; of "flight" each chunk is a message of Arrow Flight.
+#: The format of a result; in "flight" each chunk is an Arrow Flight message.
 Encoding = Literal["json", "csv", "arrow", "vnd", "flight"]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowParameters:
-    """The values of a statement's parameters as an Arrow IPC stream of one row, which nobody has looked into yet."""
+    """The values of a statement's parameters as an Arrow IPC stream of one row, not yet validated."""
 
     stream: bytes
 
@@ -44,44 +44,44 @@ class GatedStatement:
     """
     A statement that may run.
 
-    `sql` is the text to run, without a semicolon; `relations` are the declared names it reads, in lower case;
-    `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. A "pivot" finds its columns in the data:
-    it cannot stand in a view or a subquery of ours. A "show" is a SHOW, DESCRIBE or SUMMARIZE, or has one in it.
+    `sql` is the text to run, without a semicolon; `relations` are the declared names that it reads, in lower case;
+    `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. The columns of a "pivot" depend on the
+    data, so it cannot be part of a view or of a subquery of ours. A "show" is or contains SHOW, DESCRIBE or SUMMARIZE.
 
-    A `plain` statement is one query, as it was given, that asks for no random number, time or state of its session
-    (`functions.UNSTEADY`): it may run on a cursor on which other plain ones ran, in their transaction. Views that it
-    reads may still not be plain.
+    A `deterministic` statement is one query, unchanged, that uses no random number, time or session state
+    (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their transaction,
+    unless a view that it reads is not deterministic.
 
-    Statements of one `pattern` most likely differ in the values of literals only; None when it is not known.
+    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known.
 
-    `lines_before` says how many lines further down a line of `sql` stands in what was sent.
+    `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
     """
 
     sql: str
     kind: StatementKind
     relations: frozenset[str]
     parameters: frozenset[str]
-    plain: bool = field(default=False, compare=False)
+    deterministic: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
     lines_before: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One statement to run, with everything that decides how."""
+    """One statement to run, and how to run it."""
 
     sql: str
     encoding: Encoding = "json"
     parameters: Parameters | None = None
     query_id: str = ""
-    fingerprint: str = ""  # of the caller's key: for the log and for fairness, "" when there is none
-    timeout_s: float | None = None  # what is left of the time limit; None: all of it
+    fingerprint: str = ""  # of the caller's key, for the log and for fairness; "" without a key
+    timeout_s: float | None = None  # the rest of the time limit; None for all of it
     cache: CacheUse = "none"
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryTimings:
-    """Where one statement's time went, in milliseconds, and what came of it. Filled in while it runs."""
+    """How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs."""
 
     queued_ms: float = 0.0
     parse_ms: float = 0.0
@@ -94,7 +94,7 @@ class QueryTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveQuery:
-    """A statement that waits or runs now. `started` is ISO 8601 in UTC; `sql` is cut to `ACTIVE_SQL_CHARACTERS`."""
+    """A queued or running statement. `started` is ISO 8601 in UTC; `sql` is cut to `ACTIVE_SQL_CHARACTERS`."""
 
     query_id: str
     started: str
@@ -102,19 +102,19 @@ class ActiveQuery:
     sql: str
 
 
-#: How much of a statement a list of active ones shows.
+#: How much of a statement the list of active statements shows.
 ACTIVE_SQL_CHARACTERS = 1000
 
-#: The longest answer that comes with a description.
+#: The largest result that comes with a description.
 MAX_AHEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """
-    How the engine is: `workers_alive` processes run now, `workers_killed` were lost or killed since the start.
+    The state of the engine: `workers_alive` processes run now, `workers_killed` were lost or killed since the start.
 
-    Until it first had a worker alive, as far as this process knows, it `is_starting`.
+    The engine `is_starting` until its first worker is alive, as far as this process knows.
     """
 
     workers_alive: int
@@ -124,13 +124,13 @@ class EngineStatus:
 
 class QueryResult(Protocol):
     """
-    An answer under way. Iterate it for the encoded bytes; the caller closes it, always.
+    The result of a running statement. Iterate it for the encoded bytes; the caller always closes it.
 
     The first chunk is computed before `QueryEngine.run` returns, so an error in the statement raises there. A later
-    failure raises a `QueryError` from the iterator: the bytes until then are then not a complete answer.
+    failure raises a `QueryError` from the iterator: the bytes until then are not a complete result.
 
-    `basis` is the manifest whose data alone decides the answer; None when more does, or when that is not known, as for
-    a query that has nothing to do with remembered answers.
+    `basis` is the manifest whose data alone decides the result; None if more than data decides it, or if that is not
+    known, as for a query that does not use the cache.
     """
 
     timings: QueryTimings
@@ -140,18 +140,18 @@ class QueryResult(Protocol):
         """As above."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give the encoded answer in chunks."""
+        """Give the encoded result in chunks."""
 
     def cancel(self) -> None:
         """Stop the statement from any thread; the iterator raises `QueryCancelledError`."""
 
     def close(self) -> None:
-        """Stop the statement if it still runs and give its place back. More than one call is harmless."""
+        """Stop the statement if it still runs and release its slot. More than one call is harmless."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """A `QueryResult` that is complete: its encoded chunks, and where the time of its statement went."""
+    """A complete `QueryResult`: its encoded chunks, and the timings of its statement."""
 
     chunks: tuple[bytes, ...]
     timings: QueryTimings
@@ -171,11 +171,12 @@ class Answer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """
-    What a statement is, found out without running it, or with its `answer`.
+    The description of a statement that did not run, or ran speculatively and has its `answer`.
 
-    `schema` is that of its answer in Arrow, as an encapsulated IPC message; None when it depends on the values of
-    parameters that were not given. `parameters` are the names of those it takes in their order, "1" and "2" for `?`
-    and `$1`. One `is_lasting` that stays true until other data is published; a statement `is_steady` whose answer does.
+    `schema` is the Arrow schema of the result, as an encapsulated IPC message; None if it depends on the values of
+    parameters that were not given. `parameters` are the names of the parameters in their order, "1" and "2" for `?` and
+    `$1`. The description `is_lasting` if it is valid until other data is published; `is_steady` says the same of the
+    result.
     """
 
     schema: bytes | None
@@ -186,16 +187,16 @@ class Description:
 
 
 class CancelToken(Protocol):
-    """Lets another thread stop a statement: before `run` returns, and after, until its result is closed."""
+    """Lets another thread stop a statement, before `run` returns and after it, until the result is closed."""
 
     def cancel(self) -> None:
-        """Stop the statement now or, when it has not begun, as soon as it begins."""
+        """Stop the statement now or, if it has not begun, as soon as it begins."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on `cancel`, or now when that was earlier. The answer ends the subscription."""
+        """Call *callback* on `cancel`, or now if that was earlier. The returned function ends the subscription."""
 
 
-#: Takes note that a statement has its place.
+#: Called when a statement has its execution slot.
 Admitted = Callable[[], None]
 
 
@@ -203,8 +204,8 @@ class QueryEngine(Protocol):
     """
     Runs statements against the newest published data.
 
-    `era` is what stands for the engine that answers now: another object after each start of one, None while there is
-    none. Two of an era have the same views.
+    `era` identifies the running engine instance: another object after each start, None while no engine runs. The views
+    of one instance never change.
     """
 
     @property
@@ -215,7 +216,7 @@ class QueryEngine(Protocol):
         """
         Gate and start one statement, and wait for its first bytes.
 
-        *admitted* is called in this thread once the statement has its place; it may still cancel it before it runs.
+        *admitted* is called in this thread once the statement has its slot; it may still cancel it before it runs.
 
         Raises:
             QueryError: Any of the tree in `queryengine.errors`.
@@ -223,18 +224,18 @@ class QueryEngine(Protocol):
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
         """
-        Gate and bind one statement without running it. It waits for a place, and counts, as any other of its key.
+        Gate and bind one statement without running it. It waits for a slot and counts like any statement of its key.
 
-        A statement with parameters may come without values. A PIVOT that finds its columns in the data reads it.
+        A statement with parameters may come without values. A PIVOT whose columns depend on the data reads the data.
 
         Args:
             query: The statement.
             cancel: Stops it.
-            ahead_s: For so many seconds, give or take a tick of the engine's clock, the statement is run all the same:
-                an answer of `MAX_AHEAD_BYTES` at most that is all there by then comes with the description.
+            ahead_s: Run the statement speculatively for this many seconds, give or take a tick of the engine's clock.
+                A result that is complete by then and takes at most `MAX_AHEAD_BYTES` comes with the description.
 
         Raises:
-            QueryError: As `run`, for whatever can be known before a statement runs, or is found when it is run ahead.
+            QueryError: As `run`, for errors that are known before a statement runs, or found by speculative execution.
         """
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
@@ -243,30 +244,30 @@ class QueryEngine(Protocol):
 
         Raises:
             StatementError: *sql* cannot be parsed or is not allowed.
-            QueryError: The engine could not judge it.
+            QueryError: The engine could not judge *sql*.
         """
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """
-        List the statements of *fingerprint* that wait or run, oldest first.
+        List the queued and running statements of *fingerprint*, oldest first.
 
         Raises:
-            EngineUnavailableError: The engine cannot be asked.
+            EngineUnavailableError: The engine cannot be reached.
         """
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """
-        Stop a statement of *fingerprint*; False when it has none of that id.
+        Stop the statement *query_id* of *fingerprint*; False if no active statement has this id.
 
         Raises:
-            EngineUnavailableError: The engine cannot be asked.
+            EngineUnavailableError: The engine cannot be reached.
         """
 
     def status(self) -> EngineStatus | None:
-        """Say how the worker processes are; None for an engine without any."""
+        """Return the state of the worker processes; None for an engine without any."""
 
     def is_alive(self) -> bool:
         """Say whether a statement would be taken now; a busy engine is alive."""
 
     def close(self) -> None:
-        """Stop everything that runs and give back what is held."""
+        """Stop everything that runs and release all resources."""

@@ -1,31 +1,31 @@
 """
-What can happen to a statement.
+The errors of a statement.
 
 ::
 
     QueryError
-    ├── StatementError                 the statement is at fault (the caller can mend it)
-    │   ├── EmptyStatementError        nothing but white space and comments
+    ├── StatementError                 the statement is at fault (the caller can correct it)
+    │   ├── EmptyStatementError        only white space and comments
     │   ├── SqlSyntaxError             cannot be parsed, or is nested too deep
     │   ├── SqlError                   parsed, but refers to something unknown or fails on the data
     │   ├── ParameterError             the parameters do not fit the statement
-    │   └── StatementNotAllowedError   parsed, but not in the list of what may run
+    │   └── StatementNotAllowedError   parsed, but not on the allowlist
     ├── QueryTimeoutError              ran longer than its limit
-    ├── QueryCancelledError            the caller went away or asked for it
+    ├── QueryCancelledError            the caller left or cancelled it
     ├── ResourceLimitError             memory or temporary space is used up
-    ├── EngineBusyError                no free place, and the queue is full or was too slow
-    ├── EngineWorkerDiedError          the process that ran the statement ended under it
+    ├── EngineBusyError                no free slot, and the queue is full or was too slow
+    ├── EngineWorkerDiedError          the process that ran the statement ended
     └── EngineUnavailableError         the engine is starting or stopping, or cannot be reached
         └── DatasetNotLoadedError      a dataset that the statement reads has no data yet
 
-`code` is public: it is in HTTP bodies, in Flight messages and in the documents.
+`code` is public: it appears in HTTP bodies, in Flight messages and in the documentation.
 """
 
 from __future__ import annotations
 
 import re
 
-#: What an internal error of DuckDB says when something found no memory where DuckDB does not expect that.
+#: An internal error of DuckDB that means a failed allocation which DuckDB did not expect.
 WANT_OF_MEMORY = re.compile(
     r"Memory allocation failure|std::bad_alloc|\bout of memory\b|\bnot enough memory\b", re.IGNORECASE
 )
@@ -44,7 +44,7 @@ class StatementError(QueryError):
 
 
 class EmptyStatementError(StatementError):
-    """There is nothing to run."""
+    """The statement is empty."""
 
     code = "empty_statement"
 
@@ -71,7 +71,7 @@ class ParameterError(StatementError):
 
 
 class StatementNotAllowedError(StatementError):
-    """The statement does something that is not in the list of what may run."""
+    """The statement does something that is not on the allowlist."""
 
     code = "statement_not_allowed"
 
@@ -87,7 +87,7 @@ class QueryTimeoutError(QueryError):
 
 
 class QueryCancelledError(QueryError):
-    """The caller went away or asked for the end of the statement."""
+    """The caller left or cancelled the statement."""
 
     code = "query_cancelled"
 
@@ -102,7 +102,7 @@ class ResourceLimitError(QueryError):
 
 
 class EngineBusyError(QueryError):
-    """No free place: the queue is full or was too slow. Try again after `retry_after_s` seconds."""
+    """No free slot: the queue is full or was too slow. Try again after `retry_after_s` seconds."""
 
     code = "engine_busy"
 
@@ -112,7 +112,7 @@ class EngineBusyError(QueryError):
 
 
 class EngineWorkerDiedError(QueryError):
-    """The process that ran the statement ended: it crashed, was killed, or ran out of its memory."""
+    """The process that ran the statement ended: it crashed, was killed, or ran out of memory."""
 
     code = "engine_worker_died"
 
@@ -127,6 +127,6 @@ class EngineUnavailableError(QueryError):
 
 
 class DatasetNotLoadedError(EngineUnavailableError):
-    """A dataset that the statement reads, by a view or itself, has no data yet; the message names it."""
+    """A dataset that the statement reads, directly or by a view, has no data yet; the message names it."""
 
     code = "dataset_not_loaded"

@@ -1,4 +1,4 @@
-"""Ids of requests and queries: taken from the caller when well-formed, made here otherwise."""
+"""Ids of requests and queries: the caller's if it is well-formed, otherwise a new one."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def new_id() -> str:
 
 
 def accepted_id(inbound: str | None) -> str | None:
-    """Return the caller's request id if it may be repeated in headers and logs, else None."""
+    """Return the caller's request id if headers and logs may repeat it, otherwise None."""
     return inbound if inbound is not None and _WELL_FORMED.fullmatch(inbound) else None

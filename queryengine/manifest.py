@@ -1,9 +1,9 @@
 """
 The catalog of published data: one manifest, replaced as a whole by an atomic rename.
 
-`datasets` builds snapshots and publishes; `queryengine` reads. A snapshot is one immutable DuckDB file that holds
-one table named like its dataset. A reader that finds a snapshot gone reads the manifest again: its file is unlinked
-right after the manifest that no longer names it has taken the place of the one that did.
+`datasources` builds and publishes snapshots; `queryengine` reads them. A snapshot is one immutable DuckDB file with one
+table, which has the name of its dataset. A snapshot file is unlinked right after a manifest that no longer names it is
+published, so a reader that misses a file reads the manifest again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 
 from system.files import MissingFileError, UnreadableFileError, read_regular_file
 
-#: Of the manifest and of the snapshots. Another number on disk means: rebuild from the sources, with a warning.
+#: The format of the manifest and the snapshots. Data with another version is rebuilt from the sources, with a warning.
 FORMAT_VERSION = 2
 
 MANIFEST_NAME = "manifest.json"
 SNAPSHOT_DIRECTORY = "snapshots"
 
-#: A manifest larger than this is not ours: about 1 KiB a column, so room for tens of thousands of them.
+#: The largest manifest that is read. A column takes about 1 KiB, so it has room for tens of thousands of them.
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 
-#: What makes one manifest another: modification time in nanoseconds, inode and size; None when there is none.
+#: Identifies one manifest: modification time in nanoseconds, inode and size; None if there is no manifest.
 Signature = tuple[int, int, int] | None
 
 
@@ -50,10 +50,10 @@ class Snapshot:
     """
     One published version of one dataset.
 
-    `file` is a name inside `SNAPSHOT_DIRECTORY`; `sha256` and `size_bytes` are of that file; `created_at` is
-    ISO 8601 in UTC; `source` fingerprints the settings it was built from, so that a changed YAML rebuilds it.
-    `source_version` says which version of the source it was built from and by which `refresh_sql`, as only `datasets`
-    reads it; None where the source cannot tell its version.
+    `file` is a name inside `SNAPSHOT_DIRECTORY`; `sha256` and `size_bytes` describe that file; `created_at` is
+    ISO 8601 in UTC; `source` fingerprints the settings that it was built from, so that a changed YAML rebuilds it.
+    `source_version` identifies the version of the source and the `refresh_sql`, in a form that only `datasources`
+    reads; None if the source has no version.
     """
 
     dataset: str
@@ -76,12 +76,12 @@ class Manifest:
 
 
 def manifest_path(state_dir: Path) -> Path:
-    """Where the manifest of *state_dir* lies; a change of its inode is a new generation."""
+    """Return the path of the manifest of *state_dir*. Each publication replaces the file."""
     return state_dir / MANIFEST_NAME
 
 
 def signature(path: str) -> Signature:
-    """Return what tells the manifest at *path* from those before and after it."""
+    """Return the signature of the manifest at *path*."""
     try:
         stat = os.stat(path)  # noqa: PTH116 - for each statement; a Path takes three times as long
     except OSError:
@@ -91,10 +91,10 @@ def signature(path: str) -> Signature:
 
 class Pin:
     """
-    Holds the manifest at *path*. While it is held no later one can have its inode, and so its `signature`.
+    Holds the manifest at *path* open, so that no later manifest can have its inode, and thus its `signature`.
 
-    Without it, of two manifests that are replaced within one tick of the file system's clock the next may look like the
-    first. `is_held` is False when there is none, or no descriptor to hold it by: then its signature may come again.
+    Otherwise, when two manifests are replaced within one tick of the file system's clock, the next one may look like
+    the first. `is_held` is False if there is no manifest, or no descriptor for it: its signature may then recur.
     """
 
     def __init__(self, path: str) -> None:
@@ -108,7 +108,7 @@ class Pin:
         self.is_held = self._descriptor is not None
 
     def close(self) -> None:
-        """Let go. More than one call is harmless, from one thread."""
+        """Close the manifest. More than one call is harmless, from one thread."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -119,13 +119,13 @@ def _signature_of(stat: os.stat_result) -> Signature:
 
 
 def snapshot_path(state_dir: Path, snapshot: Snapshot) -> Path:
-    """Where the file of *snapshot* lies; it is gone as soon as a newer manifest no longer names it."""
+    """Return the path of the file of *snapshot*, which is removed once a newer manifest no longer names it."""
     return state_dir / SNAPSHOT_DIRECTORY / snapshot.file
 
 
 def read_manifest(state_dir: Path) -> Manifest:
     """
-    Read what is published; generation 0 and no snapshots when nothing ever was.
+    Read the published manifest; generation 0 without snapshots if nothing was ever published.
 
     Raises:
         ManifestError: The file cannot be read, is damaged, or has a format version of another release.
@@ -144,10 +144,10 @@ def write_manifest(state_dir: Path, manifest: Manifest) -> bool:
     Publish *manifest*: once this returns, every reader sees it.
 
     Returns:
-        Whether it survives a loss of power for sure. When the disk does not confirm it, the one before may come back.
+        Whether it certainly survives a power failure. If the disk does not confirm it, the previous one may come back.
 
     Raises:
-        OSError: It could not be written, or is too large to be read again; what was published before still is.
+        OSError: It could not be written, or is too large to be read again; the previous manifest stays published.
     """
     text = _encode(manifest)
     if len(text) > MAX_MANIFEST_BYTES:
@@ -187,7 +187,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
-    """Return the text of *content* over which its checksum is made."""
+    """Return the text of *content* for its checksum."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
@@ -203,7 +203,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _plain(snapshot: Snapshot) -> dict[str, Any]:
-    """As `dataclasses.asdict`, which copies whatever it finds: all of them are written for each publication."""
+    """As `dataclasses.asdict`, without its deep copies: each publication writes every snapshot."""
     values = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
     return {**values, "columns": [{"name": column.name, "type": column.type} for column in snapshot.columns]}
 
@@ -213,7 +213,7 @@ def _decode(text: bytes) -> Manifest:
         document = json.loads(text)
         version = document["format_version"]
         if version != FORMAT_VERSION:
-            # Judged before the checksum: another release may compute that otherwise too.
+            # Check this before the checksum: another release may compute the checksum differently.
             raise ManifestError(
                 f"The manifest of published data has format version {version!r:.40}, not {FORMAT_VERSION}."
             )

@@ -1,4 +1,4 @@
-"""The one log line of each statement, whichever way it came in."""
+"""The log line of each statement, over HTTP and Flight SQL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class QueryRecord:
     A statement from its arrival until its line is written.
 
     Args:
-        logger: Of the room that took the statement.
-        protocol: How it came.
+        logger: The logger of the package that received the statement.
+        protocol: The protocol of the request.
         query: The statement.
-        request_id: The request it came with.
+        request_id: The id of its request.
     """
 
     def __init__(self, logger: logging.Logger, protocol: Protocol, query: Query, request_id: str) -> None:
@@ -30,7 +30,7 @@ class QueryRecord:
         self._began = time.monotonic()
 
     def write(self, outcome: str, timings: QueryTimings | None) -> None:
-        """Write the line: *outcome* is "ok" or a stable code; without *timings* the statement has not begun to run."""
+        """Write the line: *outcome* is "ok" or a stable code; without *timings* the statement did not begin to run."""
         fields: dict[str, Any] = {
             "query_id": self._query.query_id,
             "request_id": self._request_id,

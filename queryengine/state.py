@@ -1,4 +1,4 @@
-"""The engine of this process: set once by whatever starts a server, and by tests."""
+"""The engine of this process: set once when a server starts, and by tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from queryengine.errors import EngineUnavailableError
 
-if TYPE_CHECKING:  # Django's start imports this module for client commands too, which are to start fast.
+if TYPE_CHECKING:  # Django also imports this module for client commands, which must start fast.
     from queryengine.engine import QueryEngine
 
 _engine: QueryEngine | None = None
@@ -19,7 +19,7 @@ def get_engine() -> QueryEngine:
     Return the engine of this process.
 
     Raises:
-        EngineUnavailableError: None was started.
+        EngineUnavailableError: No engine was started.
     """
     if _engine is None and _start is not None:
         _start()
@@ -29,18 +29,18 @@ def get_engine() -> QueryEngine:
 
 
 def set_engine(engine: QueryEngine | None) -> None:
-    """Make *engine* the one that `get_engine` returns; None forgets it. The caller closes the one before."""
+    """Make `get_engine` return *engine*; None removes it. The caller closes the previous engine."""
     global _engine, _start
     _engine, _start = engine, None
 
 
 def start_on_demand(start: Callable[[], object]) -> None:
-    """Have *start*, which sets an engine, called when one is asked for before anybody has set one."""
+    """Call *start*, which sets an engine, when `get_engine` is called before an engine is set."""
     global _start  # noqa: PLW0603 - as above
     _start = start
 
 
 def cancel_statements() -> None:
-    """End every statement that runs in this process, with a typed error to its caller. No engine is started."""
+    """End every statement that runs in this process, with a typed error. No engine is started."""
     if _engine is not None:
         _engine.close()

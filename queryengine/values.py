@@ -1,9 +1,9 @@
 """
-The value table: how each DuckDB type leaves the engine, and how names are made unique.
+The value table: how the values of each DuckDB type are exported, and how names are made unique.
 
-Results leave DuckDB as Arrow record batches. Most types fit Arrow exactly; some do not (a UHUGEINT over 2^127 comes out
-negative, a TIME WITH TIME ZONE loses its zone, the time part of an INTERVAL wraps at 292 years), and those are cast
-to text inside the engine. `TABLE` says which; `docs/values.md` says it to users.
+Results leave DuckDB as Arrow record batches. Most types fit Arrow exactly; some do not (a UHUGEINT over 2^127 becomes
+negative, a TIME WITH TIME ZONE loses its zone, the time part of an INTERVAL wraps at 292 years). Those are cast to text
+inside the engine. `TABLE` lists them; `docs/values.md` documents them for users.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
-#: Levels of nesting that leave as Arrow; pyarrow refuses more than 64, and a MAP takes two. Deeper values are text.
+#: Levels of nesting that Arrow carries; pyarrow refuses more than 64, and a MAP takes two. Deeper values are text.
 MAX_NESTING = 30
 
-#: Types inside one type. A short statement can double a type a hundred times over; a larger one is sent as text.
+#: Types inside one type. A short statement can double a type a hundred times; a larger type is sent as text.
 MAX_MEMBERS = 10_000
 
-#: Longer texts of types are read again each time: kept, they could fill the memory.
-_LONGEST_KEPT_TEXT = 256
+#: Types with a longer text are not cached: they could fill the memory.
+_LONGEST_CACHED_TEXT = 256
 
 
 class Carrier(Enum):
-    """What carries a value from the engine to the encoders."""
+    """The form of a value on its way from the engine to the encoders."""
 
     ARROW = "the Arrow type that the engine exports"
     TEXT = "the engine's text of the value"
     NUMBER = "the digits of an integer, as text"
-    JSON = "the engine's JSON of the value, in which NaN and Infinity may stand"
+    JSON = "the engine's JSON of the value, which may contain NaN and Infinity"
 
 
-#: The rule for every type that DuckDB knows. A type that is not here is carried by its text, which is always right.
+#: The carrier of every type that DuckDB knows. Other types are carried by their text, which is always correct.
 TABLE: Mapping[str, Carrier] = MappingProxyType(
     {
         "BOOLEAN": Carrier.ARROW,
@@ -87,7 +87,7 @@ _PUNCTUATION = frozenset({"", "(", ")", ",", "[", "]"})
 
 _CAST_TARGETS = {Carrier.TEXT: "VARCHAR", Carrier.NUMBER: "VARCHAR", Carrier.JSON: "JSON"}
 
-# A whole ENUM is one token, for it may list a hundred thousand values. Nothing is tried twice (`*+`).
+# A whole ENUM is one token, as it may list a hundred thousand values. Possessive quantifiers prevent backtracking.
 _TOKEN = re.compile(
     r"""
     ENUM\( '(?:[^']|'')*+' (?:,\ '(?:[^']|'')*+')*+ \)
@@ -117,17 +117,17 @@ class ValueType:
 
     @property
     def carrier(self) -> Carrier:
-        """What carries a value of this type, apart from its children."""
+        """The carrier of a value of this type, without its children."""
         return TABLE.get(self.name, Carrier.TEXT)
 
 
 def arrow_projection(duckdb_type: str) -> str | None:
     """
-    Say how to select a column of *duckdb_type* so that its Arrow export is exact.
+    Return how to select a column of *duckdb_type* so that its Arrow export is exact.
 
     Returns:
-        A template for `str.format` with one `{}` for the column (a brace in a name is doubled), or None when the
-        column is exact as it is.
+        A template for `str.format` with one `{}` for the column (a brace in a name is doubled), or None if the column
+        is exact as it is.
     """
     target = _exact(parse_type(duckdb_type))
     return None if target is None else "CAST({} AS " + target.replace("{", "{{").replace("}", "}}") + ")"
@@ -135,9 +135,9 @@ def arrow_projection(duckdb_type: str) -> str | None:
 
 def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
     """
-    Say how to select *columns*, given by name and type, so that the Arrow export of each is exact.
+    Return how to select *columns*, given by name and type, so that the Arrow export of each is exact.
 
-    They are selected by position, as names may repeat. None when all are exact as they are.
+    They are selected by position, as names may repeat. None if all are exact as they are.
     """
     columns = tuple(columns)
     templates = [arrow_projection(duckdb_type) for _, duckdb_type in columns]
@@ -153,10 +153,10 @@ def parse_type(duckdb_type: str) -> ValueType:
     """
     Read a type as DuckDB writes it, such as `STRUCT(a INTEGER[], "b c" MAP(VARCHAR, UHUGEINT))`.
 
-    A text that is no type, one nested deeper than `MAX_NESTING` or with more than `MAX_MEMBERS` becomes an unknown
-    type: its values are text.
+    A text that is not a type, is nested deeper than `MAX_NESTING` or has more than `MAX_MEMBERS` types becomes an
+    unknown type: its values are text.
     """
-    return _remembered(duckdb_type) if len(duckdb_type) <= _LONGEST_KEPT_TEXT else _parsed(duckdb_type)
+    return _cached(duckdb_type) if len(duckdb_type) <= _LONGEST_CACHED_TEXT else _parsed(duckdb_type)
 
 
 def _parsed(duckdb_type: str) -> ValueType:
@@ -168,12 +168,12 @@ def _parsed(duckdb_type: str) -> ValueType:
     return parsed if parser.at_end() else ValueType("", duckdb_type)
 
 
-_remembered = lru_cache(maxsize=1024)(_parsed)
+_cached = lru_cache(maxsize=1024)(_parsed)
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
     """
-    Make names unique: the first `a` stays, the next becomes `a_1`, then `a_2`, passing over names that are taken.
+    Make names unique: the first `a` stays, the next becomes `a_1`, then `a_2`, skipping names that are taken.
 
     Names are compared exactly: `a` and `A` differ.
     """
@@ -199,7 +199,7 @@ def unique_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _exact(kind: ValueType) -> str | None:
-    """Return the SQL type to cast *kind* to so that Arrow holds it exactly; None when it does already."""
+    """Return the SQL type to which *kind* must be cast so that Arrow holds it exactly; None if it does already."""
     if kind.carrier is not Carrier.ARROW:
         return _CAST_TARGETS[kind.carrier]
     targets = [_exact(child) for child in kind.children]
@@ -217,19 +217,19 @@ def _exact(kind: ValueType) -> str | None:
 
 
 def _sql_inside(child: ValueType, target: str | None) -> str:
-    """Return the SQL type of a child of a type that is cast; an ENUM becomes text, for it may list very many values."""
+    """Return the SQL type of a child of a type that is cast; an ENUM becomes text, as it may list very many values."""
     if target is not None:
         return target
     return "VARCHAR" if child.name == "ENUM" else child.sql
 
 
 def quoted(name: str) -> str:
-    """Return *name* as an identifier of SQL."""
+    """Return *name* as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 class _NotATypeError(Exception):
-    """The text is not a type that can be read."""
+    """The text cannot be parsed as a type."""
 
 
 class _TypeParser:

@@ -74,7 +74,7 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
     """Return the faults in the SQL of the YAML: views and `refresh_sql`."""
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
-    from queryengine.execution.views import order_views  # noqa: PLC0415
+    from queryengine.execution.views import gate_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
 
     gate = Gate()
@@ -82,7 +82,7 @@ def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
         faults = list(declarations.faults(config, gate))
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
         try:
-            order_views(config.views, names, gate, config.file)
+            gate_views(config.views, names, gate, config.file)
         except ConfigError as error:
             faults.extend(error.faults)
         return tuple(faults)

@@ -24,7 +24,7 @@ from datasources.loading.loading_engine import LoadingEngine
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
-from queryengine.execution.session import EngineInstance
+from queryengine.execution.instance import EngineInstance
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import (

@@ -1,12 +1,12 @@
 """
-An engine that gives an answer again, as long as the data is the one it was computed from.
+An engine with a cache of results, which are valid as long as the published data is the data they were computed from.
 
-It stands before another engine, in the process that answers callers, so that a remembered answer costs neither a place
-nor a worker. What makes it right is in `docs/decisions/0017-results-cache.md`; in short: an answer is remembered under
-the manifest that the engine names as all that decides it, and only while that is the published one, which each
-statement looks at first. Statements that are the same and come while one of them runs wait for its answer.
+It wraps another engine, in the process that answers callers, so that a cached result costs neither an execution slot
+nor a worker. `docs/decisions/0017-results-cache.md` explains why it is correct; in short: the engine names the manifest
+that alone decides a result, the result is cached under that manifest, and only while it is the published one, which
+each statement checks first. Identical statements that arrive while one of them runs wait for its result.
 
-It is right under threads and under gevent: whatever waits is looked up in `threading` when it is used.
+It works with threads and with gevent: its locks and events come from `threading` at the time of use.
 """
 
 from __future__ import annotations
@@ -41,78 +41,78 @@ from queryengine.gate.normal_form import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature
 from runtimeconf.model import RuntimeConfig
 
-#: An answer up to this size is read whole before the first of it is given. Whoever waits for the answer of another
-#: waits so long at most: never for a client that reads slowly.
+#: A result up to this size is read to its end before its first chunk is given. A statement waits for the result of
+#: another no longer than that: never for a client that reads slowly.
 READ_AHEAD_BYTES: Final = 64 * 1024
 
-#: So many statements are known for which it is in vain to wait for one another: their answers are long, or unsteady.
-_MOST_LONERS: Final = 1024
+#: How many statements are kept as uncoalesced, because their results are large or not cacheable.
+_MAX_UNCOALESCED: Final = 1024
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 @dataclass(eq=False, slots=True)
-class _Basis:
-    """What all remembered answers are right for; `groups` are the statements that others wait for."""
+class _DataVersion:
+    """The data that all cached results are valid for; `groups` are the statements that others wait for."""
 
-    era: object
+    instance_id: object
     pin: Pin
     groups: dict[Key, _Group] = field(default_factory=dict)
 
 
 class _Group:
     """
-    Statements that are the same: the first of them that gets its place leads, and the others wait for its answer.
+    Identical statements: the first one that gets an execution slot leads, and the others wait for its result.
 
-    Until then one of each key stands in the queue, so that none waits for the turn of another key.
+    Until then, one statement of each key is in the queue, so that none waits for the turn of another key.
     """
 
-    __slots__ = ("answer", "basis", "has_ended", "key", "leader", "queued", "waiting")
+    __slots__ = ("answer", "data_version", "has_ended", "key", "leader", "queued", "waiting")
 
-    def __init__(self, basis: _Basis, key: Key) -> None:
-        self.basis = basis
+    def __init__(self, data_version: _DataVersion, key: Key) -> None:
+        self.data_version = data_version
         self.key = key
         self.answer: Remembered | None = None
         self.has_ended = False
         self.leader: CancelSource | None = None
-        self.queued: dict[str, CancelSource] = {}  # by the fingerprint of the key: what ends the wait for a place
+        self.queued: dict[str, CancelSource] = {}  # ends the wait for a slot, by the fingerprint of the key
         self.waiting: list[Callable[[], None]] = []
 
 
 def remembering(engine: QueryEngine, config: RuntimeConfig) -> QueryEngine:
-    """Return *engine* with a memory for answers, if *config* asks for one."""
+    """Return *engine* with a cache, if *config* enables one."""
     return CachedEngine(engine, config) if config.results_cache.enabled else engine
 
 
 class CachedEngine:
-    """A `QueryEngine` over *engine*, which it closes. It is made after any fork."""
+    """A `QueryEngine` that wraps *engine* and closes it. It is made after any fork."""
 
     def __init__(self, engine: QueryEngine, config: RuntimeConfig) -> None:
         self._engine = engine
         self._limit_s = config.query.timeout_s
         self._manifest = str(manifest_path(config.state_dir))
-        self._lock = threading.Lock()  # of all that follows; nothing under it blocks
+        self._lock = threading.Lock()  # guards the attributes below; never held while blocking
         self._cache = ResultsCache(config.results_cache.max_bytes)
-        self._basis: _Basis | None = None
-        self._loners: dict[int, None] = {}  # by hash: at worst one does not wait for another that could
+        self._data_version: _DataVersion | None = None
+        self._uncoalesced: dict[int, None] = {}  # by hash: a collision only makes a statement run by itself
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
-        """As `QueryEngine.run`: give the answer that is remembered, or run the statement and remember its answer."""
+        """As `QueryEngine.run`: give the cached result, or run the statement and cache its result."""
         key = None if query.cache == "none" else _key(query)
-        basis = None if key is None else self._published()
-        if key is None or basis is None:
+        data_version = None if key is None else self._published()
+        if key is None or data_version is None:
             return self._run(query, cancel, "bypass" if query.cache == "none" else "miss")
         if query.cache == "renew":
-            return self._read_ahead(self._run(query, cancel, "bypass"), basis, key)[0]
+            return self._read_ahead(self._run(query, cancel, "bypass"), data_version, key)[0]
         with self._lock:
-            remembered = self._remembered(query, key) if basis is self._basis else None
-            group = basis.groups.get(key)
-            if remembered is None and group is None and hash(key) not in self._loners:
-                group = basis.groups[key] = _Group(basis, key)
+            remembered = self._cached(query, key) if data_version is self._data_version else None
+            group = data_version.groups.get(key)
+            if remembered is None and group is None and hash(key) not in self._uncoalesced:
+                group = data_version.groups[key] = _Group(data_version, key)
         if remembered is not None:
             return remembered
         if group is None:
-            return self._read_ahead(self._run(query, cancel, "miss"), basis, key)[0]
+            return self._read_ahead(self._run(query, cancel, "miss"), data_version, key)[0]
         return self._share(group, query, cancel)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
@@ -124,7 +124,7 @@ class CachedEngine:
         return self._engine.admit(sql, relations)
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
-        """As `QueryEngine.active`, without those that wait for the answer of another: they use nothing."""
+        """As `QueryEngine.active`, without statements that wait for the result of another: they use no resources."""
         return self._engine.active(fingerprint)
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
@@ -145,40 +145,44 @@ class CachedEngine:
         return self._engine.is_alive()
 
     def close(self) -> None:
-        """Close the engine, and forget every answer."""
+        """Close the engine, and drop every cached result."""
         self._engine.close()
         with self._lock:
             self._cache.clear()
-            if self._basis is not None:
-                self._basis.pin.close()
-                self._basis = None
+            if self._data_version is not None:
+                self._data_version.pin.close()
+                self._data_version = None
 
-    # The basis.
+    # The data version.
 
-    def _published(self) -> _Basis | None:
-        """Return what answers must be right for now, having forgotten those for anything else; None: nothing is."""
-        era, basis = self._engine.era, self._basis
-        if basis is not None and basis.era is era and basis.pin.signature == signature(self._manifest):
-            return basis
+    def _published(self) -> _DataVersion | None:
+        """Return the current data version, after dropping the results for any other; None when there is none."""
+        instance_id, current = self._engine.era, self._data_version
+        if (
+            current is not None
+            and current.instance_id is instance_id
+            and current.pin.signature == signature(self._manifest)
+        ):
+            return current
         with self._lock:
-            if self._basis is not None:
+            if self._data_version is not None:
                 self._cache.clear()
-                self._basis.pin.close()
-                self._basis = None
-            if era is None:
+                self._data_version.pin.close()
+                self._data_version = None
+            if instance_id is None:
                 return None
             pin = Pin(self._manifest)
             if pin.is_held:
-                self._basis = _Basis(era, pin)
-            return self._basis
+                self._data_version = _DataVersion(instance_id, pin)
+            return self._data_version
 
-    # The way of a statement.
+    # Running a statement.
 
     def _limit_of(self, query: Query) -> float:
         return self._limit_s if query.timeout_s is None else query.timeout_s
 
-    def _remembered(self, query: Query, key: Key) -> QueryResult | None:
-        """Return the answer that is remembered. Under the lock."""
+    def _cached(self, query: Query, key: Key) -> QueryResult | None:
+        """Return the cached result. Called under the lock."""
         kept = self._cache.get(key)
         if kept is None:
             return None
@@ -196,11 +200,11 @@ class CachedEngine:
 
     def _share(self, group: _Group, query: Query, cancel: CancelToken | None) -> QueryResult:
         """
-        Lead *group*, or wait for its answer, and run the statement alone if there is none.
+        Lead *group*, or wait for its result, and run the statement by itself if there is none.
 
         Raises:
-            QueryTimeoutError: The statement's own time is up.
-            QueryCancelledError: It was cancelled.
+            QueryTimeoutError: The statement's own time limit passed.
+            QueryCancelledError: The statement was cancelled.
             QueryError: As `run`.
         """
         began = time.monotonic()
@@ -224,10 +228,10 @@ class CachedEngine:
         if group.answer is not None:
             return _again(group.answer, queued_ms=waited_s * 1000)
         left = replace(query, timeout_s=max(0.0, limit_s - waited_s))
-        return self._read_ahead(self._run(left, cancel, "miss"), group.basis, group.key)[0]
+        return self._read_ahead(self._run(left, cancel, "miss"), group.data_version, group.key)[0]
 
     def _wait(self, woken: threading.Event, query: Query, cancel: CancelToken | None) -> None:
-        """Wait until *woken*; raises QueryTimeoutError or QueryCancelledError if the statement is to end before."""
+        """Wait until *woken*; raises QueryTimeoutError or QueryCancelledError if the statement ends before."""
         stopped = threading.Event()
 
         def stop() -> None:
@@ -246,7 +250,7 @@ class CachedEngine:
             raise QueryTimeoutError(self._limit_s)
 
     def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken | None) -> QueryResult | None:
-        """Wait for a place and lead *group*, and let the others go on however that ends; None when another leads."""
+        """Wait for a slot and lead *group*, and wake the others however that ends; None when another leads."""
 
         def lead() -> None:
             with self._lock:
@@ -260,7 +264,7 @@ class CachedEngine:
         if cancel is not None:
             cancel.subscribe(turn.cancel)
         try:
-            result, answer = self._read_ahead(self._run(query, turn, "miss", lead), group.basis, group.key)
+            result, answer = self._read_ahead(self._run(query, turn, "miss", lead), group.data_version, group.key)
         except QueryCancelledError:
             if group.leader in {None, turn}:
                 raise
@@ -270,25 +274,27 @@ class CachedEngine:
                 group.queued.pop(query.fingerprint, None)
                 if group.leader is turn or (group.leader is None and not group.queued):
                     group.answer, group.has_ended = answer, True
-                    del group.basis.groups[group.key]
+                    del group.data_version.groups[group.key]
                 waiting, group.waiting = group.waiting, []
             for wake in waiting:
                 wake()
         return result
 
-    def _read_ahead(self, result: QueryResult, basis: _Basis, key: Key) -> tuple[QueryResult, Remembered | None]:
+    def _read_ahead(
+        self, result: QueryResult, data_version: _DataVersion, key: Key
+    ) -> tuple[QueryResult, Remembered | None]:
         """
-        Read *result* until it is complete or long, if *basis* decides it.
+        Read *result* until it is complete or large, if *data_version* alone decides it.
 
         Returns:
-            What is to be given to the caller, and the answer for those that wait, if it is short and decided so.
+            The result for the caller, and the result for the statements that wait, if it is small and cacheable.
 
         Raises:
             QueryError: The statement failed before.
         """
-        if result.basis != basis.pin.signature:
+        if result.basis != data_version.pin.signature:
             if result.basis is None:
-                self._is_lonely(key)
+                self._leave_uncoalesced(key)
             return result, None
         ahead: list[bytes] = []
         size = 0
@@ -297,8 +303,8 @@ class CachedEngine:
                 ahead.append(chunk)
                 size += len(chunk)
                 if size >= READ_AHEAD_BYTES:
-                    self._is_lonely(key)
-                    return _Collected(self, result, ahead, basis, key), None
+                    self._leave_uncoalesced(key)
+                    return _Collected(self, result, ahead, data_version, key), None
         except BaseException:
             result.close()
             raise
@@ -306,20 +312,20 @@ class CachedEngine:
         answer = Remembered((b"".join(ahead),), result.timings.rows, result.timings.bytes)
         room = Room()
         if self.grow(room, key_bytes(key) + chunk_bytes(answer.chunks[0])):
-            self.settle(room, answer, basis, key)
+            self.settle(room, answer, data_version, key)
         return Answer(chunks=answer.chunks, timings=result.timings), answer
 
-    def _is_lonely(self, key: Key) -> None:
-        """Take note that nobody should wait for the answer of such a statement."""
+    def _leave_uncoalesced(self, key: Key) -> None:
+        """Let no statement wait for the result of an identical one."""
         with self._lock:
-            if len(self._loners) >= _MOST_LONERS:
-                del self._loners[next(iter(self._loners))]
-            self._loners[hash(key)] = None
+            if len(self._uncoalesced) >= _MAX_UNCOALESCED:
+                del self._uncoalesced[next(iter(self._uncoalesced))]
+            self._uncoalesced[hash(key)] = None
 
-    # What is collected.
+    # Collecting a large result.
 
     def grow(self, room: Room, more_bytes: int) -> bool:
-        """Take *more_bytes* for the answer of *room*; False when it has lost all."""
+        """Reserve *more_bytes* for the result of *room*; False when it has lost its reservation."""
         with self._lock:
             if room.is_open:
                 if room.bytes + more_bytes <= self._cache.largest_bytes and self._cache.take_room(more_bytes):
@@ -328,17 +334,17 @@ class CachedEngine:
                     self._close_room(room)
             return room.is_open
 
-    def settle(self, room: Room, answer: Remembered | None, basis: _Basis, key: Key) -> None:
-        """Keep *answer* in its room if it is still right, or give the room back. More than one call is harmless."""
+    def settle(self, room: Room, answer: Remembered | None, data_version: _DataVersion, key: Key) -> None:
+        """Cache *answer* if it is still valid, or release its room. More than one call is harmless."""
         with self._lock:
-            if room.is_open and answer is not None and basis is self._basis:
+            if room.is_open and answer is not None and data_version is self._data_version:
                 room.is_open = False
                 self._cache.keep(key, answer, room.bytes)
             else:
                 self._close_room(room)
 
     def give_back(self, lent: _Lent) -> None:
-        """Take back what is *lent*. More than one call is harmless."""
+        """End the loan of *lent*. More than one call is harmless."""
         with self._lock:
             kept, lent.kept = lent.kept, None
             if kept is not None:
@@ -351,7 +357,7 @@ class CachedEngine:
 
 
 class Room:
-    """What was taken of the cache's room for one answer to come."""
+    """The memory reserved in the cache for one result that is being collected."""
 
     __slots__ = ("bytes", "is_open")
 
@@ -361,16 +367,18 @@ class Room:
 
 
 class _Collected:
-    """A long answer on its way: a `QueryResult` that collects what it gives as long as there is room."""
+    """A large result that runs: a `QueryResult` that collects its chunks as long as the cache has room for them."""
 
-    def __init__(self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], basis: _Basis, key: Key) -> None:
+    def __init__(
+        self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], data_version: _DataVersion, key: Key
+    ) -> None:
         self.basis = result.basis
         self.timings = result.timings
         self._engine = engine
         self._result = result
         self._rest = iter(result)
         self._ahead = deque(ahead)
-        self._basis, self._key = basis, key
+        self._data_version, self._key = data_version, key
         self._room = Room()
         self._collected: list[bytes] = []
         self._collect(ahead, key_bytes(key))
@@ -386,7 +394,7 @@ class _Collected:
             chunk = next(self._rest)
         except StopIteration:
             answer = Remembered(tuple(self._collected), self.timings.rows, self.timings.bytes)
-            self._engine.settle(self._room, answer, self._basis, self._key)
+            self._engine.settle(self._room, answer, self._data_version, self._key)
             raise
         self._collect([chunk])
         return chunk
@@ -396,8 +404,8 @@ class _Collected:
         self._result.cancel()
 
     def close(self) -> None:
-        """Stop the statement if it still runs and give back what it has. More than one call is harmless."""
-        self._engine.settle(self._room, None, self._basis, self._key)
+        """Stop the statement if it still runs and release its room. More than one call is harmless."""
+        self._engine.settle(self._room, None, self._data_version, self._key)
         self._collected = []
         self._result.close()
 
@@ -412,9 +420,9 @@ class _Collected:
 
 class _Lent:
     """
-    A long answer that is given again: a `QueryResult` with the time limit of one that is computed.
+    A large cached result: a `QueryResult` with the time limit of a computed one.
 
-    Until it is closed, what it takes counts as used, even if it is forgotten meanwhile.
+    Its memory counts as used until it is closed, even if the cache drops it meanwhile.
     """
 
     def __init__(self, engine: CachedEngine, kept: Kept, limit_s: float, shown_limit_s: float) -> None:
@@ -439,11 +447,11 @@ class _Lent:
         return next(self._chunks)
 
     def cancel(self) -> None:
-        """Give nothing more; the iterator raises `QueryCancelledError`."""
+        """Stop; the iterator raises `QueryCancelledError`."""
         self.close()
 
     def close(self) -> None:
-        """Give the answer back. More than one call is harmless."""
+        """End the loan. More than one call is harmless."""
         self._chunks = iter(())
         self._engine.give_back(self)
 
@@ -457,7 +465,7 @@ def _timings(answer: Remembered, queued_ms: float = 0.0) -> QueryTimings:
 
 
 def _key(query: Query) -> Key | None:
-    """Return the key of *query*; None when it has none: its parameters are no JSON, and 1, 1.0 and true must differ."""
+    """Return the cache key of *query*; None if its parameters are not JSON, in which 1, 1.0 and true differ."""
     parameters = query.parameters
     if parameters is None:
         return query.encoding, normal_form(query.sql), None

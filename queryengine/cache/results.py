@@ -1,7 +1,7 @@
 """
-Remembered answers, in bounded memory: those that were not asked for longest go first.
+Cached results in bounded memory: the least recently used ones are dropped first.
 
-What is here knows nothing of when an answer is right; `queryengine.cache.cached_engine` does.
+`queryengine.cache.cached_engine` decides whether a cached result is still valid.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 #: Encoding, normal form of the text, parameters as JSON.
 Key = tuple[str, str, str | None]
 
-#: What an answer takes beside its bytes and its key: the objects, and its place in the dictionary.
+#: The memory of a result besides its bytes and its key: the objects, and the entry in the dictionary.
 _ENTRY_BYTES: Final = 600
-#: What a chunk takes beside its bytes: its place in the tuple, and what the allocator rounds up.
+#: The memory of a chunk besides its bytes: the entry in the tuple, and the rounding of the allocator.
 _CHUNK_BYTES: Final = 24
-#: No answer may take more than this part of all.
+#: A single result may take at most one part in this many.
 _LARGEST_PART: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A complete answer: its bytes, and its number of rows and bytes as the query log tells them."""
+    """A complete result: its bytes, and the numbers of rows and bytes for the query log."""
 
     chunks: tuple[bytes, ...]
     rows: int
@@ -33,7 +33,7 @@ class Remembered:
 
 @dataclass(eq=False, slots=True)
 class Kept:
-    """An answer in its place of `size` bytes: `readers` have it lent, and may keep it when it `is_out` of the cache."""
+    """A cached result of `size` bytes. Its `readers` may hold it even when it `is_out` of the cache."""
 
     answer: Remembered
     size: int
@@ -43,36 +43,36 @@ class Kept:
 
 class ResultsCache:
     """
-    Answers by key, in *max_bytes* together with the room that was taken for answers to come. For one thread at a time.
+    Results by key, in at most *max_bytes* including the memory reserved for results to come. Not safe for two threads.
 
-    Room is taken before an answer is complete, so that what is being collected counts, too. So does an answer that is
-    forgotten while it is lent, as long as it is.
+    Memory is reserved before a result is complete, so that results being collected count too. A result that is dropped
+    while it is lent counts until its loan ends.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._answers: OrderedDict[Key, Kept] = OrderedDict()
         self._kept_bytes = 0
-        self._room_bytes = 0  # of answers to come, and of those that are out and lent
+        self._room_bytes = 0  # of results to come, and of dropped results that are lent
         self.largest_bytes = max_bytes // _LARGEST_PART
 
     @property
     def used_bytes(self) -> int:
-        """What the answers take, and the room for those to come."""
+        """The memory of the cached results, and the memory reserved for results to come."""
         return self._kept_bytes + self._room_bytes
 
     def __len__(self) -> int:
         return len(self._answers)
 
     def get(self, key: Key) -> Kept | None:
-        """Return the answer of *key*, which then is the last to go."""
+        """Return the result of *key*, which becomes the most recently used one."""
         found = self._answers.get(key)
         if found is not None:
             self._answers.move_to_end(key)
         return found
 
     def lend(self, kept: Kept) -> None:
-        """Count what *kept* takes until it is given back."""
+        """Count the memory of *kept* until it is given back."""
         kept.readers += 1
 
     def give_back(self, kept: Kept) -> None:
@@ -82,7 +82,7 @@ class ResultsCache:
             self._room_bytes -= kept.size
 
     def take_room(self, room_bytes: int) -> bool:
-        """Take room for an answer to come, from the oldest answers if need be; False when there is not enough."""
+        """Reserve memory for a result to come, dropping the oldest results if needed; False if that is too little."""
         while self._answers and self.used_bytes + room_bytes > self._max_bytes >= self._room_bytes + room_bytes:
             _, oldest = self._answers.popitem(last=False)
             self._put_out(oldest)
@@ -92,11 +92,11 @@ class ResultsCache:
         return True
 
     def give_room_back(self, room_bytes: int) -> None:
-        """Give back room that was taken."""
+        """Release reserved memory."""
         self._room_bytes -= room_bytes
 
     def keep(self, key: Key, answer: Remembered, room_bytes: int) -> None:
-        """Keep *answer* in the room that was taken for it, instead of the one there may be."""
+        """Keep *answer* in its reserved memory; it replaces an earlier result of *key*."""
         before = self._answers.pop(key, None)
         if before is not None:
             self._put_out(before)
@@ -105,7 +105,7 @@ class ResultsCache:
         self._kept_bytes += room_bytes
 
     def clear(self) -> None:
-        """Forget every answer. Room that was taken stays taken."""
+        """Drop every result. Reserved memory stays reserved."""
         for kept in self._answers.values():
             self._put_out(kept)
         self._answers.clear()
@@ -118,10 +118,10 @@ class ResultsCache:
 
 
 def key_bytes(key: Key) -> int:
-    """Return the room that an answer of *key* takes, without its chunks."""
+    """Return the memory of a result of *key*, without its chunks."""
     return _ENTRY_BYTES + sum(map(sys.getsizeof, key))
 
 
 def chunk_bytes(chunk: bytes) -> int:
-    """Return the room that *chunk* takes."""
+    """Return the memory of *chunk*."""
     return sys.getsizeof(chunk) + _CHUNK_BYTES

@@ -1,8 +1,8 @@
 """
-Results as bytes: record batches in, chunks out, in each format that a caller may ask for.
+Results as bytes: record batches in, chunks out, in each format that a caller may request.
 
-All encoders stream: they pull a batch when the one before is written and keep none. A batch is cut into pieces first,
-so that memory stays small whatever its rows hold.
+All encoders stream: they pull a batch once the previous one is written, and keep none. They first cut a batch into
+pieces, so that memory use stays small however wide its rows are.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def encode(
     encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[bytes]:
     """
-    Encode a result. The bytes are a complete answer only when the iterator ends without an exception.
+    Encode a result. The bytes are complete only when the iterator ends without an exception.
 
     Args:
         encoding: The format.
         columns: Name and DuckDB type of each column, as the statement names them: names may repeat.
-        schema: Of the batches: the Arrow types that DuckDB exports after `values.arrow_projection`.
-        batches: Pulled one at a time; what they raise passes through.
+        schema: The schema of the batches: the Arrow types that DuckDB exports after `values.arrow_projection`.
+        batches: Pulled one at a time; their exceptions pass through.
 
     Raises:
-        SqlError: A column's type has no exact form in the format; before the first chunk.
-        ResourceLimitError: One row alone is too large to be made into text.
+        SqlError: A column's type has no exact form in the format; raised before the first chunk.
+        ResourceLimitError: A single row is too large to encode as text.
     """
     return map(joined, encode_parts(encoding, columns, schema, batches))
 
@@ -54,6 +54,6 @@ def encode(
 def encode_parts(
     encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Parts]:
-    """As `encode`, for whoever can send what is not in one place: each chunk may refer to the batch it was made of."""
+    """As `encode`, but each chunk is in parts, which may refer to the batch that it was made of."""
     for chunk in _ENCODERS[encoding](columns, schema, batches):
         yield (chunk,) if isinstance(chunk, bytes) else chunk

@@ -1,4 +1,4 @@
-"""CSV: a header, then one line a row, quoted as RFC 4180 says and where needed only; lines end with a newline."""
+"""CSV: a header, then one line for each row. Fields are quoted where needed (RFC 4180); a newline ends each line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queryengine.encoders.rendering import Fragment, join, specials
 from queryengine.encoders.rows import row_bytes
 from queryengine.manifest import Column
 
-#: A field that holds one of these is quoted; a carriage return alone ends a line for many readers.
+#: A field with one of these is quoted; many readers end a line at a lone carriage return.
 _QUOTED = frozenset(b'",\r\n')
 _PLAIN = bytes(set(range(256)) - _QUOTED)
 _NEEDS_QUOTES = re.compile(r'[",\r\n]').search
@@ -39,7 +39,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
 
 def quoted(texts: pa.StringArray) -> pa.StringArray:
-    """Quote the texts that need it: those that are empty, or hold a quote, a comma or the end of a line."""
+    """Quote the texts that are empty, or contain a quote, a comma or a line end."""
     needed = pc.equal(pc.binary_length(texts), 0)
     found = specials(texts, _PLAIN)
     for byte in found:
@@ -51,7 +51,7 @@ def quoted(texts: pa.StringArray) -> pa.StringArray:
 
 
 def quoted_text(text: str) -> str:
-    """Quote one text, if it needs that, as `quoted` does a column of them: a few are not worth its calls."""
+    """As `quoted`, for one text: the kernel calls cost too much for a few texts."""
     if text and not _NEEDS_QUOTES(text):
         return text
     return '"' + text.replace('"', '""') + '"'

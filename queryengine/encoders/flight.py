@@ -1,7 +1,7 @@
 """
-Answers as messages of Arrow Flight: each chunk is one serialised FlightData (`Flight.proto`), whose body is no copy.
+Arrow Flight: each chunk is one serialised FlightData message (`Flight.proto`), whose body is not copied.
 
-FlightData is an Arrow IPC message in two fields: the head, and the body if there is one.
+FlightData holds an Arrow IPC message in two fields: the head, and the body if it has one.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from queryengine.encoders.parts import Parts, joined, length
 from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
 
-#: The longest message of protobuf; no client takes one that is longer.
+#: The longest protobuf message; clients reject longer ones.
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 
-#: The body of a shorter message is copied: a writer of streams costs more.
+#: The body of a shorter message is copied: a stream writer would cost more.
 _COPIED_BYTES: Final = 64 * 1024
 
 #: The keys of the fields `data_header` (2) and `data_body` (1000), both of bytes.
 _DATA_HEADER: Final = b"\x12"
 _DATA_BODY: Final = b"\xc2\x3e"
 
-#: What stands before the head of an encapsulated message: the continuation marker, and the length of the head.
+#: The prefix of an encapsulated message: the continuation marker, and the length of the head.
 _PREFIX: Final = struct.Struct("<4xi")
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give the schema, dictionaries and record batches, the latter below the 4 MiB that clients take."""
+    """Give the schema, dictionaries and record batches; batches stay below the 4 MiB that clients accept."""
     answer = arrow.checked_schema(columns, schema)
     return messages(answer, arrow.cut(answer, batches))
 
@@ -59,7 +59,7 @@ def messages(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[P
 
 
 def _streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
-    """Give the messages that a writer of streams writes: it knows dictionaries, and does not copy bodies."""
+    """Give the messages of a stream writer: it handles dictionaries, and does not copy bodies."""
     sink = arrow.Sink()
     with pa.ipc.new_stream(sink, schema) as writer:
         written = 0
@@ -67,7 +67,7 @@ def _streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[
             writer.write_batch(batch)
             before, written = written, writer.stats.num_messages
             yield from _one(sink.take()) if written == before + 1 else _several(sink.take())
-    yield from _several(sink.take())  # the schema, when there was no batch
+    yield from _several(sink.take())  # the schema, if there was no batch
 
 
 def _has_dictionary(type_: pa.DataType) -> bool:
@@ -99,7 +99,7 @@ def _several(parts: Parts) -> Iterator[Parts]:
 
 
 def _flight_data(head: bytes, body: Parts | None) -> Parts:
-    """Return FlightData. A schema has no body; anything else says how long its body is, even when that is nothing."""
+    """Return FlightData. A schema has no body; any other message states the length of its body, even if it is 0."""
     start = _DATA_HEADER + _varint(len(head)) + head
     if body is None:
         return [start]

@@ -13,7 +13,7 @@ from queryengine.manifest import Column
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:
-    """Give `[{"a":1},{"a":2}]`: no white space between tokens, no newline at the end; `[]` when there is no row."""
+    """Give `[{"a":1},{"a":2}]`: no white space between tokens, no newline at the end; `[]` without rows."""
     plan = renderers(columns, schema)
     literals = object_literals(column_names(columns), start=",{")
 
@@ -23,6 +23,6 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
     start = b"["
     for text in texts(batches, plan, len("".join(literals).encode()), rows):
-        yield start, text[1:]  # Each row begins with a comma, the first one after what came before.
+        yield start, text[1:]  # Each row begins with a comma; `start` replaces the first one.
         start = b","
     yield b"[]" if start == b"[" else b"]"

@@ -45,7 +45,7 @@ class StructRenderer(Renderer):
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
 
     def _children(self, array: pa.Array) -> list[tuple[Renderer, pa.Array]]:
-        # What a null holds may be anything, and is marked as null. A union cannot be: trying ends the process.
+        # `struct_field` marks the members of a null struct as null. It ends the process on a union.
         return [
             (member, array.field(at) if isinstance(member, UnionRenderer) else pc.struct_field(array, [at]))
             for at, member in enumerate(self._members)
@@ -85,7 +85,7 @@ class MapRenderer(Renderer):
     @staticmethod
     def _entries(array: pa.MapArray) -> tuple[pa.ListArray, pa.Array, pa.Array]:
         """Return the map as a list of entries, with the keys and the values of all of them."""
-        # Not by a cast, which ends the process where a value is itself a map without keys, as in MAP {'a': MAP {}}.
+        # Not with a cast: it ends the process if a value is a map without keys, as in MAP {'a': MAP {}}.
         entries, layout = array.values, array.buffers()[:2]
         rows = pa.Array.from_buffers(
             pa.list_(entries.type), len(array), layout, array.null_count, array.offset, children=[entries]
@@ -107,7 +107,7 @@ class MapRenderer(Renderer):
 
 
 class UnionRenderer(Renderer):
-    """The value of whichever member is set."""
+    """The value of the member that is set."""
 
     def __init__(self, members: Sequence[Renderer]) -> None:
         self._members = members

@@ -1,18 +1,18 @@
-"""Chunks of an answer that are not in one place: for whoever can send them as they are."""
+"""Chunks of a result as several buffers, so that they can be sent without a copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Bytes that follow each other, with the buffers of record batches among them. A copy is made by who needs one.
+#: Consecutive bytes, with the buffers of record batches among them.
 Parts = Sequence[bytes | memoryview]
 
 
 def length(parts: Parts) -> int:
-    """Return the bytes of all of *parts*."""
+    """Return the number of bytes in *parts*."""
     return sum(map(len, parts))
 
 
 def joined(parts: Parts) -> bytes:
-    """Return *parts* as one; no copy is made of a single one."""
+    """Return *parts* as one; a single part is not copied."""
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""Which renderer writes which column, decided once a result, and how a result is cut into pieces."""
+"""Choosing the renderer of each column, once for a result, and cutting a result into pieces."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from queryengine.values import Carrier, ValueType, parse_type, unique_names
 
 _Text = TypeVar("_Text")
 
-#: Renderers of types with a longer text are made each time: kept, they could fill the memory.
+#: Renderers of types with a longer text are not cached: they could fill the memory.
 _LONGEST_KEPT_TEXT = 256
 
-#: Pieces of a batch: large enough that a call of a kernel costs nothing, small enough for many answers at once.
+#: Pieces of a batch: large enough to make kernel calls cheap, small enough for many results at once.
 TEXT_PIECE_BYTES = 4 * 1024 * 1024
 
-#: When the engine took longer for a batch, in seconds, all text is given before it is asked for another.
+#: If the engine took longer for a batch, in seconds, all its text is given before the next batch is pulled.
 _FAST_S = 0.02
 
-#: As Arrow: with its frame well below the 4 MiB that Flight clients take as one message.
+#: The same for Arrow: with its frame, a piece stays well below the 4 MiB that Flight clients accept as one message.
 ARROW_PIECE_BYTES = 3 * 1024 * 1024
 
-#: A row is made into text as a whole, in several copies, so it has a limit.
+#: The limit of one row: it becomes text as a whole, in several copies.
 MAX_ROW_BYTES = 128 * 1024 * 1024
 
 
 def column_names(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the names that an answer gives its columns: unique."""
+    """Return the names of the columns in the result, which are unique."""
     return unique_names(column.name for column in columns)
 
 
@@ -59,11 +59,11 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     Choose the renderer of each column.
 
     Raises:
-        SqlError: A column has a type that cannot be given exactly.
+        SqlError: A column has a type without an exact form.
     """
     chosen = []
     for column, field in zip(columns, schema, strict=True):
-        choose = _remembered if len(column.type) <= _LONGEST_KEPT_TEXT else _chosen
+        choose = _cached if len(column.type) <= _LONGEST_KEPT_TEXT else _chosen
         renderer = choose(column.type, field.type)
         if renderer is None:
             raise SqlError(f'Column "{column.name}" has the type {column.type}, which has no text: cast it to VARCHAR.')
@@ -78,14 +78,14 @@ def texts(
     render: Callable[[pa.RecordBatch], _Text],
 ) -> Iterator[_Text]:
     """
-    Cut batches into pieces that are small as text, and give what *render* makes of each.
+    Cut batches into pieces that are small as text, and give *render* of each.
 
     Args:
-        batches: Pulled one at a time, when the texts of the one before are given. While they come fast, the last texts
-            of a batch that makes several may still be under way.
+        batches: Pulled one at a time, once the texts of the previous one are given. While batches come fast, the last
+            texts of one that makes several pieces may still be in progress.
         plan: The renderers of the columns.
         row_overhead: Bytes that each row takes besides its values.
-        render: Is called from several threads, where a batch makes several pieces.
+        render: Called from several threads if a batch makes several pieces.
 
     Raises:
         ResourceLimitError: A single row takes more than `MAX_ROW_BYTES`.
@@ -103,7 +103,7 @@ def texts(
                         f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select less of it, or ask "
                         "for Arrow."
                     )
-                # A piece that is all there is need not change threads, and a long row has all the memory for itself.
+                # A batch in one piece need not change threads, and a long row needs all the memory.
                 if THREADS == 1 or piece.num_rows == batch.num_rows or piece_bytes > TEXT_PIECE_BYTES:
                     yield from line.rest()
                     yield render(piece)
@@ -124,7 +124,7 @@ def pieces(
             piece = waiting.pop()
             piece_bytes = size(piece)
             if piece.num_rows > 1 and piece_bytes > limit:
-                # In as many equal parts as should do: to ask for the size again and again takes its time.
+                # Into as many equal parts as should suffice: computing the size repeatedly is slow.
                 rows = math.ceil(piece.num_rows / math.ceil(piece_bytes / limit))
                 waiting += [piece.slice(first, rows) for first in range(0, piece.num_rows, rows)][::-1]
             else:
@@ -132,7 +132,7 @@ def pieces(
 
 
 def _timed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, float]]:
-    """Give each batch with the seconds that it took to come."""
+    """Give each batch with the seconds that it took."""
     began = time.perf_counter()
     for batch in batches:
         yield batch, time.perf_counter() - began
@@ -144,15 +144,15 @@ def _chosen(duckdb_type: str, arrow: pa.DataType) -> Renderer | None:
 
 
 #: Renderers have no state, so one serves every column of its type.
-_remembered = lru_cache(maxsize=1024)(_chosen)
+_cached = lru_cache(maxsize=1024)(_chosen)
 
 
 def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
-    """Return the renderer of a DuckDB type that comes as an Arrow type; None when there is none."""
+    """Return the renderer of a DuckDB type in the form of an Arrow type; None when there is none."""
     if arrow.id in _TEXT_TYPES:
         return _TEXT_RENDERERS[kind.carrier]()
     if kind.carrier is not Carrier.ARROW:
-        return None  # It should have come as text: Arrow has damaged it.
+        return None  # It should have come as text: Arrow cannot hold it exactly.
     if arrow.id in _NESTED_RENDERERS:
         arrow_members = [arrow.field(position).type for position in range(arrow.num_fields)]
         if pa.types.is_map(arrow):

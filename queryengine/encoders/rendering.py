@@ -1,8 +1,8 @@
 """
-The ground that all renderers stand on: columns of Arrow values become columns of text, in C++, without Python objects.
+The base of all renderers: columns of Arrow values become columns of text, in C++, without Python objects.
 
 A renderer knows one type. `json` gives the text of each value as JSON, `plain` as bare text for CSV and for keys of
-JSON objects; both keep a null as null. Kernels of pyarrow do the work and release the interpreter's lock.
+JSON objects; both keep a null as null. Kernels of pyarrow do the work and release the GIL.
 """
 
 from __future__ import annotations
@@ -16,31 +16,30 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: What calls of kernels need again and again; made once, for a small result takes little else.
+#: Arguments of kernel calls, made once: for a small result they would cost as much as the call.
 _JOIN: Final = pc.get_function("binary_join_element_wise")
 _NULL_STAYS: Final = pc.JoinOptions(null_handling="emit_null")
 _NO_SEPARATOR: Final = pa.scalar("", pa.string())
 _CAST: Final = pc.get_function("cast")
 _TO_TEXT: Final = pc.CastOptions.safe(pa.string())
 
-#: Literals up to this long are kept: keys of objects come again with the next statement.
+#: Literals up to this length are cached: the next statement may have the same keys of objects.
 _SHORT_CHARACTERS: Final = 64
 
-#: The bytes that JSON does not allow bare in a string.
+#: The bytes that must be escaped in a JSON string.
 _JSON_SPECIAL = frozenset([*range(32), ord('"'), ord("\\")])
 _JSON_PLAIN = bytes(set(range(256)) - _JSON_SPECIAL)
 
-#: Writes a text as JSON, characters beyond ASCII as they are.
+#: Writes a text as JSON, with characters beyond ASCII as they are.
 json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """
-    A column of text; every value that is not null stands between `before` and `after`.
+    A column of text; every value that is not null is enclosed in `before` and `after`.
 
-    The three are kept apart because rows are joined from many columns and literals in one pass: quotes then cost
-    nothing.
+    The three are separate because rows are joined from many columns and literals in one pass: quotes then cost nothing.
     """
 
     values: pa.StringArray
@@ -48,21 +47,21 @@ class Fragment:
     after: str = ""
 
     def whole(self) -> pa.StringArray:
-        """Return the texts with what stands before and after; a null stays null."""
+        """Return the texts in `before` and `after`; a null stays null."""
         if not self.before and not self.after:
             return self.values
         return join(self.before, self.values, self.after)
 
     def tokens(self) -> pa.StringArray:
-        """Return the texts with what stands before and after, and `null` for a null."""
+        """Return the texts in `before` and `after`, and `null` for a null."""
         whole = self.whole()
         return whole.fill_null("null") if whole.null_count else whole
 
 
 class Renderer(ABC):
-    """Turns a column of one type into text. A type implements `_json`, and the others where it can do better."""
+    """Renders a column of one type as text. A type implements `_json`, and the other methods if it can be faster."""
 
-    #: Whether the plain text may hold anything; False where it is never empty, a quote, a comma or the end of a line.
+    #: False if the plain text is never empty and never contains a quote, a comma or a line end.
     free_text = True
 
     def json(self, array: pa.Array) -> Fragment:
@@ -74,7 +73,7 @@ class Renderer(ABC):
         return self._plain(array)
 
     def size(self, array: pa.Array) -> int:
-        """Estimate from above how many bytes the text takes, escapes apart."""
+        """Return an upper bound for the bytes of the text, without escapes."""
         return self._size(array)
 
     @abstractmethod
@@ -93,7 +92,7 @@ def join(*parts: pa.Array | str, null: str | None = None) -> pa.StringArray:
 
     Args:
         parts: Columns of equal length, and literals.
-        null: What a null becomes; when None, a row with a null is null.
+        null: The text for a null; with None, a row with a null is null.
     """
     arguments = [_literal(part) if isinstance(part, str) else part for part in parts]
     return _JOIN.call([*arguments, _NO_SEPARATOR], _NULL_STAYS if null is None else _null_becomes(null))
@@ -134,14 +133,16 @@ def value_bytes(array: pa.StringArray | pa.BinaryArray) -> memoryview:
 
 
 def specials(array: pa.StringArray, plain: bytes) -> set[int]:
-    """Return which bytes other than *plain* ones the values hold; one pass, and nothing is kept of plain text."""
+    """Return the bytes in the values that are not in *plain*, in one pass."""
     return set(bytes(value_bytes(array)).translate(None, plain))
 
 
 def json_escaped(array: pa.StringArray) -> pa.StringArray:
-    """Escape what JSON does not allow inside a string; most columns hold none of it and come back as they are."""
+    """Escape the texts as JSON strings; most columns need no escape and are returned unchanged."""
     found = specials(array, _JSON_PLAIN)
-    for byte in sorted(found, key=lambda byte: byte != ord("\\")):  # the backslash first: the others bring new ones
+    for byte in sorted(
+        found, key=lambda byte: byte != ord("\\")
+    ):  # the backslash first: the other escapes add new ones
         character = chr(byte)
         array = pc.replace_substring(array, pattern=character, replacement=json.dumps(character)[1:-1])
     return array

@@ -1,8 +1,8 @@
 """
 Rows of text from columns of text.
 
-Few rows are joined by the kernel that is made for it. Of many rows all values are put into one long column, literals
-first, and taken from it in the order of the rows: the kernel looks at each of its arguments anew in each row.
+A few rows are joined by pyarrow's join kernel, which examines each of its arguments anew in each row. The values of
+many rows are put into one long column, after the literals, and taken from it in the order of the rows.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 
 from queryengine.encoders.rendering import Fragment, join, json_text, value_bytes
 
-#: So many rows are many: fewer are joined before the others begin.
+#: From this many rows on, the second way is faster.
 _MANY_ROWS = 512
 
-#: What a literal is written in: with what stands around the value before and after it, where these are not null.
+#: The forms of a literal: with or without the ends of the values before and after it, which a null does not have.
 _FORMS = 4
 
 
 def object_literals(names: Sequence[str], start: str = "{") -> list[str]:
-    """Return the literals of rows that are JSON objects with *names* as keys, and begin with *start*."""
+    """Return the literals of rows that are JSON objects with *names* as keys and begin with *start*."""
     keys = [json_text(name) + ":" for name in names]
     return [*(("," if number else start) + key for number, key in enumerate(keys)), "}"]
 
@@ -34,9 +34,9 @@ def joined_rows(fragments: Sequence[Fragment], literals: Sequence[str], null: st
     Join columns to one text a row.
 
     Args:
-        fragments: The columns, equally long; one at least.
-        literals: What stands before each column, and after the last one.
-        null: What a null becomes; nothing stands around it.
+        fragments: The columns, at least one, equally long.
+        literals: The text before each column, and after the last one.
+        null: The text for a null, which is not enclosed in anything.
     """
     parts: list[pa.Array | str] = []
     after = ""
@@ -48,7 +48,7 @@ def joined_rows(fragments: Sequence[Fragment], literals: Sequence[str], null: st
 
 
 def row_bytes(fragments: Sequence[Fragment], literals: Sequence[str], null: str) -> memoryview:
-    """Return the bytes of what `joined_rows` gives, one row after another."""
+    """Return the rows of `joined_rows`, one after another, as bytes."""
     rows = len(fragments[0].values)
     if rows < _MANY_ROWS:
         return value_bytes(joined_rows(fragments, literals, null))
@@ -64,7 +64,7 @@ def row_bytes(fragments: Sequence[Fragment], literals: Sequence[str], null: str)
 
 
 def _forms(fragments: Sequence[Fragment], literals: Sequence[str]) -> pa.StringArray:
-    """Return the literals in their forms: the plain one, without what is before a value, after one, and both."""
+    """Return each literal in its forms: with both ends, without the next value's, the previous value's, and neither."""
     befores = [*(fragment.before for fragment in fragments), ""]
     afters = ["", *(fragment.after for fragment in fragments)]
     forms = []
@@ -74,12 +74,12 @@ def _forms(fragments: Sequence[Fragment], literals: Sequence[str]) -> pa.StringA
 
 
 def _is_mixed(fragment: Fragment) -> bool:
-    """Say whether something stands around some values, and nothing around others."""
+    """Say whether some values are enclosed, and others are null."""
     return bool(fragment.before or fragment.after) and fragment.values.null_count > 0
 
 
 def _with_forms(places: pa.Buffer, fragments: Sequence[Fragment], rows: int) -> pa.Buffer:
-    """Return *places* with the form that each literal has in each of *rows*."""
+    """Return *places* with the right form of each literal in each of *rows*."""
     step = 2 * len(fragments) + 1
     changed = memoryview(bytearray(memoryview(places)[: 4 * rows * step])).cast("i")
     before: pa.Int32Array | None = None
@@ -100,7 +100,7 @@ def _with_forms(places: pa.Buffer, fragments: Sequence[Fragment], rows: int) -> 
 
 @lru_cache(maxsize=8)
 def _places(columns: int, rows: int) -> pa.Buffer:
-    """Say row by row where each literal and each value is, as 32-bit numbers: it is the same for many pieces."""
+    """Return the index of each literal and each value, row by row, as 32-bit numbers; many pieces share it."""
     step = 2 * columns + 1
     places = memoryview(bytearray(4 * rows * step)).cast("i")
     for number in range(columns + 1):

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, to_text, value_bytes, where
 
-#: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`: beyond this scale digits are placed here.
+#: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`: beyond this scale we place the digits.
 _LARGEST_SCALE_WITHOUT_EXPONENT = 6
 
-#: Arrow writes a double from here on with an exponent, whole numbers below 2^53 included.
+#: From here on Arrow writes a double with an exponent, even a whole number below 2^53.
 _EXPONENT_FROM = pa.scalar(1e10)
 _WHOLE_UNTIL = pa.scalar(2.0**53)
 
@@ -31,7 +31,7 @@ class NullRenderer(Renderer):
 
 
 class CastRenderer(Renderer):
-    """What Arrow's own cast to text writes as JSON does: integers and booleans."""
+    """Types that Arrow's cast to text writes as JSON does: integers and booleans."""
 
     free_text = False
 
@@ -41,9 +41,9 @@ class CastRenderer(Renderer):
 
 class FloatRenderer(Renderer):
     """
-    Floating point numbers by their shortest digits that read back the same, whole numbers with `.0`.
+    Floating point numbers with the shortest digits that read back as the same number, whole numbers with `.0`.
 
-    JSON has no NaN and no infinities: they are null there, and words in plain text.
+    JSON has no NaN and no infinities: they are null in JSON, and words in plain text.
     """
 
     free_text = False
@@ -105,7 +105,7 @@ class StringRenderer(Renderer):
 
 
 class DigitsRenderer(StringRenderer):
-    """Integers beyond Arrow's, carried as the engine's text: bare in JSON."""
+    """Integers that are too large for Arrow, carried as the engine's text: bare in JSON."""
 
     free_text = False
 
@@ -114,7 +114,7 @@ class DigitsRenderer(StringRenderer):
 
 
 class JsonRenderer(StringRenderer):
-    """A VARIANT, carried as the engine's JSON: embedded, with null for the NaN and Infinity that the engine writes."""
+    """A VARIANT, carried as the engine's JSON: embedded, with null for the engine's NaN and Infinity."""
 
     def _json(self, array: pa.Array) -> Fragment:
         return Fragment(self._plain(array))
@@ -145,7 +145,7 @@ class BytesRenderer(Renderer):
 
 
 class DictionaryRenderer(Renderer):
-    """Values that are stored once and referred to by index: an ENUM."""
+    """Values that are stored once and referenced by index: an ENUM."""
 
     def __init__(self, values: Renderer) -> None:
         self._values = values

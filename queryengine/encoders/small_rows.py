@@ -1,9 +1,9 @@
 """
-Answers of a few rows as JSON or CSV, from Python values: for those a call of Arrow costs more than the rows do.
+Small results from Python values, as JSON, CSV or a record batch: a call of Arrow costs more than a few rows do.
 
-The bytes are those that the encoders of record batches write. A value that is not plainly the same in both is written
-by their renderer, and one of which Python does not know enough (a date that may be an infinity, a year beyond 9999)
-leaves the answer to them.
+The bytes are the same as those of the other encoders, and a record batch is the same as DuckDB's own. A value that may
+differ is written by its renderer. If Python does not know enough of a value (a date that may be an infinity, a year
+beyond 9999), the whole result is left to the other encoders.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from json.encoder import encode_basestring  # as `json_text`, without an encoder
+from json.encoder import encode_basestring  # the C function behind `json_text`
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -26,19 +26,19 @@ from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import parse_type, unique_names
 
-#: What can be written here.
+#: The encodings that are written here. The others are made from record batches.
 ENCODINGS: Final[frozenset[Encoding]] = frozenset({"json", "csv"})
 
-#: Of names or types longer than this, all together, nothing is kept.
-_KEPT_CHARACTERS: Final = 2000
+#: Longer lists of names or types, in characters, are not cached.
+_CACHED_CHARACTERS: Final = 2000
 
-#: Of these floating point numbers Python and Arrow write the same shortest digits in the same way.
-_PLAIN_FROM: Final = 1e-4
-_PLAIN_UNTIL: Final = 1e10
+#: Python and Arrow write floating point numbers in this range alike: the same shortest digits, no exponent.
+_ALIKE_FROM: Final = 1e-4
+_ALIKE_UNTIL: Final = 1e10
 
 #: The bounds of Python's calendar also stand for DuckDB's infinities.
 _DAYS: Final = frozenset({dt.date.min, dt.date.max})
-_MOMENTS: Final = frozenset({dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - local ones
+_MOMENTS: Final = frozenset({dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - without a zone
 
 _FLOATS: Final = FloatRenderer()
 
@@ -47,15 +47,15 @@ _Made = TypeVar("_Made")
 
 
 class UnsureError(Exception):
-    """A value may be written otherwise: the answer is to be computed as record batches."""
+    """A value may differ from DuckDB's own: the result must be computed as record batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
     """
-    How rows are written: the template of a row, and what stands before, between and after them.
+    The template of a row, and the texts before, between and after the rows.
 
-    `empty` is the answer without rows.
+    `empty` is the result without rows.
     """
 
     row: str
@@ -67,17 +67,17 @@ class _Format:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How rows with these columns are written, in each encoding of `ENCODINGS`."""
+    """The writers of the values in these columns, for each encoding of `ENCODINGS`."""
 
     columns: tuple[Column, ...]
     writers: Mapping[Encoding, tuple[_Writer, ...]]
 
     def encode(self, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bytes:
         """
-        Return the whole answer.
+        Return the encoded result.
 
         Raises:
-            UnsureError: This is for the other encoders.
+            UnsureError: The other encoders must write it.
         """
         form = _FORMATS[encoding](tuple([column.name for column in self.columns]))
         if not rows:
@@ -94,18 +94,18 @@ class Plan:
 
 
 def plan(columns: tuple[Column, ...]) -> Plan | None:
-    """Return the plan of these columns with DuckDB's types; None when a type is not for this module."""
+    """Return the plan of these columns with DuckDB's types; None if this module does not write a type."""
     writers = _writers(tuple([column.type for column in columns]))
     return None if writers is None else Plan(columns, writers)
 
 
-def _remembering(make: Callable[[tuple[str, ...]], _Made]) -> Callable[[tuple[str, ...]], _Made]:
-    """Have what *make* makes of texts be made once; but not of long ones, which could fill the memory."""
+def _cached(make: Callable[[tuple[str, ...]], _Made]) -> Callable[[tuple[str, ...]], _Made]:
+    """Cache what *make* returns, except for long texts, which could fill the memory."""
     made = lru_cache(maxsize=256)(make)
-    return lambda texts: (made if sum(map(len, texts)) <= _KEPT_CHARACTERS else make)(texts)
+    return lambda texts: (made if sum(map(len, texts)) <= _CACHED_CHARACTERS else make)(texts)
 
 
-@_remembering
+@_cached
 def _writers(types: tuple[str, ...]) -> Mapping[Encoding, tuple[_Writer, ...]] | None:
     names = [parse_type(type_).name for type_ in types]
     if not names or not all(name in _WRITERS for name in names):
@@ -118,13 +118,13 @@ def _writers(types: tuple[str, ...]) -> Mapping[Encoding, tuple[_Writer, ...]] |
     )
 
 
-@_remembering
+@_cached
 def _json(names: tuple[str, ...]) -> _Format:
     members = ",".join([json_text(key).replace("%", "%%") + ":%s" for key in unique_names(names)])
     return _Format(row="{" + members + "}", start="[", between=",", end="]", empty="[]")
 
 
-@_remembering
+@_cached
 def _csv(names: tuple[str, ...]) -> _Format:
     header = ",".join(map(quoted_text, unique_names(names))) + "\n"
     return _Format(row=",".join(["%s"] * len(names)), start=header, between="\n", end="\n", empty=header)
@@ -152,14 +152,14 @@ def _boolean(value: bool) -> str:
 
 
 def _float_json(value: float) -> str:
-    if _PLAIN_FROM <= abs(value) < _PLAIN_UNTIL:
+    if _ALIKE_FROM <= abs(value) < _ALIKE_UNTIL:
         return repr(value)
     text: str | None = _FLOATS.json(pa.array([value], pa.float64())).values[0].as_py()
     return "null" if text is None else text
 
 
 def _float_plain(value: float) -> str:
-    if _PLAIN_FROM <= abs(value) < _PLAIN_UNTIL:
+    if _ALIKE_FROM <= abs(value) < _ALIKE_UNTIL:
         return repr(value)
     return str(_FLOATS.plain(pa.array([value], pa.float64()))[0])
 
@@ -168,48 +168,46 @@ def _decimal(value: Decimal) -> str:
     return f"{value:f}"
 
 
-def plain_date(value: dt.date | str) -> dt.date:
-    """Return a date that is in Python what it is in DuckDB, or raise UnsureError; so do the next two."""
+def _sure_date(value: dt.date | str) -> dt.date:
+    """Return a date that means the same in Python and DuckDB, or raise UnsureError."""
     if isinstance(value, str) or value in _DAYS:
         raise UnsureError
     return value
 
 
-def plain_timestamp(value: dt.datetime | str) -> dt.datetime:
-    """As `plain_date`, for a timestamp."""
+def _sure_timestamp(value: dt.datetime | str) -> dt.datetime:
     if isinstance(value, str) or value in _MOMENTS:
         raise UnsureError
     return value
 
 
-def plain_time(value: dt.time | str) -> dt.time:
-    """As `plain_date`, for a time of day."""
+def _sure_time(value: dt.time | str) -> dt.time:
     if isinstance(value, str):
         raise UnsureError
     return value
 
 
 def _date(value: dt.date | str) -> str:
-    return plain_date(value).isoformat()
+    return _sure_date(value).isoformat()
 
 
 def _timestamp(value: dt.datetime | str) -> str:
-    return _shortest(plain_timestamp(value))
+    return _shortest(_sure_timestamp(value))
 
 
 def _time(value: dt.time | str) -> str:
-    return _shortest(plain_time(value))
+    return _shortest(_sure_time(value))
 
 
 def _shortest(value: dt.datetime | dt.time) -> str:
-    """Write with the shortest fraction of 0, 3 or 6 digits that holds it."""
+    """Write with the shortest exact fraction of 0, 3 or 6 digits."""
     if value.microsecond % 1000:
         return value.isoformat()
     return value.isoformat(timespec="milliseconds" if value.microsecond else "seconds")
 
 
-#: How a value that is not null is written in JSON and in CSV, by the name of its type in `values.TABLE`. A FLOAT comes
-#: to Python as the DOUBLE that it is not; other types that are not here are nested, or text that DuckDB has to make.
+#: The writers of a value that is not null, in JSON and in CSV, by the name of its type in `values.TABLE`. FLOAT is
+#: missing because Python gets a DOUBLE; the other missing types are nested, or DuckDB must make their text.
 _WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = MappingProxyType(
     {
         "NULL": (str, str),
@@ -231,3 +229,40 @@ _WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = MappingProxyType(
         **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), (_quoted(_timestamp), _timestamp)),
     }
 )
+
+#: Convert a value that is not null to one that Arrow takes. Arrow takes the values of the other types as they are.
+_TO_ARROW: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("UUID", "UHUGEINT"), str),
+        "DATE": _sure_date,
+        "TIME": _sure_time,
+        **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), _sure_timestamp),
+    }
+)
+
+
+def fit_batch(schema: pa.Schema) -> bool:
+    """Say whether `batch` can make rows of *schema*: a dictionary must be DuckDB's own."""
+    return not any(pa.types.is_dictionary(field.type) for field in schema)
+
+
+def batch(columns: Sequence[Column], schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """
+    Return *rows*, at least one, as a record batch of *schema*. `plan` must know the types of *columns*.
+
+    Raises:
+        UnsureError: A value may differ from the one that DuckDB would export.
+    """
+    try:
+        arrays = [
+            pa.array(_converted(column, values), field.type)
+            for column, field, values in zip(columns, schema, zip(*rows, strict=True), strict=True)
+        ]
+    except (pa.ArrowException, OverflowError) as exc:  # Arrow's decimals do not take a HUGEINT of 39 digits.
+        raise UnsureError from exc
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _converted(column: Column, values: Sequence[Any]) -> Sequence[Any]:
+    convert = _TO_ARROW.get(parse_type(column.type).name)
+    return values if convert is None else [None if value is None else convert(value) for value in values]

@@ -1,7 +1,7 @@
 """
-Renderers of dates, times and timestamps: ISO 8601, a `T`, a fraction of 3, 6 or 9 digits and only where it is not zero.
+Renderers of dates, times and timestamps: ISO 8601 with a `T`, and a fraction of 3, 6 or 9 digits if it is not zero.
 
-Years 0000 to 9999 have four digits (0000 is 1 BC); any other year has a sign and at least six, as ECMAScript writes it.
+Years 0000 to 9999 have four digits (0000 is 1 BC); other years have a sign and at least six digits, as in ECMAScript.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COARSER = {"ms": "s", "us": "ms", "ns": "us"}
 _PER_COARSER = pa.scalar(1000, pa.int64())
 _SECONDS_A_DAY = 86_400
 
-#: Days since 1970 that have a year of four digits: 0000-01-01 and the last before 10000-01-01.
+#: The days since 1970 whose year has four digits: from 0000-01-01 to 9999-12-31.
 _FIRST_DAY = -719_528
 _LAST_DAY = 2_932_896
 
@@ -29,10 +29,10 @@ _INT32_MAX = 2**31 - 1
 
 class _TemporalRenderer(Renderer):
     """
-    The common course: Arrow's cast for the usual values, Python for the rest.
+    The common base: Arrow's cast renders the usual values, Python the rest.
 
-    `infinity` is the integer that stands for it, and its negative for the other one; 0 when the type has none.
-    `first` and `last` are the integers between which Arrow writes what we want; `after` follows each text.
+    `infinity` and its negative are the integers for the two infinities; 0 if the type has none. Arrow renders integers
+    from `first` to `last` correctly; `after` follows each text.
     """
 
     free_text = False
@@ -90,7 +90,7 @@ class DateRenderer(_TemporalRenderer):
 
 
 class TimestampRenderer(_TemporalRenderer):
-    """A point in time in `s`, `ms`, `us` or `ns`: local when the type has no zone, else in UTC with a `Z`."""
+    """A point in time in `s`, `ms`, `us` or `ns`: local if the type has no zone, otherwise in UTC with a `Z`."""
 
     infinity = _INT64_MAX
 
@@ -114,7 +114,7 @@ class TimestampRenderer(_TemporalRenderer):
 
 
 class TimeRenderer(_TemporalRenderer):
-    """A time of day; `24:00:00` is one too."""
+    """A time of day, `24:00:00` included."""
 
     first = 0
 
@@ -135,7 +135,7 @@ class TimeRenderer(_TemporalRenderer):
 def _shortest(
     integers: pa.Int64Array, unit: str, text: Callable[[pa.Int64Array, str], pa.StringArray]
 ) -> pa.StringArray:
-    """Render integers of *unit*, each with the shortest fraction that holds it; *text* renders one length of it."""
+    """Render integers of *unit*, each with the shortest exact fraction; *text* renders fractions of one length."""
     if unit == "s":
         return text(integers, unit)
     quotients = pc.divide(integers, _PER_COARSER)
@@ -149,7 +149,7 @@ def _shortest(
 
 def _timestamp_text(integers: pa.Int64Array, unit: str) -> pa.StringArray:
     text = to_text(integers.view(pa.timestamp(unit)))
-    # All values are equally long, so the space between date and time stands at every so many bytes.
+    # All values have the same length, so the space between date and time recurs at a fixed distance.
     _, offsets, data = text.buffers()
     width = len("2024-01-31T12:34:56") + _fraction_width(unit)
     separated = bytearray(data)

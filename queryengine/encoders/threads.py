@@ -1,4 +1,4 @@
-"""Several threads at work on one answer: kernels of pyarrow release the interpreter's lock."""
+"""Several threads that encode one result: kernels of pyarrow release the GIL."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from typing import Final, Generic, TypeVar
 _Piece = TypeVar("_Piece")
 _Made = TypeVar("_Made")
 
-#: The threads of a process. Two keep the one busy that asks the engine and sends. Each takes memory, for its stack and
-#: a piece in the making, and a worker with the least `memory_limit` has little.
+#: The threads of a process. Two keep the thread that reads from the engine and sends busy. Each takes memory, for its
+#: stack and a piece in progress, and a worker with the smallest `memory_limit` has little.
 THREADS: Final = min(2, len(os.sched_getaffinity(0)))
 
-#: So many pieces are under way: one is done, or waits, while the others are worked on.
-_MOST_UNDER_WAY: Final = THREADS + 1
+#: How many pieces are in progress: one is done or queued while the threads work on the others.
+_MAX_PENDING: Final = THREADS + 1
 
 
 class InOrder(Generic[_Piece, _Made]):
-    """What *make* makes of pieces, in threads, and in the order in which they were given. Not for two threads."""
+    """Applies *make* to pieces in threads, and gives the results in the order of the pieces. Used by one thread."""
 
     def __init__(self, make: Callable[[_Piece], _Made]) -> None:
         self._make = make
-        self._under_way: deque[Future[_Made]] = deque()
+        self._pending: deque[Future[_Made]] = deque()
 
     def give(self, piece: _Piece) -> Iterator[_Made]:
         """
-        Have one more piece made, and give what is done where there is no room for it.
+        Submit one more piece, after giving the oldest result if too many are pending.
 
         Raises:
-            MemoryError: There is none for a thread. What *make* raises passes through.
+            MemoryError: Memory for a thread is lacking. Exceptions of *make* pass through.
         """
-        if len(self._under_way) == _MOST_UNDER_WAY:
-            yield self._under_way.popleft().result()
+        if len(self._pending) == _MAX_PENDING:
+            yield self._pending.popleft().result()
         try:
-            self._under_way.append(_threads(os.getpid()).submit(self._make, piece))
+            self._pending.append(_threads(os.getpid()).submit(self._make, piece))
         except RuntimeError as exc:
             raise MemoryError from exc
 
     def rest(self) -> Iterator[_Made]:
-        """Give all that is under way."""
-        while self._under_way:
-            yield self._under_way.popleft().result()
+        """Give all pending results."""
+        while self._pending:
+            yield self._pending.popleft().result()
 
     def close(self) -> None:
-        """Forget what is under way. It may still be worked on for a moment."""
-        for future in self._under_way:
+        """Drop the pending results. A thread may still finish its piece."""
+        for future in self._pending:
             future.cancel()
-        self._under_way.clear()
+        self._pending.clear()
 
 
 @lru_cache(maxsize=1)
 def _threads(_process: int) -> ThreadPoolExecutor:
-    """Return the threads of this process; those of its parent are not here after a fork."""
+    """Return the threads of this process: a fork does not inherit those of its parent."""
     return ThreadPoolExecutor(THREADS, "engine-encoder")

@@ -20,7 +20,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
     """
     Give `{"schema":{...},"data":[...],"row_count":2}`.
 
-    The number of rows comes last because it is not known before: the rows are not kept.
+    The number of rows comes last because it is known only then: the rows are not kept.
     """
     rows = 0
 
@@ -30,7 +30,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
             rows += batch.num_rows
             yield batch
 
-    renderers(columns, schema)  # Refuses every type that has no name below.
+    renderers(columns, schema)  # Raises for every type that has no name below.
     fields = [_field(field) for field in answer_schema(columns, schema)]
     head = _compact({"schema": {"fields": fields, "metadata": {}}})
     start = head[:-1] + b',"data":'

@@ -1,7 +1,7 @@
 """
-Parameters that came as an Arrow record batch, as values that DuckDB takes.
+Convert parameters in an Arrow record batch to values that DuckDB takes.
 
-The bytes come from a caller, so they are read where statements run: in a process that may be killed.
+The bytes come from a caller, so they are read only where statements run: in a process that may be killed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from queryengine.errors import ParameterError
 
-#: How clients mark a name or a position: `$id`, `:id`, `@id`.
+#: The prefixes by which clients mark a name or a position: `$id`, `:id`, `@id`.
 _MARKS = "$:@"
 _POSITION = re.compile(r"[$?]([1-9]\d{0,4})")
 
 _UNREADABLE = "The parameters are not one Arrow record batch that can be read."
 
-#: Types with more digits than Python's have, by the type of the engine that has them all.
+#: The engine's types for Arrow types with more digits than Python's.
 _NANOSECONDS: Mapping[Callable[[pa.DataType], bool], str] = MappingProxyType(
     {pa.types.is_timestamp: "TIMESTAMP_NS", pa.types.is_time64: "TIME_NS"}
 )
@@ -32,11 +32,11 @@ def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:
     """
     Return the values of the one row of *stream*, an Arrow IPC stream.
 
-    They are in their order, or by the names of their columns when the statement has *named* its parameters. Columns
-    that are all called `$1`, `$2` and so on give their positions so.
+    They are in the order of the columns, or by the names of the columns if the statement has *named* parameters. If all
+    columns are called `$1`, `$2` and so on, their names are positions.
 
     Raises:
-        ParameterError: *stream* cannot be read, has not one row, or holds a type or name that is not taken.
+        ParameterError: *stream* cannot be read, does not have one row, or has a type or name that is not supported.
     """
     try:
         batch = _one_row(stream)
@@ -63,7 +63,7 @@ def _one_row(stream: bytes) -> pa.RecordBatch:
                 continue
             if batch.num_rows > 1 or found is not None:
                 raise ParameterError("One row of parameters is taken at a time: send one execution for each row.")
-            # Offsets and lengths are the sender's word so far.
+            # Offsets and lengths come from the sender.
             batch.validate(full=True)
             found = batch
     if found is None:
@@ -85,7 +85,7 @@ def _value(name: str, column: pa.Array) -> Any:
 
 def _of_nanoseconds(column: pa.Array, target: str) -> Any:
     zone = getattr(column.type, "tz", None)
-    # Without its zone a moment is written in UTC.
+    # Without its zone a timestamp is written in UTC.
     text = column.cast(pa.timestamp("ns")) if zone else column
     written = text.cast(pa.string())[0].as_py()
     return written if written is None else duckdb.Value(written, duckdb.type(target))

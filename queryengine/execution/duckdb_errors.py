@@ -1,8 +1,8 @@
 """
-What DuckDB raises, as this room's errors: one table, used for exceptions and for text.
+Translate DuckDB's errors to those of this package, by one table for exceptions and for text.
 
-An error before the first rows is an exception of DuckDB. A later one comes out of the Arrow stream as an `OSError`
-that holds only DuckDB's text, which begins with the kind: `Conversion Error: ...`.
+An error before the first rows is a DuckDB exception. A later one comes from the Arrow stream as an `OSError` with only
+DuckDB's text, which begins with the kind: `Conversion Error: ...`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from runtimeconf.model import QueryConfig
 
 logger = logging.getLogger(__name__)
 
-#: What a statement under way in DuckDB can raise.
+#: The exceptions of a statement that runs in DuckDB.
 ENGINE_ERRORS = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
 
 
 class Fault(Enum):
-    """What a failure means for the caller and for the engine."""
+    """The meaning of a failure for the caller and for the engine."""
 
     SYNTAX = auto()
     SQL = auto()
@@ -49,7 +49,7 @@ class Fault(Enum):
     OTHER = auto()
 
 
-#: By exception class; the nearest base class decides for one that is not here.
+#: By exception class; for any other class, the nearest base class decides.
 BY_CLASS: Mapping[type[BaseException], Fault] = MappingProxyType(
     {
         duckdb.BinderException: Fault.SQL,
@@ -88,7 +88,7 @@ BY_CLASS: Mapping[type[BaseException], Fault] = MappingProxyType(
     }
 )
 
-#: By the kind that DuckDB's text begins with, in lower case.
+#: By the kind at the beginning of DuckDB's text, in lower case.
 BY_KIND: Mapping[str, Fault] = MappingProxyType(
     {
         "binder": Fault.SQL,
@@ -116,7 +116,7 @@ BY_KIND: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
-#: Where the statement is at fault, what its author is told is DuckDB's own text.
+#: The faults of the statement: its author gets DuckDB's own text.
 _AT_FAULT: Mapping[Fault, type[StatementError]] = MappingProxyType(
     {
         Fault.SYNTAX: SqlSyntaxError,
@@ -129,10 +129,10 @@ _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
 #: The excerpt of the statement that follows the sentence.
 _LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
 _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.IGNORECASE)
-#: Our attachments, which the caller never named.
+#: Our attachments, which the caller did not name.
 _ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
 _CATALOG_VIEW = re.compile(r"\b_catalog\.main\.(?=tables\b|columns\b|schemata\b)")
-#: Advice that nobody can follow here: extensions are not installed, settings are locked.
+#: Advice that no caller can follow: extensions are not installed, settings are locked.
 _ADVICE = re.compile(
     r'\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*| Use "SET \w+ TO [^\n]*',
     re.DOTALL,
@@ -140,17 +140,17 @@ _ADVICE = re.compile(
 _NO_SPACE = re.compile(
     r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
 )
-#: Where the class and the kind say too little, the text decides.
+#: Where the class and the kind are not specific enough, the text decides.
 _BY_TEXT = (
     (Fault.OTHER, re.compile(r"\ACorrupt database file"), Fault.DATA),
     (Fault.OTHER, re.compile(r"launched in read-only mode"), Fault.NOT_ALLOWED),
     (Fault.DATA, _NO_SPACE, Fault.RESOURCES),
-    (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # of a block that is read back from the disk
+    (Fault.DATA, WANT_OF_MEMORY, Fault.RESOURCES),  # of a block that is read back from disk
 )
 
 
 def fault_of(exc: BaseException) -> Fault:
-    """Classify what DuckDB, or its Arrow stream, raised."""
+    """Classify an exception of DuckDB or its Arrow stream."""
     if isinstance(exc, OSError | pa.ArrowException) and not isinstance(exc, MemoryError):
         match = _KIND.match(str(exc))
         fault = BY_KIND.get(match["kind"].lower(), Fault.OTHER) if match else Fault.OTHER
@@ -163,28 +163,28 @@ def fault_of(exc: BaseException) -> Fault:
 
 
 def is_about_parameters(exc: duckdb.Error) -> bool:
-    """Say whether DuckDB could not take a value: too large, not UTF-8, of a type it does not know."""
+    """Say whether DuckDB could not take a value: too large, not UTF-8, or of an unknown type."""
     kinds = duckdb.InvalidInputException | duckdb.NotImplementedException
     return isinstance(exc, kinds) and _PARAMETER.search(str(exc)) is not None
 
 
-def lacks_place(exc: BaseException) -> bool:
-    """Say whether DuckDB does not show the line of the statement that it could not plan."""
+def lacks_line(exc: BaseException) -> bool:
+    """Say whether DuckDB's message omits the line of the statement that it could not plan."""
     return isinstance(exc, duckdb.BinderException | duckdb.CatalogException) and not _LINE.search(str(exc))
 
 
 def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines_before: int = 0) -> QueryError:
     """
-    Make of *exc* the error for the caller. What is not the caller's doing is logged here, with its text.
+    Return the error for the caller. A failure that is not the caller's fault is logged here, with its text.
 
-    *lines_before* is how many lines of ours stood before the caller's statement.
+    *lines_before* is the number of our lines before the caller's statement.
     """
     fault = fault_of(exc)
     if fault in _AT_FAULT:
         return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
     if fault is Fault.RESOURCES or (fault is Fault.BROKEN and WANT_OF_MEMORY.search(str(exc))):
         return ResourceLimitError(_used_up(str(exc), limits))
-    if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: whoever else interrupts has left a reason
+    if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: any other interrupt has a reason that was raised before
         return QueryTimeoutError(limits.timeout_s)
     logger.error("engine failure", exc_info=exc, extra={"fields": {"fault": fault.name.lower()}})
     if fault is Fault.DATA:
@@ -195,7 +195,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
 
 
 def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> str:
-    """Keep of DuckDB's text what concerns the caller: no kind, no path of ours, no name of an attachment."""
+    """Return DuckDB's text without its kind, our paths and the names of our attachments."""
     text = _KIND.sub("", str(exc), count=1)
     text = _ADVICE.sub("", text)
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)

@@ -1,23 +1,23 @@
 """
-Functions of ours that stand before those of DuckDB, and a cast, which a value that is nested deep would break.
+Macros that replace functions of DuckDB, and a cast, which fail on deeply nested values.
 
-Some take a piece of the stack a level: a text of 200,000 brackets would end the process there, and nothing could stop
-that. How deep a value is takes long to find out; how many arrays and objects it opens is a bound that is quickly
-counted. Others refuse such a value, but DuckDB takes what they say of JSON, though not of a text, for a failure of its
-own, and is invalid from then on.
+Some of these functions use stack space for each level: a text of 200,000 brackets would end the process, and nothing
+could stop that. Computing the depth of a value is slow, so a bound is counted instead: the arrays and objects that the
+value opens. Others refuse such a value, but DuckDB treats their error about a JSON value, unlike one about a text, as a
+failure of its own, which invalidates the instance.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: The most arrays and objects in a value that is searched: so many levels take an eighth of a stack of 8 MiB.
+#: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
 MOST_SEARCHED: Final = 10_000
 
-#: And in one that becomes a VARIANT, which takes a KiB a level, and far more time beyond this depth.
+#: The same for a value that becomes a VARIANT, which takes 1 KiB for each level, and far more time beyond this depth.
 MOST_IN_VARIANT: Final = 1_000
 
-#: The names that DuckDB does not have, and those that stand for its own functions here.
+#: The names that DuckDB does not have, and those that replace DuckDB's functions.
 NAMES: Final = frozenset({"to_variant"})
 NAMES_OF_DUCKDB: Final = frozenset({"json_contains", "json_group_structure", "json_structure", "variant_group_array"})
 
@@ -34,7 +34,7 @@ def _structure(value: str) -> str:
 
 
 def definitions() -> tuple[str, ...]:
-    """Return what defines them, in the schema that statements look into first."""
+    """Return the statements that define the macros, in the schema that statements search first."""
     searched = f"{_bounded('haystack', MOST_SEARCHED)}, {_bounded('needle', MOST_SEARCHED)}"
     taken = _bounded("value", MOST_IN_VARIANT)
     return (

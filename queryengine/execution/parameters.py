@@ -1,4 +1,4 @@
-"""The values of a statement's parameters, checked against what the statement takes before the engine sees them."""
+"""Check the values of a statement's parameters against the statement, before the engine sees them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MAX_PARAMETERS = 10_000
 #: Levels of lists and mappings in one value; DuckDB converts them by recursion.
 MAX_DEPTH = 64
 
-#: The integers that the engine has types for.
+#: The range of the engine's integer types.
 LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
 
-#: What is said of a value that no type of the engine's can hold.
+#: The message about a value that no type of the engine can hold.
 UNKNOWN_TYPE = "The value of a parameter is of a type that the engine does not take."
 
-#: The name shown for a value is cut here: it comes from the caller.
+#: Names in messages are cut here: they come from the caller.
 _SHOWN_CHARACTERS = 40
 
 
 def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | dict[str, Any] | None:
     """
-    Return *given* as DuckDB takes it, None when the statement has no parameters.
+    Return *given* as DuckDB takes it; None if the statement has no parameters.
 
-    *taken* are the names in the statement: "1", "2" for `?` and `$1`, else the word after `$`, in any case.
+    *taken* are the names in the statement: "1", "2" for `?` and `$1`, otherwise the word after `$`, in any case.
 
     Raises:
         ParameterError: The count or a name differs, there are too many, or see `check_values`.
@@ -41,7 +41,7 @@ def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | di
 
 
 def ordered(taken: Collection[str]) -> tuple[str, ...]:
-    """Return the names of a statement's parameters: numbers by their value, others by the alphabet."""
+    """Return the names of a statement's parameters in order: numbers by value, others alphabetically."""
     return tuple(sorted(taken, key=lambda name: (int(name) if name.isdecimal() else 0, name)))
 
 
@@ -57,7 +57,7 @@ def check_values(given: JsonParameters | None) -> None:
     Check each value by itself.
 
     Raises:
-        ParameterError: One is nested too deep, or holds an integer that is too large or text that is not Unicode.
+        ParameterError: One is nested too deep, or contains an integer that is too large or text that is not Unicode.
     """
     if isinstance(given, Mapping):
         named = [(str(name).casefold(), value) for name, value in given.items()]

@@ -1,12 +1,12 @@
 """
-Which session is in use: always one that gives what the newest manifest says.
+The session manager: it keeps a session open that answers for the newest manifest.
 
-A statement leases the current session and keeps it to its end, whatever is published meanwhile, so it sees one
-generation only. A manifest is noticed by the first lease after its publication, or by a thread that looks four times
-a second. To open a session takes a millisecond for each dataset, so it is not done for each publication: a statement
-waits for it only when what it reads has been published anew, and the thread takes a small part of the time for it, or
-does it soon where a file is to be freed. The new session is open before it takes the old one's place, and the old one
-is closed, which frees its files, when the last statement on it has ended.
+A statement leases the current session and keeps it to its end, whatever is published meanwhile, so it sees one data
+version only. The first lease after a publication notices the new manifest, or else a thread that looks four times a
+second. Opening a session takes a millisecond for each dataset, so not every publication opens one. A statement waits
+for a new session only when a dataset that it reads was published again. The thread spends a small part of its time on
+opening sessions, and opens one soon where that frees a superseded file. The new session is open before it replaces the
+old one. The old one is closed, which frees its files, when its last statement has ended.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import EngineUnavailableError
-from queryengine.execution.session import EngineInstance, SnapshotGoneError, UnfitView
+from queryengine.execution.definitions import SnapshotGoneError, UnfitView
+from queryengine.execution.instance import EngineInstance
 from queryengine.manifest import Manifest, ManifestError, Pin, Signature, manifest_path, read_manifest, signature
 
 logger = logging.getLogger(__name__)
 
-#: How often the manifest is looked at when nobody asks.
+#: How often the thread looks at the manifest, in seconds.
 POLL_S = 0.25
 
-#: A session that nobody waits for is opened so many times as long as that took after the one before, but no later than
-#: so many seconds if a file is to be freed by it. Whether one is, is found out once in that time. At worst a file is
-#: superseded just when a session has opened it: this one's opening, this rest, a look and the next opening take two
-#: seconds then, if each opening takes half a second.
+#: After opening a session, the thread rests for this many times as long as the opening took, but no longer than
+#: `REST_S` seconds if another session would free a superseded file, which it checks once in that time. In the worst
+#: case a file is superseded just after a session opened it. If each opening takes half a second, then this opening,
+#: the rest, a look and the next opening take two seconds.
 REST_PARTS = 10
 REST_S = 0.75
 
@@ -45,13 +46,13 @@ class _Held:
         self.leases = 0
 
     def close(self) -> None:
-        """Free what the session reads."""
+        """Close the session's files."""
         self.session.close()
         self.pin.close()
 
 
 class _Published:
-    """The newest manifest, of which no session was opened: its snapshots by the name of their dataset in lower case."""
+    """The newest manifest, for which no session is open: its snapshots by dataset in lower case."""
 
     def __init__(self, pin: Pin, manifest: Manifest) -> None:
         self.pin = pin
@@ -60,30 +61,30 @@ class _Published:
 
 class Lease:
     """
-    The use of one session. It is given back by `release`, always.
+    The use of one session. Its holder always calls `release`.
 
-    `basis` is the manifest that the session answers for, or one before it; None when that cannot be told for sure.
+    `data_version` is the manifest that the session answers for, or an earlier one; None when that is not certain.
     """
 
-    def __init__(self, generations: Generations, held: _Held, pin: Pin) -> None:
+    def __init__(self, manager: SessionManager, held: _Held, pin: Pin) -> None:
         self.session = held.session
-        self.basis: Signature = pin.signature if pin.is_held else None
-        self._generations = generations
+        self.data_version: Signature = pin.signature if pin.is_held else None
+        self._manager = manager
         self._held: _Held | None = held
 
     def release(self) -> None:
         """Give the session back. More than one call is harmless, from one thread."""
         held, self._held = self._held, None
         if held is not None:
-            self._generations._release(held)  # noqa: SLF001 - the other half of this class
+            self._manager._release(held)  # noqa: SLF001 - the other half of this class
 
 
-class Generations:
+class SessionManager:
     """
-    The sessions over what *state_dir* publishes.
+    The sessions over the data published in *state_dir*.
 
-    *open_session* makes one of a manifest; it raises SnapshotGoneError, unless its second argument tells it to do
-    without what is gone.
+    *open_session* opens one over a manifest. It raises SnapshotGoneError for a missing snapshot, unless its second
+    argument tells it to leave out missing ones.
     """
 
     def __init__(self, state_dir: Path, open_session: Callable[[Manifest, bool], EngineInstance]) -> None:
@@ -96,9 +97,9 @@ class Generations:
         self._state_dir = state_dir
         self._manifest = str(manifest_path(state_dir))
         self._open_session = open_session
-        self._opening = threading.Lock()  # Taken before the other one, by who opens a session.
-        self._unfit_views: dict[str, UnfitView] = {}  # of the newest session
-        self._unusable: Signature = None  # of the manifest that was complained about last
+        self._opening = threading.Lock()  # Held while a session is opened; taken before the other lock.
+        self._unfit_views: Mapping[str, UnfitView] = {}  # of the newest session
+        self._unusable: Signature = None  # of the manifest that the log last reported
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -106,15 +107,15 @@ class Generations:
         self._published: _Published | None = None
         self._rests_until = self._looks_at = 0.0
         self._current = self._first()
-        self._thread = threading.Thread(target=self._follow, name="engine-generations", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="engine-sessions", daemon=True)
         self._thread.start()
 
     def lease(self, statement: GatedStatement | None = None) -> Lease:
         """
-        Lease a session over what is published now, or one that answers *statement* as that does.
+        Lease a session over the published data, or one that gives the same result for *statement*.
 
         Raises:
-            EngineUnavailableError: This is closed, or the engine cannot start.
+            EngineUnavailableError: The manager is closed, or the engine cannot start.
         """
         with self._lock:
             if (pin := self._fitting(statement)) is not None:
@@ -125,7 +126,7 @@ class Generations:
                 return self._leased(self._current.pin)
 
     def close(self, timeout_s: float) -> None:
-        """Close every session as soon as nobody uses it, and wait *timeout_s* seconds at most for that."""
+        """Close every session as soon as it has no lease, and wait at most *timeout_s* seconds for that."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -147,7 +148,7 @@ class Generations:
         return Lease(self, self._current, pin)
 
     def _fitting(self, statement: GatedStatement | None) -> Pin | None:
-        """Return the newest manifest when the current session answers *statement* for it. Called under the lock."""
+        """Return the newest manifest if the current session answers *statement* for it. Called under the lock."""
         if self._closed:
             raise _stopping()
         session, signature_now = self._current.session, self._signature()
@@ -158,15 +159,15 @@ class Generations:
         if statement is None:
             return None
         published = self._newest(signature_now)
-        if published is None or not session.finds_the_same(statement, published.snapshots):
+        if published is None or not session.reads_the_same(statement, published.snapshots):
             return None
         return published.pin
 
     def _newest(self, signature_now: Signature) -> _Published | None:
-        """Return what is published now, None when that cannot be read. Called under the lock."""
+        """Return what is published now; None when it cannot be read. Called under the lock."""
         if self._published is None or self._published.pin.signature != signature_now:
             self._forget_published()
-            pin = Pin(self._manifest)  # Before it is read: see `_open`.
+            pin = Pin(self._manifest)  # before it is read: see `_opened`
             try:
                 self._published = _Published(pin, read_manifest(self._state_dir))
             except ManifestError:
@@ -183,12 +184,12 @@ class Generations:
 
     def _renew(self) -> None:
         """
-        Replace the current session when there is a newer manifest, or it is broken. Called by who may open one.
+        Replace the current session if it is broken or a newer manifest exists. Called with `_opening` held.
 
-        Statements that need no newer session get the current one meanwhile.
+        Meanwhile, statements that need no newer session get the current one.
         """
         current = self._current
-        # One that is gone was lost: whoever published it writes it again.
+        # A missing manifest was lost: the refresher writes it again.
         if self._signature() in {current.pin.signature, None} and not current.session.broken:
             return
         try:
@@ -196,8 +197,8 @@ class Generations:
         except ManifestError as exc:
             if current.session.broken:
                 raise EngineUnavailableError(str(exc)) from exc
-            # The refresher rebuilds what it finds unusable, and a want of descriptors passes; until then the data of
-            # before is still good.
+            # The refresher rebuilds an unusable manifest, and a lack of descriptors passes. Until then the old data is
+            # still good.
             if (published := self._signature()) != self._unusable:
                 self._unusable = published
                 logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
@@ -212,7 +213,7 @@ class Generations:
         successor.close()
 
     def _renew_if_possible(self) -> None:
-        """Renew without anybody waiting for it, unless somebody does that just now."""
+        """Renew in the background, unless a lease is doing so."""
         try:
             if self._closed or self._may_rest(time.monotonic()) or not self._opening.acquire(blocking=False):
                 return
@@ -222,13 +223,13 @@ class Generations:
                 self._opening.release()
         except EngineUnavailableError:
             return
-        except MemoryError:  # A statement has it all: this is tried again.
+        except MemoryError:  # A statement uses it all: try again later.
             logger.warning("the newest generation cannot be opened", extra={"fields": {"error": "too little memory"}})
-        except Exception:  # Whoever asks for a session is told; this thread goes on closing what nobody uses.
+        except Exception:  # The next lease reports the error; this thread goes on closing unused sessions.
             logger.exception("the newest generation cannot be opened")
 
     def _may_rest(self, now: float) -> bool:
-        """Say whether to open no session yet: for a file that is no longer published there is less time than else."""
+        """Say whether to open no session yet. A superseded file that a session holds shortens the rest."""
         if now >= self._rests_until:
             return False
         if now < self._looks_at:
@@ -252,7 +253,7 @@ class Generations:
 
     def _open(self) -> _Held:
         """
-        Open a session over what is published now, and take note of how long that takes.
+        Open a session over the published data, and set the rest after it.
 
         Raises:
             ManifestError: The manifest is damaged or of another release.
@@ -268,12 +269,12 @@ class Generations:
         failed: Signature = None
         while True:
             with ExitStack() as undo:
-                # Before it is read: should another take its place meanwhile, that one is noticed.
+                # Pin before reading: a manifest that replaces this one meanwhile is then noticed.
                 pin = Pin(self._manifest)
                 undo.callback(pin.close)
                 manifest = read_manifest(self._state_dir)
                 try:
-                    # What the same manifest names and is still not there was lost, not superseded: serve the others.
+                    # If the same manifest fails twice, its snapshot was lost, not superseded: serve the others.
                     session = self._open_session(manifest, pin.signature == failed)
                 except SnapshotGoneError:
                     failed = pin.signature
@@ -281,11 +282,11 @@ class Generations:
                 undo.pop_all()
             fields = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
             logger.info("generation opened", extra={"fields": fields})
-            self._tell_of_views(session)
+            self._log_unfit_views(session)
             return _Held(session, pin)
 
-    def _tell_of_views(self, session: EngineInstance) -> None:
-        """Log what has come to fit the data no longer, or for another reason than before."""
+    def _log_unfit_views(self, session: EngineInstance) -> None:
+        """Log each view that no longer fits the data, or does not fit it for a new reason."""
         for name, unfit in session.unfit_views.items():
             if self._unfit_views.get(name) != unfit:
                 fields = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}

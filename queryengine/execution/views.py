@@ -1,4 +1,4 @@
-"""The views of the YAML: which of them read which, in what order they are made, and what is wrong with them."""
+"""The views of the YAML: their dependencies, the order in which they are created, and their faults."""
 
 from __future__ import annotations
 
@@ -15,28 +15,21 @@ from runtimeconf.model import ViewConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedView:
-    """A view and what the gate made of its SQL; `statement.relations` are the datasets and views it reads."""
+    """A view and its gated SQL; `statement.relations` are the datasets and views that it reads."""
 
     config: ViewConfig
     statement: GatedStatement
 
 
-def order_views(
-    views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path
-) -> tuple[ViewConfig, ...]:
+def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path) -> tuple[GatedView, ...]:
     """
-    Put *views* in an order in which each reads only what is before it, close to the order of the YAML.
+    Gate *views*, and put them in an order in which each reads only earlier ones, close to the order of the YAML.
 
     *datasets* are the lower-case names of the datasets; *file* is the YAML, for the faults.
 
     Raises:
-        ConfigError: Every view whose SQL is refused, unknown to itself or part of a circle.
+        ConfigError: Names every view whose SQL is refused, or that is part of a circle.
     """
-    return tuple(view.config for view in gate_views(views, datasets, gate, file))
-
-
-def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path) -> tuple[GatedView, ...]:
-    """Do what `order_views` does, and keep what the gate made of each view."""
     known = datasets | {view.name.lower() for view in views}
     gated: dict[str, GatedView] = {}
     faults: dict[str, str] = {}
@@ -69,7 +62,7 @@ def _gate(view: ViewConfig, known: frozenset[str], gate: Gate) -> GatedStatement
 
 
 def _ordered(views: Mapping[str, GatedView], placed: frozenset[str]) -> dict[str, GatedView]:
-    """Place, again and again, the first view that reads only what is placed."""
+    """Repeatedly place the first view that reads only placed relations."""
     ordered: dict[str, GatedView] = {}
     waiting = dict(views)
     while ready := next((name for name, view in waiting.items() if view.statement.relations <= placed), None):
@@ -79,24 +72,24 @@ def _ordered(views: Mapping[str, GatedView], placed: frozenset[str]) -> dict[str
 
 
 def _circles(views: Mapping[str, GatedView]) -> dict[str, str]:
-    """The circle that each view stands in, as text; a view that only reads from a circle has none."""
+    """Return the circle that each view is part of, as text; a view that only reads from a circle has none."""
     found: dict[str, str] = {}
     for name in views:
-        if name not in found and (circle := _way_back(name, views)):
+        if name not in found and (circle := _path_back(name, views)):
             text = " -> ".join(views[step].config.name for step in [*circle, circle[0]])
             found |= dict.fromkeys(circle, text)
     return found
 
 
-def _way_back(start: str, views: Mapping[str, GatedView]) -> list[str]:
-    """The shortest way from a view over what it reads back to itself; empty when there is none."""
-    ways = [[start]]
+def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:
+    """Return the shortest path from a view over its dependencies back to itself; empty if there is none."""
+    paths = [[start]]
     seen: set[str] = set()
-    for way in ways:  # grows while it is read: breadth first
-        for name in sorted(views[way[-1]].statement.relations & views.keys()):
+    for path in paths:  # grows while it is read: breadth first
+        for name in sorted(views[path[-1]].statement.relations & views.keys()):
             if name == start:
-                return way
+                return path
             if name not in seen:
                 seen.add(name)
-                ways.append([*way, name])
+                paths.append([*path, name])
     return []

@@ -1,14 +1,14 @@
 """
-Which statements the gate judges alike: those that differ in plain numbers only, where a number is only a value.
+Query fingerprints: the gate judges statements with the same fingerprint alike, as they differ only in numeric values.
 
-`shape` gives a statement with such numbers taken out. Everything else stays as it is written, white space, comments,
-strings and other numbers included. So two statements have one shape only when DuckDB's parser makes the same tree of
-both, up to the values of constants, at which the gate does not look.
+`fingerprint` replaces each number that is only a value. Everything else stays as written, including white space,
+comments, strings and other numbers. So two statements have the same fingerprint only if DuckDB's parser makes the same
+tree of both, up to the values of constants, which the gate ignores.
 
-A number may mean more than a value: the number of a parameter (`$1`) or column (`#1`), a modifier of a type
-(`DECIMAL(18, 3)`, `TIMESTAMP(3)`), the length of an array (`INTEGER[3]`), a share (`10%`, `SAMPLE 10`), a part of an
-interval. So a number is taken out only where it is known to be a value, by what stands before and after it and before
-every bracket around it; these lists hold reserved words and single signs only.
+A number may be more than a value: the number of a parameter (`$1`) or column (`#1`), a modifier of a type
+(`DECIMAL(18, 3)`, `TIMESTAMP(3)`), the length of an array (`INTEGER[3]`), a percentage (`10%`, `SAMPLE 10`), a part of
+an interval. So a number is replaced only where the tokens before and after it, and before every bracket around it, show
+that it is a value; the lists of these tokens contain only reserved words and single signs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 
 from queryengine.gate.lexer import Kind, Scan, lower
 
-#: What stands for a number of up to 9 digits (an INTEGER), of up to 18 (a BIGINT), and with a fraction (a DECIMAL).
-#: A statement cannot hold a NUL character.
+#: The marks of a number of up to 9 digits (an INTEGER), of up to 18 (a BIGINT), and with a fraction (a DECIMAL). A
+#: statement cannot contain a NUL character.
 _INTEGER: Final = "\0i"
 _BIGINT: Final = "\0l"
 _DECIMAL: Final = "\0d"
@@ -28,32 +28,32 @@ _BIGINT_DIGITS: Final = 18
 
 _SIGNS: Final = frozenset("=<>+-*/|")
 
-#: After these stands a number that is a value, or a bracket with such numbers.
+#: A number after one of these is a value; so are the numbers in a bracket after one.
 _BEFORE: Final = _SIGNS | {",", "(", "select", "distinct", "where", "and", "or", "not", "on", "having", "in"}
 _BEFORE_NUMBER: Final = _BEFORE | {"between", "case", "when", "then", "else", "by", "limit", "offset"}
 _BEFORE_BRACKET: Final = _BEFORE | {"from", "values", "as", "union", "except", "intersect", "all"}
 
-#: A number that is a value stands before one of these, or at the end.
+#: A number that is a value is followed by one of these, or by nothing.
 _AFTER: Final = _SIGNS | {
     *(",", ")", "and", "or", "as", "when", "then", "else", "end", "from", "where", "group", "having", "qualify"),
     *("order", "asc", "desc", "limit", "offset", "union", "except", "intersect"),
 }
 
-#: What stands for a text, and roughly what is one.
+#: The mark of a text, and an approximate expression for one.
 _TEXT: Final = "\0t"
 _ANY_TEXT: Final = re.compile(r"'[^']*+'")
 
 _OPENING, _CLOSING, _NUMBER = int(Kind.OPENING), int(Kind.CLOSING), int(Kind.NUMBER)
 
 
-def shape(statement: Scan) -> str:
+def fingerprint(statement: Scan) -> str:
     """Return the text of *statement* with each number that is only a value replaced by a mark of its type."""
     text, spans = statement.text, statement.spans
     last = len(spans) - 1
     pieces: list[str] = []
     kept = 0
     outer: list[bool] = []
-    values = True  # whether what stands in the brackets here is values
+    values = True  # whether the current brackets contain values
     for index, (kind, start, end, _) in enumerate(spans):
         if kind == _NUMBER:
             if (
@@ -72,23 +72,23 @@ def shape(statement: Scan) -> str:
     return "".join((*pieces, text[kept:]))
 
 
-def pattern(shaped: str) -> str:
+def pattern(marked: str) -> str:
     """
-    Return the *shaped* text without the texts in it: statements that differ in their values tend to have one.
+    Return the fingerprint *marked* without its texts. Statements that differ only in values usually have one pattern.
 
-    It is a guess of what is alike: good for choosing a faster way, not for judging.
+    This is a guess: good enough to choose a faster way, not to judge.
     """
-    return _ANY_TEXT.sub(_TEXT, shaped) if "'" in shaped else shaped
+    return _ANY_TEXT.sub(_TEXT, marked) if "'" in marked else marked
 
 
 def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:
-    """Say whether the token at *index* is one of *words*. A name in quotes is none: its quotes belong to its text."""
+    """Say whether the token at *index* is one of *words*. A quoted name is not: its text includes its quotes."""
     _, start, end, _ = statement.spans[index]
     return lower(statement.text[start:end]) in words
 
 
 def _mark(number: str) -> str | None:
-    """Return the mark of the type that DuckDB gives to *number*; None when it may be special."""
+    """Return the mark of the type that DuckDB gives to *number*; None if it may be special."""
     whole, dot, fraction = number.partition(".")
     if not whole.isdecimal() or (whole[0] == "0" and (len(whole) > 1 or not dot)):
         return None

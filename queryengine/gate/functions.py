@@ -1,7 +1,7 @@
 """
-Which functions a statement may call: the judgements of `function_list.txt`, looked up by where a name stands.
+The functions that a statement may call: the judgements of `function_list.txt`, looked up by name and position.
 
-The list is positive. A function that is not in it does not exist for a caller, whatever the engine has.
+The list is an allowlist. A function that is not in it does not exist for a caller, even if the engine has it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from queryengine.errors import SqlError, StatementError, StatementNotAllowedErro
 
 
 class Place(Enum):
-    """Where a function stands, and the kinds of function (DuckDB's words) that can be meant there."""
+    """The position of a call, and the kinds of function (in DuckDB's terms) that are possible there."""
 
     EXPRESSION = ("scalar", "aggregate", "macro", "window")
     WINDOW = ("window", "aggregate")
     TABLE = ("table", "table_macro")
 
 
-#: Names without brackets that the binder takes for a call when there is no such column.
+#: Names without brackets that the binder takes for a call if no such column exists.
 CALLED_BY_NAME = frozenset(
     {
         *("current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp"),
@@ -31,27 +31,27 @@ CALLED_BY_NAME = frozenset(
     }
 )
 
-#: What may be called and gives more than its arguments decide: the time, random numbers, the state of the session.
-#: DuckDB does not say so of `age`, which takes the day of today for a second argument, of the table of time zones, and
-#: of `timezone` (AT TIME ZONE), which moves a TIMETZ by what the zone has today: the type of its argument is not known.
-UNSTEADY = CALLED_BY_NAME | {
+#: The allowed functions whose result does not depend on their arguments alone: time, random numbers, session state.
+#: DuckDB does not mark all of them: not `age`, whose second argument defaults to today, not the table of time zones,
+#: and not `timezone` (AT TIME ZONE), which shifts a TIMETZ by today's offset; the gate knows no argument types.
+NONDETERMINISTIC = CALLED_BY_NAME | {
     *("age", "ago", "get_current_time", "get_current_timestamp", "now", "today", "transaction_timestamp"),
     *("current_localtime", "current_localtimestamp", "pg_timezone_names", "timezone"),
     *("gen_random_uuid", "random", "setseed", "uuid", "uuidv4", "uuidv7"),
     *("current_database", "current_schemas"),
 }
 
-#: Not functions to DuckDB, but the parser gives them as such: `unnest` in a select list, which the binder expands.
+#: Function calls to the parser, but not functions of DuckDB: the binder expands `unnest` in a select list.
 _EXPANDED_BY_THE_BINDER = {("scalar", "unnest"): None}
 
 
 @cache
 def judgements() -> Mapping[tuple[str, str], str | None]:
     """
-    Return for each (kind, name in lower case) None when it is allowed, else why it is not.
+    Return for each (kind, name in lower case) None if it is allowed, otherwise the reason why it is not.
 
     Raises:
-        ValueError: `function_list.txt` is not in its own format.
+        ValueError: `function_list.txt` does not have its format.
     """
     found: dict[tuple[str, str], str | None] = {}
     reason: str | None = None
@@ -73,11 +73,11 @@ def judgements() -> Mapping[tuple[str, str], str | None]:
 
 def check(name: str, place: Place) -> None:
     """
-    Return when the function *name* (lower-case, without its schema) may be called at *place*.
+    Check that the function *name* (lower-case, without its schema) may be called at *place*.
 
     Raises:
         StatementNotAllowedError: It is refused.
-        SqlError: There is no such function.
+        SqlError: It does not exist.
     """
     if fault := _faults().get((name, place)):
         raise fault[0](fault[1])
@@ -86,13 +86,13 @@ def check(name: str, place: Place) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Say why the function *name* (lower-case) is refused, wherever it may stand; None when it is not."""
+    """Return the reason why the function *name* (lower-case) is refused at any position; None if it is not."""
     return next((reason for (_, known), reason in judgements().items() if known == name and reason), None)
 
 
 @cache
 def _faults() -> Mapping[tuple[str, Place], tuple[type[StatementError], str] | None]:
-    """For each name and place: None when it may be called, else the error."""
+    """Return for each name and place None if it may be called, otherwise the error."""
     judged = {**judgements(), **_EXPANDED_BY_THE_BINDER}
     found: dict[tuple[str, Place], tuple[type[StatementError], str] | None] = {}
     for name in {name for _, name in judged}:

@@ -1,9 +1,9 @@
 """
-Decide whether a statement may run, before any engine that holds data sees it.
+Decide whether a statement may run, before an engine with data sees it.
 
-First its shape (`lexer`), then DuckDB's own parser on a private, empty, locked instance, then its tree against a
-positive list (`parse_tree`, `functions`). `docs/sql.md` tells users what passes; the reasons are in
-`docs/decisions/0004-statement-gate.md`.
+The lexer checks its size and nesting first. Then DuckDB's own parser, on a private, empty, locked instance, makes its
+tree, which is judged by an allowlist (`parse_tree`, `functions`). `docs/sql.md` tells users which statements are
+allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.gate import functions, rewriting
-from queryengine.gate.fingerprint import pattern, shape
+from queryengine.gate.fingerprint import fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.parse_tree import Reading, decode
 
-#: Statements up to this many characters are remembered, this many of them, and as many shapes.
-_REMEMBERED_CHARACTERS: Final = 4096
-_REMEMBERED: Final = 512
+#: Verdicts on statements up to this many characters are cached: this many by text, and as many by fingerprint.
+_CACHED_CHARACTERS: Final = 4096
+_CACHED: Final = 512
 
 #: How many idle parsers are kept.
 _IDLE_PARSERS: Final = 4
 
-#: A parser message may quote the whole statement.
+#: The longest message of the parser, in characters: a message may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 1,
-    "async_threads": 1,  # It reads no file; DuckDB's default is eight.
+    "async_threads": 1,  # no file is read; DuckDB's default is eight
     "enable_external_access": False,
     "python_enable_replacements": False,
     "autoinstall_known_extensions": False,
@@ -54,7 +54,7 @@ _PARSE: Final = "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_e
 
 _EXPLAIN_FORMATS: Final = frozenset({"text", "json", "html", "graphviz", "yaml", "mermaid"})
 
-#: Statements whose own answer would name the engine's internal databases.
+#: Statements whose real result would name the engine's internal databases.
 _CONSTANT_ANSWERS: Final = {
     "databases": "SELECT 'runtime' AS database_name",
     "schemas": "SELECT 'runtime' AS database_name, 'main' AS schema_name, true AS \"current\"",
@@ -62,23 +62,23 @@ _CONSTANT_ANSWERS: Final = {
 
 _ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
 
-#: What writes after a WITH clause.
+#: Statements that write, after a WITH clause.
 _WRITES: Final = ("insert", "update", "delete", "merge")
 
 
 class Gate:
-    """Judges statements; for any number of threads at once. It holds no data."""
+    """Judges statements. Safe from any thread. It holds no data."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
         self._parsers: deque[_Parser] = deque()
         self._closed = False
-        self._remembered: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_REMEMBERED)(self._admit)
-        self._shapes = _Shapes()
+        self._cached: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_CACHED)(self._admit)
+        self._verdicts = _Verdicts()
 
     def close(self) -> None:
-        """Give the parser back; `admit` then raises `EngineUnavailableError` for what it does not remember."""
+        """Close the parsers; `admit` then raises `EngineUnavailableError` for statements without a cached verdict."""
         self._closed = True
         self._connection.close()
         self._close_parsers()
@@ -88,14 +88,14 @@ class Gate:
         Judge *sql*, which may read *relations* (names of datasets and views in lower case).
 
         Raises:
-            EmptyStatementError: There is nothing but white space, comments and semicolons.
-            SqlSyntaxError: It cannot be parsed, or is nested too deep or too long to be parsed safely.
-            StatementNotAllowedError: It is not one statement, or does something that is not in the list.
-            SqlError: It names a table or function that does not exist.
-            ParameterError: It has parameters with and without names.
+            EmptyStatementError: *sql* has only white space, comments and semicolons.
+            SqlSyntaxError: *sql* cannot be parsed, or its nesting or length makes parsing unsafe.
+            StatementNotAllowedError: *sql* is not one statement, or does something that is not on the allowlist.
+            SqlError: *sql* names a table or function that does not exist.
+            ParameterError: *sql* has parameters with and without names.
         """
-        if len(sql) <= _REMEMBERED_CHARACTERS:
-            return self._remembered(sql, relations)
+        if len(sql) <= _CACHED_CHARACTERS:
+            return self._cached(sql, relations)
         return self._admit(sql, relations)
 
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
@@ -105,16 +105,16 @@ class Gate:
             return GatedStatement(answer, "show", frozenset(), frozenset())
         if first == "explain":
             return self._admit_explain(whole, relations, before)
-        if len(whole.text) > _REMEMBERED_CHARACTERS:
+        if len(whole.text) > _CACHED_CHARACTERS:
             return self._judge(whole, relations, before)
-        key = shape(whole)
-        if known := self._shapes.find(key, relations):
+        key = fingerprint(whole)
+        if known := self._verdicts.find(key, relations):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
         statement = self._judge(whole, relations, before)
-        # Only what runs as it was written: a text that was changed has numbers of its own in it.
+        # Only if its text runs unchanged: a changed text contains numbers of its own.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))
-            self._shapes.keep(key, relations, statement)
+            self._verdicts.keep(key, relations, statement)
         return statement
 
     def _admit_explain(self, whole: Scan, relations: frozenset[str], before: str) -> GatedStatement:
@@ -127,22 +127,22 @@ class Gate:
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
             )
-        # What is explained begins on a line of its own: an error shows that line as its author wrote it.
+        # The explained statement begins on a line of its own: an error shows that line as its author wrote it.
         return replace(
             statement,
             sql=f"{prefix}\n{statement.sql}",
             kind="explain",
-            plain=False,
+            deterministic=False,
             lines_before=statement.lines_before - 1,
         )
 
     def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
-        """Judge *statement*; *before* is the text before it, for the places of errors."""
+        """Judge *statement*; *before* is the text before it, for the line numbers of errors."""
         kind, tree = self._tree(statement, before)
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(relations, engine_tables=engine_tables)
         reading.judge(tree)
-        plain = kind == "select" and reading.steady and not reading.catalog_views
+        deterministic = kind == "select" and reading.deterministic and not reading.catalog_views
         if reading.catalog_views:
             statement = scan(rewriting.with_hidden_catalog(statement))
             kind, tree = self._tree(statement, before)
@@ -152,7 +152,9 @@ class Gate:
         if kind == "select" and reading.shows:
             kind = "show"
         relations_read = frozenset(reading.relations)
-        return GatedStatement(statement.text, kind, relations_read, parameters, plain, lines_before=before.count("\n"))
+        return GatedStatement(
+            statement.text, kind, relations_read, parameters, deterministic, lines_before=before.count("\n")
+        )
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
         if tree := self._parse(statement, before):
@@ -162,9 +164,9 @@ class Gate:
         raise _not_a_query(statement)
 
     def _parse_pivot(self, statement: Scan, before: str) -> dict[str, Any]:
-        """Parse a statement with a PIVOT whose columns the engine finds in the data, which has no tree of its own."""
+        """Parse a statement with a PIVOT whose columns depend on the data, for which DuckDB gives no tree."""
         for token, following in zip(statement.tokens, statement.tokens[1:], strict=False):
-            # The tree is of a changed text; no function that is refused may be called in the text that runs.
+            # The tree belongs to a changed text; the text that runs must not call a refused function either.
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
         try:
@@ -177,15 +179,15 @@ class Gate:
         return tree
 
     def _with_windows(self, statement: Scan) -> dict[str, Any] | None:
-        """Return the tree of *statement* with the windows that it does not use; None when it names no window."""
+        """Return the tree of *statement* including the windows that it does not use; None if it names no window."""
         if not rewriting.has_windows(statement):
             return None
         return self._parse(scan(rewriting.with_windows_used(statement)), "")
 
     def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
-        """Return the tree of one statement, None when it is not a query."""
+        """Return the tree of one statement; None if it is not a query."""
         try:
-            with self._parser(keep=len(statement.text) <= _REMEMBERED_CHARACTERS) as parser:
+            with self._parser(keep=len(statement.text) <= _CACHED_CHARACTERS) as parser:
                 answer = decode(parser.tree(statement.text))
         except duckdb.Error as exc:
             raise EngineUnavailableError("The engine cannot take statements at the moment.") from exc
@@ -199,7 +201,7 @@ class Gate:
 
     @contextmanager
     def _parser(self, *, keep: bool) -> Iterator[_Parser]:
-        """Lend a parser for one text. It is kept for the next one when that text was short and nothing failed."""
+        """Lend a parser for one text. With *keep*, the next text may use it too, unless this one failed."""
         try:
             parser = self._parsers.pop()
         except IndexError:
@@ -228,24 +230,24 @@ class Gate:
 
 
 class _Parser:
-    """A cursor that has the question to the parser ready."""
+    """A cursor with the prepared call of `json_serialize_sql`."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._cursor = connection.cursor()
-        (self._question,) = self._cursor.extract_statements(_PARSE)
+        (self._call,) = self._cursor.extract_statements(_PARSE)
 
     def tree(self, sql: str) -> str:
-        """Return the answer of `json_serialize_sql`."""
-        # `execute` lets other threads run meanwhile; `extract_statements` of the text would hold the interpreter.
-        ((answer,),) = self._cursor.execute(self._question, [sql]).fetchall()
+        """Return the result of `json_serialize_sql`."""
+        # `execute` releases the GIL; `extract_statements` of the text would hold it.
+        ((answer,),) = self._cursor.execute(self._call, [sql]).fetchall()
         return str(answer)
 
     def close(self) -> None:
         self._cursor.close()
 
 
-class _Shapes:
-    """Verdicts by the shape of a statement and what it may read, for any number of threads; the oldest go first."""
+class _Verdicts:
+    """Verdicts by the fingerprint of a statement and its relations. Safe from any thread; the oldest go first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -256,13 +258,13 @@ class _Shapes:
 
     def keep(self, key: str, relations: frozenset[str], verdict: GatedStatement) -> None:
         with self._lock:
-            while len(self._verdicts) >= _REMEMBERED:
+            while len(self._verdicts) >= _CACHED:
                 del self._verdicts[next(iter(self._verdicts))]
             self._verdicts[key, relations] = verdict
 
 
 def _one_statement(found: Scan) -> tuple[str, Scan]:
-    """Return what stands before the only statement, and the statement, without semicolons, comments and space."""
+    """Return the text before the only statement, and the statement without semicolons, comments and space around it."""
     count = found.size
     semicolons = found.separators[:]
     while semicolons and semicolons[-1] == count - 1:
@@ -282,7 +284,7 @@ def _constant_answer(statement: Scan, first: str) -> str | None:
 
 
 def _explain_prefix(statement: Scan) -> tuple[str, int]:
-    """Return EXPLAIN with its options in one form, and where the explained statement begins."""
+    """Return EXPLAIN with its options in normal form, and the position of the explained statement."""
     tokens = statement.tokens
     index = 1
     analyze, format_ = False, ""
@@ -320,7 +322,7 @@ def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
 
 
 def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
-    """Raise what the parser says, unless it could parse the text, and only gives no tree."""
+    """Raise the parser's error, unless the text could be parsed and only has no tree."""
     message = " ".join(str(answer["error_message"]).split())
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return
@@ -339,7 +341,7 @@ def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
 
 def _not_one() -> StatementNotAllowedError:
     return StatementNotAllowedError(
-        "One statement at a time: send what stands before and after a semicolon separately."
+        "One statement at a time: send the statements before and after a semicolon separately."
     )
 
 

@@ -1,9 +1,9 @@
 """
-Read SQL text as tokens, in linear time, before the engine's parser sees it.
+Split SQL text into tokens, in linear time, before the engine's parser sees it.
 
-The parser can be made to run for minutes, to use gigabytes or to overflow the stack by a statement of a few kilobytes,
-and nothing interrupts it (`docs/decisions/0004-statement-gate.md` has the measurements). So `scan` measures the shape
-of a statement first, and refuses the shapes that cost more than about a second.
+A statement of a few kilobytes can make the parser run for minutes, use gigabytes or overflow the stack, and nothing
+interrupts it (`docs/decisions/0004-statement-gate.md` has the measurements). So `scan` estimates the cost of parsing a
+statement first, and refuses a statement that would take more than about a second.
 
 It splits text as DuckDB's own tokenizer does: a test compares the two. Where the engine is lenient, this is strict.
 """
@@ -21,10 +21,10 @@ MAX_TOKENS: Final = 50_000
 MAX_NESTING: Final = 200
 MAX_PREFIX_RUN: Final = 200
 
-#: In tokens. A token costs as often as the parser may read it; 500,000 are about half a second and 250 MiB.
+#: In tokens. A token counts as often as the parser may read it; 500,000 take about half a second and 250 MiB.
 MAX_WORK: Final = 500_000
 
-#: After a syntax error in the body of a common table expression, the parser reads that body up to this often again.
+#: How often the parser may read the body of a common table expression again after a syntax error in it.
 _READS_PER_BODY: Final = 6
 
 
@@ -37,25 +37,25 @@ class Kind(IntEnum):
 
     STRING = 1
     IDENTIFIER = 2  # quoted, with double quotes or back-ticks
-    BODY = 3  # AS or MATERIALIZED: what the body of a common table expression follows
-    PREFIX = 4  # a word that, like an operator, can stand before itself without end
+    BODY = 3  # AS or MATERIALIZED: precedes the body of a common table expression
+    PREFIX = 4  # a word that, like an operator, may be repeated without limit
     WORD = 5  # any other keyword or identifier without quotes
     NUMBER = 6
     OPENING = 7  # a bracket
     CLOSING = 8
     PUNCTUATION = 9  # comma, semicolon or dot
-    STRAY = 11  # a quote or comment without its end, a comment in a comment, or a number that runs into what follows
+    STRAY = 11  # an unclosed quote or comment, a comment in a comment, or a number without a space after it
     OPERATOR = 12  # one character of an operator, so that a long operator counts as many
 
 
-#: DuckDB takes these for a space between tokens. Inside literals they stay what they are.
+#: DuckDB treats these as spaces between tokens. Inside literals they stay what they are.
 _UNICODE_SPACES: Final = "\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff"
 _NOT_IN_WORDS: Final = rf"\t-\r\x20!-\x23%-/:-@\[-^`{{-~{_UNICODE_SPACES}"
 _START: Final = rf"[^{_NOT_IN_WORDS}$0-9]"
 _REST: Final = rf"[^{_NOT_IN_WORDS}]"
 _DIGITS: Final = r"[0-9]++(?:_[0-9]++)*+"
 
-#: Every match begins where the one before ended: the last alternative takes any character.
+#: Every match begins where the previous one ended: the last alternative matches any character.
 _TOKEN: Final = re.compile(
     rf"""
     (?: [\t-\r\x20{_UNICODE_SPACES}]++ | --[^\n\r]*+ | /\*[^*/]*+(?:(?:\*(?!/)|/(?!\*))[^*/]*+)*+\*/ )*+
@@ -97,12 +97,12 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The keyword that this may be, in lower case; empty when it is no word, or a quoted one."""
+        """The keyword that this may be, in lower case; empty if it is not a word, or is quoted."""
         return lower(self.text) if self.kind in _WORDS else ""
 
     @property
     def name(self) -> str | None:
-        """The name that this gives as an identifier, in lower case, or None when it cannot be one."""
+        """The name of this as an identifier, in lower case; None if it cannot be an identifier."""
         if self.kind is Kind.IDENTIFIER:
             quote = self.text[0]
             return lower(self.text[1:-1].replace(quote * 2, quote))
@@ -114,10 +114,10 @@ class Scan:
 
     def __init__(self, text: str, spans: list[tuple[int, int, int, int]], separators: list[int]) -> None:
         """
-        Keep what `scan` found.
+        Keep the result of `scan`.
 
-        *spans* has (kind, start, end, depth) of each token, as in `Token`, for those who look at every token of every
-        statement; *separators* has the indexes of the semicolons among the tokens.
+        *spans* has (kind, start, end, depth) of each token, as in `Token`, for code that must be fast; *separators* has
+        the indexes of the semicolons among the tokens.
         """
         self.text = text
         self.spans = spans
@@ -126,7 +126,7 @@ class Scan:
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
-        """All tokens, comments left out."""
+        """All tokens, without comments."""
         return tuple(self[index] for index in range(self.size))
 
     def __getitem__(self, index: int) -> Token:
@@ -137,7 +137,7 @@ class Scan:
         """
         Return the first *size* tokens as `scan` gives them for their text alone.
 
-        There is at least one among them, and no semicolon.
+        *size* is at least 1, and no semicolon is among them.
         """
         begin, end = self.spans[0][1], self.spans[size - 1][2]
         if begin == 0 and end == len(self.text):
@@ -161,7 +161,7 @@ def scan(sql: str) -> Scan:
     Split *sql* into tokens.
 
     Raises:
-        SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or its shape is past a limit.
+        SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or it exceeds a limit.
     """
     if not sql.isascii():
         try:
@@ -177,7 +177,7 @@ def scan(sql: str) -> Scan:
 
 
 def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # noqa: C901, PLR0912, PLR0915 - see below
-    # One pass over plain integers, in line: a call or an enum a token would double its time.
+    # One pass over plain integers, inlined: a call or an enum for each token would double the time.
     prefix, opening, closing, punctuation, body, stray, operator = _COMPARED
     tag = _TAG
     spans: list[tuple[int, int, int, int]] = []

@@ -1,9 +1,9 @@
 """
-The text by which an answer is remembered: statements that differ in it only where no parser looks have the same one.
+The normal form of a statement, under which its result is cached: it ignores the differences that parsers ignore.
 
-White space and comments between two tokens become one space, those around the statement and the semicolons after it
-nothing. Between two texts in quotes everything stays: with a line break there, the parser joins them to one text.
-Nothing else changes: no case, no name, no literal, and where there was no space there is none.
+White space and comments between two tokens become one space; those around the statement, and the semicolons after it,
+are removed. The text between two string literals stays: with a line break there, the parser joins them to one. Nothing
+else changes: no case, no name, no literal, and no space is added.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from queryengine.errors import SqlSyntaxError
 from queryengine.gate.lexer import Kind, scan
 
-#: Longer texts stay as they are: the process that asks this answers other requests, too.
+#: Longer texts stay as they are: the calling process also answers other requests.
 _SCANNED_CHARACTERS: Final = 4096
-_REMEMBERED: Final = 512
+_CACHED: Final = 512
 
 _STRING: Final = int(Kind.STRING)
 
 
 def normal_form(sql: str) -> str:
-    """Return the normal form of *sql*; what is no statement, or too long to be looked at, as it is."""
+    """Return the normal form of *sql*; a text that is too long or cannot be scanned is returned unchanged."""
     return _of_short(sql) if len(sql) <= _SCANNED_CHARACTERS else sql
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def _of_short(sql: str) -> str:
     try:
         found = scan(sql)

@@ -1,8 +1,8 @@
 """
-Judge a parse tree, as DuckDB's `json_serialize_sql` gives it, by a positive list.
+Judge a parse tree, as DuckDB's `json_serialize_sql` gives it, by an allowlist.
 
-Every kind of node, every part of it, every function and every relation must be known here; whatever is not, is
-refused. So a construct of a new version of the engine is refused until somebody has judged it.
+Every kind of node, every part of it, every function and every relation must be known here; anything else is refused. So
+a construct of a new DuckDB version is refused until somebody has judged it.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from queryengine.gate import functions
 from queryengine.gate.functions import Place
 from queryengine.gate.lexer import lower
 
-#: The views of `information_schema` that there are, and the hidden catalog whose schema `main` holds them.
+#: The views of `information_schema` that exist here, and the hidden catalog whose schema `main` contains them.
 CATALOG_VIEWS: Final = frozenset({"tables", "columns", "schemata"})
 CATALOG: Final = "_catalog"
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a kind of node has: `parts` are judged in turn, `plain` are names and options without a meaning here."""
+    """The keys of a kind of node: `parts` are judged in turn, `options` are names and values that are not."""
 
     parts: frozenset[str]
-    plain: frozenset[str]
+    options: frozenset[str]
 
 
-def _form(parts: str = "", plain: str = "", common: str = "") -> _Form:
-    return _Form(frozenset(parts.split()), frozenset(f"{plain} {common}".split()))
+def _form(parts: str = "", options: str = "", common: str = "") -> _Form:
+    return _Form(frozenset(parts.split()), frozenset(f"{options} {common}".split()))
 
 
-def _expression(parts: str = "", plain: str = "") -> _Form:
-    return _form(parts, plain, "class type alias query_location query_location_length")
+def _expression(parts: str = "", options: str = "") -> _Form:
+    return _form(parts, options, "class type alias query_location query_location_length")
 
 
-def _table(parts: str = "", plain: str = "") -> _Form:
-    return _form(f"{parts} sample", plain, "type alias column_name_alias query_location query_location_length")
+def _table(parts: str = "", options: str = "") -> _Form:
+    return _form(f"{parts} sample", options, "type alias column_name_alias query_location query_location_length")
 
 
 #: By `class`.
@@ -109,7 +109,7 @@ _NODES: Final[Mapping[str, _Form]] = MappingProxyType(
     }
 )
 
-#: Parts that say nothing of their kind, by where they stand.
+#: Parts without a kind of their own, by the key under which they occur.
 _UNTYPED: Final[Mapping[str, _Form]] = MappingProxyType(
     {
         "arguments": _form("expression", "name"),
@@ -125,7 +125,7 @@ _UNTYPED: Final[Mapping[str, _Form]] = MappingProxyType(
     }
 )
 
-#: Plain parts that are more than a value or a list of values: names and types in the parser's own spelling.
+#: Options that are more than a value or a list of values: names and types in the parser's own spelling.
 _NESTED: Final = frozenset(
     {
         *("cte_map", "expected_types", "group_sets", "literal", "named_param_map", "qualified_exclude_list"),
@@ -133,7 +133,7 @@ _NESTED: Final = frozenset(
     }
 )
 
-#: What is refused by name, with more to say than that it is not known.
+#: Constructs that are refused with a reason of their own.
 _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "DELETE_QUERY_NODE": "DELETE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
@@ -146,8 +146,8 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: What the planner, which no interrupt stops, takes much longer for the more there is of it (measured: 120 joins 1.5 s,
-#: 400 over three minutes; 2,000 branches of UNION ALL 0.35 s, 16,000 minutes; 20 lambdas in one another 6 s).
+#: Constructs whose number makes the planner, which no interrupt stops, much slower (measured: 120 joins 1.5 s, 400 over
+#: three minutes; 2,000 branches of UNION ALL 0.35 s, 16,000 minutes; 20 nested lambdas 6 s).
 _COSTLY: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {
         "JOIN": ("joins", 100),
@@ -161,8 +161,8 @@ _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")
 _ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
 _ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
 _TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
-#: Levels in the structure that such a function is given: 10,000 would end the process.
-_MOST_LEVELS: Final = 100
+#: The most levels in the structure that such a function takes: 10,000 would end the process.
+_MAX_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
 _SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
@@ -171,9 +171,10 @@ _FILE: Final = re.compile(r"[/\\:*?.]")
 
 
 class _Scope:
-    """What a place sees: the first `visible` of the common table expressions `names`, and what is around.
+    """
+    The names that are visible at a node: the first `visible` of the common table expressions `names`, and its parent's.
 
-    `lambdas` counts the lambda functions that the place is inside of.
+    `lambdas` counts the lambda functions around the node.
     """
 
     __slots__ = ("lambdas", "names", "parent", "visible")
@@ -199,13 +200,13 @@ _NOTHING: Final = _Scope({}, 0, None)
 @dataclass(slots=True)
 class Reading:
     """
-    What a tree reads: `relations` are declared names, `catalog_views` says whether it reads `information_schema`.
+    The relations that a tree reads: `relations` are declared names, `catalog_views` is True for `information_schema`.
 
-    It is `steady` when it takes no sample, calls nothing in `functions.UNSTEADY`, and neither it nor a part of it
+    It is `deterministic` when it takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and no part of it
     `shows` what SHOW, DESCRIBE and SUMMARIZE do.
-    With `rewritten`, the tree is of a text in which `information_schema` has become the hidden catalog. With
+    With `rewritten`, the tree belongs to a text in which the hidden catalog replaces `information_schema`. With
     `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
-    its own columns looks for them where it does not see all common table expressions.
+    its own columns runs a query that does not see all common table expressions.
     """
 
     declared: frozenset[str]
@@ -213,7 +214,7 @@ class Reading:
     engine_tables: frozenset[str] = frozenset()
     relations: set[str] = field(default_factory=set)
     catalog_views: bool = False
-    steady: bool = True
+    deterministic: bool = True
     shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
 
@@ -222,9 +223,9 @@ class Reading:
         Walk the tree of one statement.
 
         Raises:
-            StatementNotAllowedError: It has something that is not in the lists.
+            StatementNotAllowedError: It contains something that is not on the allowlist.
             SqlError: It names a table or function that does not exist.
-            SqlSyntaxError: It has more of something than can be planned in good time.
+            SqlSyntaxError: It contains too many constructs that are slow to plan.
         """
         pending: list[tuple[Any, str, _Scope]] = [(statement, "statements", _NOTHING)]
         while pending:
@@ -241,8 +242,8 @@ class Reading:
         if isinstance(class_, str):
             form = _known(_EXPRESSIONS, class_, node)
             _judge_expression(node, class_, part)
-            if _is_unsteady(node):
-                self.steady = False
+            if _is_nondeterministic(node):
+                self.deterministic = False
             if class_ == "LAMBDA":
                 scope = _Scope({}, 0, scope, lambdas=1)
                 if scope.lambdas > MAX_NESTED_LAMBDAS:
@@ -257,17 +258,17 @@ class Reading:
                 self._judge_table(_path(node), scope)
             elif type_ == "SHOW_REF":
                 self._judge_show(node)
-                self.steady, self.shows = False, True
+                self.deterministic, self.shows = False, True
             elif "cte_map" in node:
                 scope = self._with_ctes(node, scope, pending)
         else:
             form = _known(_UNTYPED, part, node)
         if part == "sample":
-            self.steady = False
+            self.deterministic = False
         pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
-        """Refuse a statement whose planning would take long: nothing stops the planner while it works."""
+        """Refuse a statement whose planning would take long: nothing stops the planner."""
         kind, limit = _COSTLY.get(type_, ("", 0))
         if kind:
             self._costly[kind] += max(1, len(node.get("children", ())))
@@ -277,7 +278,7 @@ class Reading:
                 )
 
     def _with_ctes(self, node: dict[str, Any], scope: _Scope, pending: list[tuple[Any, str, _Scope]]) -> _Scope:
-        """Queue the common table expressions of a query node, each with the ones before it in sight."""
+        """Queue the common table expressions of a query node; each sees the earlier ones."""
         ctes = node["cte_map"].get("map", [])
         if not ctes:
             return scope
@@ -322,7 +323,7 @@ class Reading:
 
 
 def decode(text: str) -> Any:
-    """Read JSON of any depth; the standard library's reader gives up at the depth of the interpreter's stack."""
+    """Read JSON of any depth; the standard library's parser fails at the recursion limit."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -366,7 +367,7 @@ def _known(forms: Mapping[str, _Form], kind: str, node: dict[str, Any]) -> _Form
             _REFUSED.get(kind, f"The statement has a construct that is not allowed here ({what}).")
         )
     for key, value in node.items():
-        if key not in form.parts and (key not in form.plain or not (_is_flat(value) or key in _NESTED)):
+        if key not in form.parts and (key not in form.options or not (_is_flat(value) or key in _NESTED)):
             what = f"{kind} with {key}".replace("_", " ").lower()
             raise StatementNotAllowedError(
                 _REFUSED.get(key, f"The statement has a construct that is not allowed here ({what}).")
@@ -383,7 +384,7 @@ def _is_flat(value: Any) -> bool:
 def _scope_of(key: str, node: dict[str, Any], scope: _Scope) -> _Scope:
     if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
         return _Scope({lower(node["cte_name"]): 0}, 1, scope)
-    # The engine runs a query in the IN list of a PIVOT by itself, without what stands around it.
+    # The engine runs a query in the IN list of a PIVOT by itself, without the surrounding statement.
     return _NOTHING if key == "entries" else scope
 
 
@@ -405,9 +406,9 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
         )
 
 
-def _is_unsteady(node: dict[str, Any]) -> bool:
+def _is_nondeterministic(node: dict[str, Any]) -> bool:
     name = lower(node.get("function_name", ""))
-    return name in functions.UNSTEADY or any(
+    return name in functions.NONDETERMINISTIC or any(
         lower(column) in functions.CALLED_BY_NAME for column in node.get("column_names", ())
     )
 
@@ -415,7 +416,7 @@ def _is_unsteady(node: dict[str, Any]) -> bool:
 def _judge_aggregate_name(node: dict[str, Any], function: str) -> None:
     """Judge the aggregate that `list_aggregate([1, 2], 'sum')` names in a text."""
     if len(node.get("arguments", ())) < 2:
-        return  # DuckDB says that it takes two.
+        return  # DuckDB reports the missing argument.
     literal = _literal(node, 1)
     if literal.get("kind") != "STRING":
         raise StatementNotAllowedError(f"The aggregate of {function} is written as a text: it is judged like a call.")
@@ -423,7 +424,7 @@ def _judge_aggregate_name(node: dict[str, Any], function: str) -> None:
 
 
 def _literal(node: dict[str, Any], position: int) -> dict[str, Any]:
-    """Return the literal that the function *node* is given at *position*; empty when something else stands there."""
+    """Return the literal argument of the function *node* at *position*; empty if the argument is not a literal."""
     arguments = node.get("arguments", ())
     literal: dict[str, Any] = {}
     if position < len(arguments):
@@ -437,8 +438,8 @@ def _judge_structure(node: dict[str, Any], function: str) -> None:
     if literal.get("kind") != "STRING":
         raise StatementNotAllowedError(f"The structure of {function} is written as a text: its depth is limited.")
     levels = accumulate((character in "[{") - (character in "]}") for character in literal["text"])
-    if max(levels, default=0) > _MOST_LEVELS:
-        raise SqlSyntaxError(f"The structure of {function} is nested too deep: {_MOST_LEVELS} levels at most.")
+    if max(levels, default=0) > _MAX_LEVELS:
+        raise SqlSyntaxError(f"The structure of {function} is nested too deep: {_MAX_LEVELS} levels at most.")
 
 
 def _path(node: dict[str, Any]) -> tuple[str, ...]:

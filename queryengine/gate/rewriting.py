@@ -1,8 +1,8 @@
 """
-Change the text of a statement where the engine's own form cannot be judged or run as it is.
+Rewrite the text of a statement that cannot be judged or run as it is.
 
-All changes are made on tokens and are sound by what follows them: the changed text is parsed and judged like any
-other, so a change in the wrong place can only make a statement fail.
+The changes are made on tokens. They are safe because the changed text is parsed and judged like any other: a change in
+the wrong place can only make a statement fail.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _AFTER_ON = frozenset(
         *_SET_OPERATIONS,
     }
 )
-#: What a bracket after IN begins with when it holds a query; the engine then finds the values by running it.
+#: The first words of a query in the bracket after IN; the engine runs such a query to find the values.
 _QUERY = frozenset(
     {"select", "from", "with", "values", "table", "pivot", "unpivot", "describe", "desc", "show", "summarize"}
 )
 
 
 def is_query_with_pivot(scan: Scan) -> bool:
-    """Say whether the statement begins as a query does, and the word PIVOT stands in it."""
+    """Say whether the statement begins like a query and contains the word PIVOT."""
     begins = scan[0].text == "(" or scan[0].word in _QUERY | _PIVOT
     return begins and any(token.word in _PIVOT for token in scan.tokens)
 
@@ -39,12 +39,12 @@ def with_pivot_values(scan: Scan) -> str:
     """
     Give each ON item of a PIVOT a list of values: `a` becomes `(a) IN (0)`, `a IN (FROM b)` `a IN (0, abs((FROM b)))`.
 
-    The engine cannot serialise a PIVOT whose values it must first find. The changed text holds every token of the
+    The engine cannot serialise a PIVOT whose values it must find first. The changed text contains every token of the
     statement in the same order, so its tree has every function and relation of the statement.
     """
     tokens = scan.tokens
     insertions: list[tuple[int, str]] = []
-    # The innermost first: where two items end in one place, its values come first.
+    # The innermost first: if two items end at the same position, its values come first.
     for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}, reverse=True):
         for first, last in _items(tokens, on):
             insertions += _values(tokens[first : last + 1])
@@ -60,7 +60,7 @@ def with_windows_used(scan: Scan) -> str:
     """
     Use each named window: `WINDOW w AS (...)` gets `QUALIFY (count(*) OVER w) IS NULL`.
 
-    The parser leaves a window that nothing uses out of its tree.
+    The parser's tree has no window that is not used.
     """
     tokens = scan.tokens
     insertions: list[tuple[int, str]] = []
@@ -84,9 +84,9 @@ def with_windows_used(scan: Scan) -> str:
 
 def with_hidden_catalog(scan: Scan) -> str:
     """
-    Name the hidden views where the statement names `information_schema.tables`, `.columns` or `.schemata`.
+    Replace `information_schema.tables`, `.columns` and `.schemata` by the hidden views.
 
-    As the qualifier of a column (`information_schema.tables.table_name`), only the last part stays.
+    Of the qualifier of a column (`information_schema.tables.table_name`), only the last part stays.
     """
     tokens = scan.tokens
     pieces: list[str] = []
@@ -113,7 +113,7 @@ def _pivots(tokens: tuple[Token, ...]) -> Iterator[int]:
 
 
 def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:
-    """Find the ON of the PIVOT at index *pivot*: the last at its depth, for the ones before are of joins."""
+    """Find the ON of the PIVOT at index *pivot*: the last one at its depth, as earlier ones belong to joins."""
     depth = tokens[pivot].depth
     found = None
     for index in range(pivot + 1, len(tokens)):
@@ -145,7 +145,7 @@ def _items(tokens: tuple[Token, ...], on: int) -> Iterator[tuple[int, int]]:
 
 
 def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
-    """What to insert into an ON item so that it lists its values."""
+    """Return the insertions that make an ON item list its values."""
     depth = item[0].depth
     for index, token in enumerate(item[:-1]):
         if token.word != "in" or token.depth != depth or not _is_column(item[:index]):
@@ -159,7 +159,7 @@ def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
 
 
 def _is_column(head: tuple[Token, ...]) -> bool:
-    """Say whether *head* is a column or something in brackets: after anything else, IN is part of an expression."""
+    """Say whether *head* is a column or in brackets: after anything else, IN is part of an expression."""
     if head and head[0].kind is Kind.OPENING:
         return all(token.depth > head[0].depth for token in head[1:-1])
     return all(token.name or token.text == "." for token in head) and (len(head) < 2 or head[-1].word != "not")

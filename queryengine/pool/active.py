@@ -1,4 +1,4 @@
-"""What an engine in this process has in hand: every statement from its arrival until its place is given back."""
+"""The active statements of an engine in this process: each from its arrival until it has released its slot."""
 
 from __future__ import annotations
 
@@ -11,31 +11,27 @@ from queryengine.engine import ACTIVE_SQL_CHARACTERS, ActiveQuery, Query
 
 
 class ActiveStatement:
-    """One statement in hand. `leave` is called once it has ended, always."""
+    """One active statement. Its engine always calls `leave` when it has ended."""
 
-    __slots__ = ("_arrived", "_registry", "_runs", "_stop", "query")
+    __slots__ = ("_arrived", "_registry", "_runs", "query", "stop")
 
     def __init__(self, registry: ActiveStatements, query: Query, stop: Callable[[], None]) -> None:
         self.query = query
+        self.stop = stop
         self._registry = registry
-        self._stop = stop
-        self._arrived = time.time()  # made into text for who asks only
+        self._arrived = time.time()  # formatted only when somebody lists it
         self._runs = False
 
     def run(self) -> None:
-        """Take note that it has got its place."""
+        """Note that the statement has its execution slot."""
         self._runs = True
 
-    def stop(self) -> None:
-        """Stop it; nothing happens when it has ended meanwhile."""
-        self._stop()
-
     def leave(self) -> None:
-        """Take it off the list. More than one call is harmless."""
+        """Take the statement off the list. More than one call is harmless."""
         self._registry.discard(self)
 
     def shown(self) -> ActiveQuery:
-        """Return what its caller sees of it."""
+        """Return what the statement's caller sees of it."""
         arrived = datetime.fromtimestamp(self._arrived, UTC)
         return ActiveQuery(
             query_id=self.query.query_id,
@@ -46,21 +42,21 @@ class ActiveStatement:
 
 
 class ActiveStatements:
-    """The statements that wait or run. Safe from any thread."""
+    """The queued and running statements. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[ActiveStatement, None] = {}  # in the order of arrival
 
     def enter(self, query: Query, stop: Callable[[], None]) -> ActiveStatement:
-        """Add a statement that waits for its place; *stop* ends it, from any thread."""
+        """Add a queued statement; *stop* stops it, from any thread."""
         entry = ActiveStatement(self, query, stop)
         with self._lock:
             self._entries[entry] = None
         return entry
 
     def discard(self, entry: ActiveStatement) -> None:
-        """Forget *entry*."""
+        """Remove *entry*."""
         with self._lock:
             self._entries.pop(entry, None)
 
@@ -69,9 +65,9 @@ class ActiveStatements:
         return tuple(entry.shown() for entry in self._all_of(fingerprint))
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
-        """Stop the statement *query_id* of *fingerprint*; False when there is none."""
+        """Stop the statement *query_id* of *fingerprint*; False if no active statement has this id."""
         found = [entry for entry in self._all_of(fingerprint) if entry.query.query_id == query_id]
-        # Not under the lock: what is stopped may leave the list in this very call.
+        # Not under the lock: a stopped statement may leave the list in this very call.
         for entry in found:
             entry.stop()
         return bool(found)

@@ -176,7 +176,7 @@ def test_memory_is_limited_to_what_is_used_and_more() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param("queryengine.execution.session", id="the engine alone"),
+        pytest.param("queryengine.execution.instance", id="the engine alone"),
         pytest.param("runtime_site.startup", id="what a server imports"),
         pytest.param("queryengine.pool.gunicorn_worker", id="a worker"),
     ],

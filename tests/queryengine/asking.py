@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from queryengine.engine import Encoding, Parameters, Query, QueryEngine
+from queryengine.engine import CacheUse, Encoding, Parameters, Query, QueryEngine
 from queryengine.errors import QueryError
 
 
@@ -29,3 +29,18 @@ def fail(engine: QueryEngine, sql: str, errors: list[BaseException]) -> None:
         ask(engine, sql)
     except QueryError as exc:
         errors.append(exc)
+
+
+def ask_cached(
+    engine: QueryEngine,
+    sql: str,
+    parameters: Parameters | None = None,
+    encoding: Encoding = "json",
+    cache: CacheUse = "use",
+) -> tuple[bytes, str]:
+    """Return the whole answer, and where it came from."""
+    result = engine.run(Query(sql=sql, parameters=parameters, encoding=encoding, cache=cache))
+    try:
+        return b"".join(result), result.timings.cache
+    finally:
+        result.close()

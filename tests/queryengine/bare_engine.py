@@ -125,6 +125,10 @@ class Engine:
         return workers[0]
 
 
+def still_works(engine: Engine) -> None:
+    assert engine.ask("SELECT count(*) AS n FROM flights").data == b'[{"n":1000}]'
+
+
 def receive(connection: socket.socket) -> Answer:
     answer = Answer()
     decoder = FrameDecoder()

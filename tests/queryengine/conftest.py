@@ -1,19 +1,45 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
+from queryengine.cache.cached_engine import CachedEngine, remembering
+from queryengine.engine import QueryEngine
+from queryengine.execution.instance import EngineInstance
+from queryengine.execution.session_manager import SessionManager
+from queryengine.execution.views import gate_views
+from queryengine.gate.gate import Gate
+from queryengine.manifest import Manifest, read_manifest
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig, ViewConfig
-from tests.queryengine.publishing import Publisher
+from runtimeconf.model import MIB, DatasetConfig, QueryConfig, ResultsCacheConfig, RuntimeConfig, ViewConfig
+from tests.queryengine import worker_engine
+from tests.queryengine.answers import connect
+from tests.queryengine.publishing import Publisher, wait_until
+from tests.queryengine.statements import TABLES, VIEWS
 
 MakeConfig = Callable[..., RuntimeConfig]
 MakeEngine = Callable[..., InProcessEngine]
+StartEngine = Callable[..., QueryEngine]
+
+StartCached = Callable[..., CachedEngine]
+OpenSession = Callable[..., EngineInstance]
+MakeManager = Callable[..., SessionManager]
+
+KINDS: dict[str, Callable[[RuntimeConfig], AbstractContextManager[QueryEngine]]] = {
+    "in process": lambda config: closing(InProcessEngine(config)),
+    "workers": worker_engine.running,
+}
+
+FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
+FEW = "SELECT * FROM flights WHERE id < 3"
+CACHED_VIEWS = {"few": FEW, "noise": "SELECT random() AS r", "over_noise": "FROM noise"}
 
 
 @pytest.fixture
@@ -54,3 +80,151 @@ def make_engine(make_config: MakeConfig) -> Iterator[MakeEngine]:
             return engine
 
         yield make
+
+
+@pytest.fixture
+def open_session(make_config: MakeConfig, publisher: Publisher, tmp_path: Path) -> Iterator[OpenSession]:
+    with ExitStack() as sessions:
+
+        def open_(*, tolerant: bool = False, manifest: Manifest | None = None, **settings: Any) -> EngineInstance:
+            config = make_config(**settings)
+            datasets = frozenset(dataset.name for dataset in config.datasets)
+            views = gate_views(config.views, datasets, Gate(), config.file)
+            newest = manifest or read_manifest(publisher.state_dir)
+            session = EngineInstance.open(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
+            sessions.callback(session.close)
+            return session
+
+        yield open_
+
+
+@pytest.fixture
+def opened() -> list[int]:
+    """The generations of the manifests that the sessions of `make_manager` opened."""
+    return []
+
+
+@pytest.fixture
+def make_manager(
+    publisher: Publisher, make_config: MakeConfig, tmp_path: Path, opened: list[int]
+) -> Iterator[MakeManager]:
+    with ExitStack() as made:
+
+        def make(
+            before_open: Callable[[], None] = lambda: None,
+            views: Sequence[ViewConfig] = (),
+            relations: Sequence[str] = ("flights",),
+            **settings: Any,
+        ) -> SessionManager:
+            config = make_config(**settings)
+            gated = gate_views(views, frozenset(relations), Gate(), tmp_path / "runtime.yaml")
+
+            def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
+                before_open()
+                session = EngineInstance.open(
+                    config, manifest, gated, tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
+                )
+                opened.append(manifest.generation)
+                return session
+
+            manager = SessionManager(publisher.state_dir, open_session)
+            made.callback(manager.close, 5)
+            return manager
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cached(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Publisher]]:
+    """An engine of either kind, and the publisher of its data."""
+    publisher = Publisher(tmp_path_factory.mktemp("cached") / "state")
+    publisher.publish(flights="SELECT 1 AS id", numbers="SELECT range AS n FROM range(300000)")
+    config = replace(
+        config_of(publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2),
+        results_cache=ResultsCacheConfig(enabled=True, max_bytes=16 * MIB),
+    )
+    with KINDS[request.param](config) as running:
+        yield (running, config), publisher
+
+
+@pytest.fixture
+def start(cached: tuple[Any, Publisher]) -> Iterator[StartCached]:
+    """Put a cache before the shared engine, which outlives it."""
+    (running, config), _ = cached
+
+    def make(**settings: Any) -> CachedEngine:
+        cache = replace(config.results_cache, **{k: v for k, v in settings.items() if k == "max_bytes"})
+        query = replace(config.query, **{k: v for k, v in settings.items() if k == "timeout_s"})
+        made = remembering(running, replace(config, results_cache=cache, query=query))
+        assert isinstance(made, CachedEngine)
+        return made
+
+    yield make
+    wait_until(lambda: not running.active(""))
+
+
+# The engines of the `test_engine*` modules, whose tests run on each kind of engine.
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def start_engine(kind: str, make_config: MakeConfig) -> Iterator[StartEngine]:
+    """Start an engine for one test."""
+    with ExitStack() as engines:
+        yield lambda *args, **kwargs: engines.enter_context(KINDS[kind](make_config(*args, **kwargs)))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[QueryEngine, Path]]]:
+    """One engine of each kind, with its state directory, for all tests that change nothing; started on first use."""
+    started: dict[str, tuple[QueryEngine, Path]] = {}
+    with ExitStack() as engines:
+
+        def get(kind: str) -> tuple[QueryEngine, Path]:
+            if kind not in started:
+                publisher = Publisher(tmp_path_factory.mktemp("shared") / "state")
+                publisher.publish(flights=FLIGHTS)
+                config = config_of(publisher.state_dir, views={"few": FEW})
+                started[kind] = engines.enter_context(KINDS[kind](config)), publisher.state_dir
+            return started[kind]
+
+        yield get
+
+
+@pytest.fixture
+def engine(shared: Callable[[str], tuple[QueryEngine, Path]], kind: str) -> Iterator[QueryEngine]:
+    """An engine with the dataset `flights` and the view `few`. It is idle before and after a test."""
+    running, _ = shared(kind)
+    yield running
+    wait_until(lambda: not running.active(""))
+
+
+@pytest.fixture
+def state_dir(shared: Callable[[str], tuple[QueryEngine, Path]], kind: str) -> Path:
+    """The state directory of `engine`."""
+    return shared(kind)[1]
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[QueryEngine]]:
+    """One engine of each kind, over the tables that the lists of statements in `statements` read."""
+    publisher = Publisher(tmp_path_factory.mktemp("both") / "state")
+    publisher.publish(**TABLES)
+    config = config_of(publisher.state_dir, tuple(TABLES), VIEWS)
+    with ExitStack() as engines:
+        yield [engines.enter_context(start(config)) for start in KINDS.values()]
+
+
+#: What is in a statement whose rows differ from run to run; of two equally frequent values `mode` gives either,
+#: and distinct values have no order.
+CHANGING = ("current_timestamp", "USING SAMPLE", "ANALYZE", "mode(", "list(DISTINCT")

@@ -24,10 +24,16 @@ from queryengine.manifest import (
 
 _serial = itertools.count(1)
 
-#: A statement that runs for hours and listens to interrupts, before its first row ...
+#: Seconds that tell a hang from work on a slow machine.
+PATIENCE_S = 60.0
+
+#: Statements that run for hours and obey interrupts: one has no first row, one gives 50,000 rows first, which fill
+#: several batches, and one gives rows all the time.
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = -1"
-#: ... and one that gives rows first: 50,000 fill several batches.
 ENDLESS_AFTER_ROWS = "SELECT range FROM range(1000000000000) WHERE range < 50000 OR range * 2 = 1"
+ENDLESS_ROWS = "SELECT * FROM range(1000000000000)"
+#: Describing this takes hours: DuckDB looks for the columns in the data.
+SLOW_TO_DESCRIBE = "PIVOT (FROM (SELECT range AS a FROM range(1000000000000)) WHERE a < 1) ON a USING count(*)"
 
 
 class Publisher:

@@ -14,9 +14,8 @@ from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import EngineBusyError, QueryCancelledError
 from runtimeconf.model import ResultsCacheConfig
-from tests.queryengine.conftest import config_of
+from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
-from tests.queryengine.test_cached_engine import KINDS
 
 SQL = "SELECT count(*) AS n FROM flights"
 
@@ -57,8 +56,8 @@ class Callers:
     @property
     def waiting(self) -> int:
         """How many wait for the answer of another."""
-        basis = self.engine._basis
-        return 0 if basis is None else sum(len(group.waiting) for group in basis.groups.values())
+        data_version = self.engine._data_version
+        return 0 if data_version is None else sum(len(group.waiting) for group in data_version.groups.values())
 
     def cancel(self, key: str, name: str) -> None:
         assert self.engine.cancel(f"{key}-{name}", key)
@@ -85,7 +84,7 @@ def callers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callers]
         yield Callers(engine, pool)
 
 
-def test_nobody_waits_for_the_turn_of_another_key(callers: Callers) -> None:
+def test_no_statement_waits_for_the_turn_of_another_key(callers: Callers) -> None:
     callers.take_the_place()
     flood = [callers.block("first", str(number)) for number in range(3)]
     last = callers.ask("first", "same")
@@ -105,7 +104,7 @@ def test_nobody_waits_for_the_turn_of_another_key(callers: Callers) -> None:
     assert sum(one.done() for one in flood) < len(flood) - 1
 
 
-def test_the_same_statements_of_one_key_stand_in_the_queue_once(callers: Callers) -> None:
+def test_identical_statements_of_one_key_are_queued_once(callers: Callers) -> None:
     callers.take_the_place()
     first, again = callers.ask("first", "same"), callers.ask("first", "again")
     assert callers.waiting == 1
@@ -120,7 +119,7 @@ def test_the_same_statements_of_one_key_stand_in_the_queue_once(callers: Callers
     assert callers.waiting == 0
 
 
-def test_when_the_one_in_the_queue_is_cancelled_another_takes_its_turn(callers: Callers) -> None:
+def test_if_the_queued_statement_is_cancelled_another_takes_its_turn(callers: Callers) -> None:
     callers.take_the_place()
     first, again = callers.ask("first", "same"), callers.ask("first", "again")
     second = callers.ask("second", "same")
@@ -137,7 +136,7 @@ def test_when_the_one_in_the_queue_is_cancelled_another_takes_its_turn(callers: 
     assert again.result(60) == (b'[{"n":1}]', "miss")
 
 
-def test_one_that_finds_the_queue_full_is_refused_as_if_it_were_alone(callers: Callers) -> None:
+def test_a_statement_that_finds_the_queue_full_is_refused(callers: Callers) -> None:
     callers.take_the_place()
     asked = [callers.ask(f"key {number}", "same") for number in range(9)]
     wait_until(lambda: any(one.done() for one in asked))

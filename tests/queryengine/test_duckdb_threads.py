@@ -13,8 +13,8 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, SqlError
-from queryengine.execution.duckdb_threads import _MOST_PATTERNS, LIGHT_IN_A_ROW, Threads
-from queryengine.execution.session import EngineInstance
+from queryengine.execution.duckdb_threads import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
+from queryengine.execution.instance import EngineInstance
 from queryengine.gate.gate import Gate
 from queryengine.manifest import read_manifest
 from tests.queryengine.bare_engine import Engine, running
@@ -83,7 +83,7 @@ def test_a_statement_that_is_never_known_to_be_light_changes_nothing(pattern: st
 def test_as_many_patterns_are_known_as_there_is_room_for() -> None:
     numbers = Numbers()
     numbers.pass_light("first", 1)
-    for number in range(_MOST_PATTERNS):
+    for number in range(_MAX_PATTERNS):
         numbers.pass_light(str(number), 1)
 
     numbers.pass_light("1", 1 + LIGHT_IN_A_ROW)
@@ -108,7 +108,7 @@ def gate() -> Gate:
 def ask(session: EngineInstance, sql: str) -> None:
     statement = gate().admit(sql, frozenset({"flights"}))
     with closing(session.run(statement, None, Interruption(), encoding="json")) as reader:
-        if reader.answer is None:
+        if reader.encoded is None:
             list(reader)
 
 
@@ -133,7 +133,7 @@ def test_duckdb_has_the_threads_that_the_statement_needs(session: EngineInstance
     assert numbers == [CPUS, CPUS, CPUS, CPUS]
 
 
-def test_a_statement_that_fails_is_not_learnt_from(session: EngineInstance) -> None:
+def test_a_failing_statement_is_not_learned_from(session: EngineInstance) -> None:
     for _ in range(2 * LIGHT_IN_A_ROW):
         with pytest.raises(SqlError):
             ask(session, "SELECT missing FROM flights")

@@ -1,4 +1,4 @@
-"""Answers of a few rows are, to the byte, those that record batches would have made."""
+"""Small results have, to the byte, the encoding that record batches have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.encoders import encode, small_batch, small_rows
+from queryengine.encoders import encode, small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import TABLE
@@ -97,7 +97,7 @@ def columns(named: Iterable[tuple[str, str]]) -> tuple[Column, ...]:
     return tuple(Column(name=name, type=type_) for name, type_ in named)
 
 
-def brief_answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding) -> bytes:
+def small_result(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding) -> bytes:
     found = connection.execute(sql)
     plan = small_rows.plan(columns((name, str(type_)) for name, type_, *_ in found.description))
     assert plan is not None, found.description
@@ -113,7 +113,7 @@ def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnect
         sql = f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v"
         for encoding in small_rows.ENCODINGS:
             try:
-                written = brief_answer(connection, sql, encoding)
+                written = small_result(connection, sql, encoding)
             except small_rows.UnsureError:
                 assert name.startswith(("DATE", "TIME"))
             else:
@@ -137,11 +137,11 @@ def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.Duck
         found = own.execute(sql)
         assert columns((name, str(type_)) for name, type_, *_ in found.description) == exported
         fetched = found.fetchall()
-        if not small_batch.fits(expected.schema):
+        if not small_rows.fit_batch(expected.schema):
             assert name == "ENUM"
             return
         try:
-            batch = small_batch.batch(exported, expected.schema, fetched)
+            batch = small_rows.batch(exported, expected.schema, fetched)
         except small_rows.UnsureError:
             assert name.startswith(("DATE", "TIME", "HUGEINT"))
         else:
@@ -166,7 +166,7 @@ def test_names_and_rows_are_written_as_from_batches(connection: duckdb.DuckDBPyC
         selected = ", ".join(f"nullif(i, {number}) AS {alias}" for number, alias in enumerate(aliases))
         sql = f"SELECT {selected} FROM range({rows}) t(i)"
 
-        assert brief_answer(connection, sql, encoding) == answer(connection, sql, encoding)
+        assert small_result(connection, sql, encoding) == answer(connection, sql, encoding)
 
     check()
 
@@ -190,7 +190,7 @@ def test_what_python_does_not_tell_apart_is_left_to_batches(
     connection: duckdb.DuckDBPyConnection, value: str, encoding: Encoding
 ) -> None:
     with pytest.raises(small_rows.UnsureError):
-        brief_answer(connection, f"SELECT {value} AS v", encoding)
+        small_result(connection, f"SELECT {value} AS v", encoding)
 
 
 @pytest.mark.parametrize(

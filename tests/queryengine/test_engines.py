@@ -1,114 +1,34 @@
-"""What every engine does, in this process or in workers of its own: the same tests on both."""
+"""Statements, their rows and their errors on each kind of engine: in this process, and in worker processes."""
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 
-from queryengine.cancellation import CancelSource
 from queryengine.engine import (
-    ACTIVE_SQL_CHARACTERS,
-    ArrowParameters,
-    Description,
     Encoding,
     Parameters,
     Query,
     QueryEngine,
 )
 from queryengine.errors import (
-    DatasetNotLoadedError,
-    EngineBusyError,
-    EngineUnavailableError,
     ParameterError,
-    QueryCancelledError,
     QueryError,
-    QueryTimeoutError,
-    ResourceLimitError,
     SqlError,
     SqlSyntaxError,
     StatementError,
-    StatementNotAllowedError,
 )
-from queryengine.manifest import SNAPSHOT_DIRECTORY
-from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import RuntimeConfig
-from tests.queryengine import engine_tier
-from tests.queryengine.asking import ask, fail, rows
-from tests.queryengine.conftest import MakeConfig, config_of
-from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, open_files, wait_until
-from tests.queryengine.statements import READS, REFUSED, TABLES, VIEWS
-
-StartEngine = Callable[..., QueryEngine]
-
-KINDS: dict[str, Callable[[RuntimeConfig], AbstractContextManager[QueryEngine]]] = {
-    "in process": lambda config: closing(InProcessEngine(config)),
-    "workers": engine_tier.running,
-}
-
-FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
-FEW = "SELECT * FROM flights WHERE id < 3"
-
-#: Is read for hours by who describes it.
-SLOW_TO_DESCRIBE = "PIVOT (FROM (SELECT range AS a FROM range(1000000000000)) WHERE a < 1) ON a USING count(*)"
-
-#: Rows without end, and the first of them at once.
-ENDLESS_ROWS = "SELECT * FROM range(1000000000000)"
-
-#: Seconds that tell a hang from work on a slow machine.
-PATIENCE_S = 60.0
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def start_engine(kind: str, make_config: MakeConfig) -> Iterator[StartEngine]:
-    """Start an engine of a test's own."""
-    with ExitStack() as engines:
-        yield lambda *args, **kwargs: engines.enter_context(KINDS[kind](make_config(*args, **kwargs)))
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[QueryEngine, Path]]]:
-    """One engine of each kind, with its state directory, for all tests that change nothing; started when needed."""
-    started: dict[str, tuple[QueryEngine, Path]] = {}
-    with ExitStack() as engines:
-
-        def get(kind: str) -> tuple[QueryEngine, Path]:
-            if kind not in started:
-                publisher = Publisher(tmp_path_factory.mktemp("shared") / "state")
-                publisher.publish(flights=FLIGHTS)
-                config = config_of(publisher.state_dir, views={"few": FEW})
-                started[kind] = engines.enter_context(KINDS[kind](config)), publisher.state_dir
-            return started[kind]
-
-        yield get
-
-
-@pytest.fixture
-def engine(shared: Callable[[str], tuple[QueryEngine, Path]], kind: str) -> Iterator[QueryEngine]:
-    """An engine with the dataset `flights` and the view `few`. It is idle before and after a test."""
-    running, _ = shared(kind)
-    yield running
-    wait_until(lambda: not running.active(""))
-
-
-@pytest.fixture
-def state_dir(shared: Callable[[str], tuple[QueryEngine, Path]], kind: str) -> Path:
-    """The state directory of `engine`."""
-    return shared(kind)[1]
+from tests.queryengine.asking import ask, rows
+from tests.queryengine.conftest import StartEngine
+from tests.queryengine.publishing import (
+    Publisher,
+    wait_until,
+)
+from tests.queryengine.statements import READS, REFUSED
 
 
 @pytest.mark.parametrize(
@@ -185,13 +105,6 @@ def test_explain_shows_a_plan_without_a_path(engine: QueryEngine, state_dir: Pat
     assert str(state_dir) not in plan["explain_value"]
 
 
-@pytest.mark.parametrize("encoding", ["json", "csv", "arrow", "vnd"])
-def test_an_answer_comes_in_each_encoding(engine: QueryEngine, encoding: Encoding) -> None:
-    answer = ask(engine, "SELECT id, name FROM few ORDER BY id", encoding=encoding)
-
-    assert b"n2" in answer
-
-
 def test_timings_count_rows_bytes_and_where_the_time_went(engine: QueryEngine) -> None:
     result = engine.run(Query(sql="SELECT * FROM range(100000)"))
     size = sum(map(len, result))
@@ -219,7 +132,7 @@ def test_the_zone_is_utc_whatever_the_machines(
     assert row == {"seen": "2024-01-01T18:04:05Z", "parsed": "2024-01-01T00:00:00Z", "shown": "18:04"}
 
 
-# What may be seen, and what survives a statement.
+# What a statement may see, and what survives it.
 
 
 @pytest.mark.parametrize(
@@ -394,7 +307,7 @@ def test_a_syntax_error_points_into_the_statement(engine: QueryEngine) -> None:
         ask(engine, "SELECT 1 FRM flights x y")
 
 
-def test_a_failure_under_way_raises_from_the_iterator(engine: QueryEngine) -> None:
+def test_a_late_failure_raises_from_the_iterator(engine: QueryEngine) -> None:
     result = engine.run(
         Query(sql="SELECT CAST(CASE WHEN range > 9000000 THEN 'no' ELSE '1' END AS INTEGER) FROM range(9999999)")
     )
@@ -486,515 +399,24 @@ def test_s29_ten_thousand_parameters(engine: QueryEngine) -> None:
     assert rows(engine, sql, list(range(10_000))) == [{"total": 49_995_000}]
 
 
-# Data that is not there.
+# Both engines give the same.
 
 
-def test_statements_without_data_run_before_anything_is_loaded(start_engine: StartEngine) -> None:
-    engine = start_engine(
-        views={"ids": "SELECT id FROM flights", "twice": "SELECT * FROM ids", "free": "SELECT 1 AS a"}
-    )
-
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-    assert rows(engine, "FROM free") == [{"a": 1}]
-    assert engine.is_alive()
-    with pytest.raises(DatasetNotLoadedError, match=r"Dataset 'flights' is not loaded yet\."):
-        ask(engine, "SELECT * FROM flights")
-    for view in ("ids", "twice"):
-        with pytest.raises(DatasetNotLoadedError, match=rf"View '{view}' .*Dataset 'flights' is not loaded yet\."):
-            ask(engine, f"SELECT * FROM {view}")
-
-
-def test_a_dataset_is_there_as_soon_as_it_is_published(publisher: Publisher, start_engine: StartEngine) -> None:
-    engine = start_engine(("flights", "planes"))
-    publisher.publish(planes="SELECT 7 AS seats")
-
-    assert rows(engine, "FROM planes") == [{"seats": 7}]
-    with pytest.raises(DatasetNotLoadedError, match="'flights'"):
-        ask(engine, "FROM flights")
-
-
-def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
-    publisher.publish(flights="SELECT 1 AS other")
-    others = "SELECT COLUMNS(*) FROM flights"
-    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
-
-    with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
-        ask(engine, "FROM ids")
-
-    assert "CREATE VIEW" not in str(caught.value)
-    assert rows(engine, "FROM flights") == [{"other": 1}]
-    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
-        ask(engine, "FROM twice")
-    assert rows(engine, "FROM others") == [{"other": 1}]
-    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
-        {"t": "flights"},
-        {"t": "others"},
-    ]
-    publisher.publish(flights="SELECT 2 AS id")
-    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]
-
-
-# Streaming, time and cancellation.
-
-
-def test_first_bytes_come_before_the_last_row(engine: QueryEngine) -> None:
-    started = time.monotonic()
-    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
-    first = next(iter(result))
-
-    assert time.monotonic() - started < PATIENCE_S
-    assert first.startswith(b'[{"range":0}')
-    result.close()
-    wait_until(lambda: not engine.active(""))
-
-
-def test_a_statement_ends_at_its_time_limit(publisher: Publisher, start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=0.5)
-    started = time.monotonic()
-
-    with pytest.raises(QueryTimeoutError, match=r"0\.5 s"):
-        ask(engine, ENDLESS)
-
-    assert 0.5 <= time.monotonic() - started < PATIENCE_S
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-def test_the_time_limit_holds_under_way(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=2)
-    result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
-    read = [next(iter(result))]
-
-    with pytest.raises(QueryTimeoutError):
-        read.extend(result)
-
-    assert not b"".join(read).endswith(b"]")
-    with pytest.raises(QueryError):
-        next(iter(result))
-
-
-def test_a_slow_reader_keeps_no_place_beyond_the_time_limit(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=5)
-    result = engine.run(Query(sql="SELECT * FROM range(2000000000)"))
-    next(iter(result))
-
-    wait_until(lambda: not engine.active(""))
-
-    with pytest.raises(QueryTimeoutError):
-        list(result)
-
-
-def test_cancel_stops_a_statement_that_has_not_answered(engine: QueryEngine) -> None:
-    cancel = CancelSource()
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            engine.run(Query(sql=ENDLESS), cancel)
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_until(lambda: [active.state for active in engine.active("")] == ["running"])
-    cancel.cancel()
-    thread.join(PATIENCE_S)
-
-    assert not thread.is_alive()
-    assert [type(error) for error in errors] == [QueryCancelledError]
-    wait_until(lambda: not engine.active(""))
-
-
-def test_a_cancelled_source_stops_a_statement_before_it_begins(engine: QueryEngine) -> None:
-    cancel = CancelSource()
-    cancel.cancel()
-
-    with pytest.raises(QueryCancelledError):
-        engine.run(Query(sql="SELECT 1"), cancel)
-
-
-@pytest.mark.parametrize("stop", ["cancel", "close"])
-def test_a_stream_is_stopped_from_another_thread(engine: QueryEngine, stop: str) -> None:
-    result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
-    sizes: list[int] = []
-    errors: list[BaseException] = []
-
-    def read() -> None:
-        try:
-            sizes.extend(map(len, result))
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    wait_until(lambda: sum(sizes) > 500_000)
-    getattr(result, stop)()
-    thread.join(PATIENCE_S)
-
-    assert not thread.is_alive()
-    assert [type(error) for error in errors] == [QueryCancelledError]
-    wait_until(lambda: not engine.active(""))
-    getattr(result, stop)()
-
-
-def test_close_between_two_chunks_frees_the_engine(engine: QueryEngine) -> None:
-    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
-    next(iter(result))
-
-    result.close()
-    result.close()
-
-    wait_until(lambda: not engine.active(""))
-    with pytest.raises(QueryCancelledError):
-        next(iter(result))
-
-
-def test_close_does_not_wait_for_rows_that_never_come(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=600)
-    sql = "SELECT range FROM range(1000000000000) WHERE range < 500000 OR range * 2 = 1"
-
-    for _ in range(10):
-        result = engine.run(Query(sql=sql))
-        size = 0
-        while size < 3_000_000:  # The engine is past the last row by then.
-            size += len(next(iter(result)))
-        thread = threading.Thread(target=result.close, daemon=True)
-        thread.start()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-
-    wait_until(lambda: not engine.active(""))
-
-
-def test_cancel_between_two_chunks_frees_the_engine(engine: QueryEngine) -> None:
-    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
-
-    result.cancel()
-
-    wait_until(lambda: not engine.active(""))
-    with pytest.raises(QueryCancelledError):
-        list(result)
-
-
-def test_a_short_answer_holds_no_place_while_it_is_read(engine: QueryEngine) -> None:
-    result = engine.run(Query(sql="SELECT * FROM flights"))
-
-    wait_until(lambda: not engine.active(""))
-    assert len(json.loads(b"".join(result))) == 1000
-    result.close()
-
-
-def test_an_interrupt_reaches_one_statement_only(engine: QueryEngine) -> None:
-    one = engine.run(Query(sql="SELECT * FROM range(10000000)"))
-    other = engine.run(Query(sql="SELECT * FROM range(3000000)"))
-    next(iter(one))
-
-    one.cancel()
-
-    assert b"".join(other).endswith(b'{"range":2999999}]')
-
-
-def test_a_full_engine_says_so(start_engine: StartEngine) -> None:
-    engine = start_engine(workers=1, max_queued=0)
-    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
-
-    with pytest.raises(EngineBusyError):
-        ask(engine, "SELECT 1")
-
-    assert engine.is_alive()
-    result.close()
-    wait_until(lambda: not engine.active(""))
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-# Limits.
-
-
-def test_memory_used_up_is_a_typed_error(start_engine: StartEngine) -> None:
-    engine = start_engine(memory_limit_bytes=64 * 2**20, temp_directory_limit_bytes=2**20)
-
-    with pytest.raises(ResourceLimitError, match="64 MiB"):
-        ask(engine, "SELECT len(list(range)) AS n FROM range(100000000)")
-
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-def test_temporary_space_used_up_is_a_typed_error(start_engine: StartEngine, publisher: Publisher) -> None:
-    engine = start_engine(memory_limit_bytes=100 * 2**20, temp_directory_limit_bytes=8 * 2**20)
-
-    sql = "SELECT v, count(*) FROM (SELECT md5(range::VARCHAR) AS v FROM range(4000000)) GROUP BY v"
-
-    with pytest.raises(ResourceLimitError, match="temporary space") as caught:
-        ask(engine, sql)
-
-    assert str(publisher.state_dir) not in str(caught.value)
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-# Generations.
-
-
-def test_a_statement_sees_what_was_published_before_it(publisher: Publisher, start_engine: StartEngine) -> None:
-    engine = start_engine()
-    for number in range(5):
-        publisher.publish(flights=f"SELECT {number} AS id")
-
-        assert rows(engine, "FROM flights") == [{"id": number}]
-
-
-def test_a_superseded_file_is_freed_while_nobody_asks(publisher: Publisher, start_engine: StartEngine) -> None:
-    publisher.publish(flights=FLIGHTS)
-    engine = start_engine()
-    rows(engine, "FROM flights")
-    (before,) = snapshots_open_below(publisher)
-    publisher.publish(flights="SELECT 1 AS id")
-
-    wait_until(lambda: f"{before} (deleted)" not in snapshots_open_below(publisher))
-
-    assert before not in snapshots_open_below(publisher)
-
-
-def snapshots_open_below(publisher: Publisher) -> set[str]:
-    """Names of the snapshots that this process or one below it has open."""
-    return {name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY) if ".duckdb" in name}
-
-
-def test_a_running_statement_keeps_its_generation(publisher: Publisher, start_engine: StartEngine) -> None:
-    publisher.publish(flights="SELECT 1 AS g, i AS id FROM range(2000000) t(i)")
-    engine = start_engine()
-    result = engine.run(Query(sql="SELECT g FROM flights", encoding="csv"))
-    (old,) = snapshots_open_below(publisher)
-    publisher.publish(flights="SELECT 2 AS g")
-
-    assert rows(engine, "FROM flights") == [{"g": 2}]
-    assert f"{old} (deleted)" in snapshots_open_below(publisher)
-    lines = b"".join(result).split()
-
-    assert set(lines[1:]) == {b"1"}
-    assert len(lines) == 2_000_001
-    wait_until(lambda: not any(old in name for name in snapshots_open_below(publisher)))
-
-
-def test_r01_readers_see_old_or_new_while_data_is_replaced(publisher: Publisher, start_engine: StartEngine) -> None:
-    publish = "SELECT {0} AS g, i AS id FROM range(50000) t(i)"
-    publisher.publish(flights=publish.format(0), planes=publish.format(0))
-    engine = start_engine(("flights", "planes"), views={"all_of_it": "FROM flights UNION ALL FROM planes"})
-    seen: list[int] = []
-    errors: list[BaseException] = []
-    stop = threading.Event()
-
-    def read() -> None:
-        try:
-            while not stop.is_set():
-                (row,) = rows(engine, "SELECT min(g) AS low, max(g) AS high, count(*) AS n FROM all_of_it")
-                assert row["low"] == row["high"]
-                assert row["n"] == 100_000
-                seen.append(row["low"])
-        except BaseException as exc:
-            errors.append(exc)
-            raise
-
-    readers = [threading.Thread(target=read) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    for generation in range(1, 15):
-        publisher.publish(flights=publish.format(generation), planes=publish.format(generation))
-        wait_until(lambda generation=generation: bool(errors) or generation in seen)  # type: ignore[misc]
-    stop.set()
-    for reader in readers:
-        reader.join()
-
-    assert errors == []
-    (row,) = rows(engine, "SELECT min(g) AS low, max(g) AS high FROM all_of_it")
-    assert row == {"low": 14, "high": 14}
-
-
-def test_r18_a_damaged_snapshot_gives_no_wrong_rows(publisher: Publisher, start_engine: StartEngine) -> None:
-    manifest = publisher.publish(flights="SELECT hash(i) AS id FROM range(300000) t(i)")
-    path = publisher.state_dir / "snapshots" / manifest.snapshots[0].file
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        file.write(b"\xaa" * 65536)
-    engine = start_engine()
-
-    for _ in range(2):
-        with pytest.raises(EngineUnavailableError):
-            ask(engine, "SELECT sum(id % 7) FROM flights")
-
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-# The whole engine.
-
-
-def test_admit_gates_without_running(engine: QueryEngine) -> None:
-    engine.admit("SELECT * FROM source", frozenset({"source"}))
-
-    with pytest.raises(StatementError):
-        engine.admit("SELECT * FROM flights", frozenset({"source"}))
-    with pytest.raises(StatementNotAllowedError):
-        engine.admit("DROP TABLE source", frozenset({"source"}))
-
-
-def test_threads_and_files_do_not_grow_with_statements(engine: QueryEngine) -> None:
-    def use() -> None:
-        for sql in ("SELECT 1", "FROM flights", "SELECT nope", "SELECT CAST(name AS INTEGER) FROM flights"):
-            fail(engine, sql, [])
-        result = engine.run(Query(sql="SELECT * FROM range(100000)"))
-        next(iter(result))
-        result.close()
-
-    def held() -> tuple[int, ...]:
-        return tuple(len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd"))
-
-    use()
-    wait_until(lambda: not engine.active(""))
-    before = held()
-    for _ in range(50):
-        use()
-
-    # Threads of engines that other tests closed, and of the last statements, may still be ending.
-    wait_until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
-
-
-def test_a_callers_flood_leaves_a_place_to_another_key(start_engine: StartEngine) -> None:
-    engine = start_engine(workers=2, max_queued=4, queue_timeout_s=30)
-    errors: list[BaseException] = []
-
-    def flood() -> None:
-        try:
-            engine.run(Query(sql=ENDLESS, fingerprint="flood"))
-        except QueryError as exc:
-            errors.append(exc)
-
-    threads = [threading.Thread(target=flood) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: sorted(one.state for one in engine.active("flood")) == ["queued", "queued", "running"])
-
-    answer = b"".join(engine.run(Query(sql="SELECT 1 AS a", fingerprint="other")))
-
-    assert answer == b'[{"a":1}]'
-    engine.close()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert len(errors) == 3
-
-
-# What is in hand.
-
-
-def listed(engine: QueryEngine, fingerprint: str) -> list[tuple[str, str, str]]:
-    return [(one.query_id, one.state, one.sql) for one in engine.active(fingerprint)]
-
-
-def test_a_statement_is_active_until_it_ends(engine: QueryEngine) -> None:
-    sql = ENDLESS_ROWS
-    before = datetime.now(UTC)
-    result = engine.run(Query(sql=sql, query_id="the-id", fingerprint="mine"))
-
-    (active,) = engine.active("mine")
-    assert (active.query_id, active.state, active.sql) == ("the-id", "running", sql)
-    assert active.started.endswith("Z")
-    assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(active.started) <= datetime.now(UTC)
-    result.close()
-    wait_until(lambda: not engine.active("mine"))
-
-
-def test_an_active_statement_is_cut(engine: QueryEngine) -> None:
-    sql = f"/* {'é😀' * 1000} */ SELECT * FROM range(200000000)"
-
-    result = engine.run(Query(sql=sql, fingerprint="mine"))
-
-    assert [one.sql for one in engine.active("mine")] == [sql[:ACTIVE_SQL_CHARACTERS]]
-    result.close()
-
-
-def test_a_key_has_its_own_statements_only(engine: QueryEngine) -> None:
-    one = engine.run(Query(sql=ENDLESS_ROWS, query_id="a", fingerprint="mine"))
-    other = engine.run(Query(sql=ENDLESS_ROWS, query_id="b", fingerprint="yours"))
-
-    assert [row[0] for row in listed(engine, "mine")] == ["a"]
-    assert [row[0] for row in listed(engine, "yours")] == ["b"]
-    assert listed(engine, "") == listed(engine, "nobodys") == []
-    for query_id, fingerprint in (("a", "yours"), ("b", "mine"), ("a", ""), ("c", "mine"), ("", "mine")):
-        assert not engine.cancel(query_id, fingerprint)
-    assert engine.cancel("a", "mine")
-    with pytest.raises(QueryCancelledError):
-        list(one)
-    assert [row[0] for row in listed(engine, "yours")] == ["b"]
-    other.close()
-    wait_until(lambda: not engine.active("mine") and not engine.active("yours"))
-    assert not engine.cancel("a", "mine")
-
-
-def test_what_waits_is_active_and_cancelled_too(start_engine: StartEngine) -> None:
-    engine = start_engine(workers=1, queue_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S)
-    errors: list[BaseException] = []
-    holding = engine.run(Query(sql=ENDLESS_ROWS, query_id="first", fingerprint="mine"))
-
-    def run() -> None:
-        try:
-            engine.run(Query(sql="SELECT 1", query_id="second", fingerprint="mine"))
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    expected = [("first", "running", ENDLESS_ROWS), ("second", "queued", "SELECT 1")]
-    wait_until(lambda: listed(engine, "mine") == expected)
-    assert engine.cancel("second", "mine")
-    thread.join(PATIENCE_S)
-
-    assert [type(error) for error in errors] == [QueryCancelledError]
-    assert listed(engine, "mine") == expected[:1]
-    holding.close()
-
-
-def test_a_statement_without_a_row_yet_is_cancelled(engine: QueryEngine) -> None:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            engine.run(Query(sql=ENDLESS, query_id="slow", fingerprint="mine"))
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_until(lambda: [row[1] for row in listed(engine, "mine")] == ["running"])
-    assert engine.cancel("slow", "mine")
-    thread.join(PATIENCE_S)
-
-    assert [type(error) for error in errors] == [QueryCancelledError]
-    wait_until(lambda: not engine.active("mine"))
-
-
-# Both engines say the same.
-
-
-@pytest.fixture(scope="session")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[QueryEngine]]:
-    """An engine of each kind over the data for which the corpora of statements are written."""
-    publisher = Publisher(tmp_path_factory.mktemp("both") / "state")
-    publisher.publish(**TABLES)
-    config = config_of(publisher.state_dir, tuple(TABLES), VIEWS)
-    with ExitStack() as engines:
-        yield [engines.enter_context(start(config)) for start in KINDS.values()]
-
-
-#: What is in a statement whose rows differ from run to run; of two equally frequent values `mode` gives either,
-#: and distinct values have no order.
+#: Words in statements whose rows differ from run to run. Of two equally frequent values `mode` returns either, and
+#: distinct values have no order.
 CHANGING = ("current_timestamp", "USING SAMPLE", "ANALYZE", "mode(", "list(DISTINCT")
 
 
 def test_both_engines_give_the_same_rows(both: list[QueryEngine]) -> None:
-    differ = []
+    differ, empty = [], []
     for sql in READS:
         one, other = (sorted(map(repr, rows(engine, sql))) for engine in both)
         if one != other and not any(word in sql for word in CHANGING):
             differ.append(sql)
+        if not one and not ("WHERE false" in sql or "EXCEPT" in sql):
+            empty.append(sql)
 
-    assert differ == []
+    assert differ == empty == []
 
 
 @pytest.mark.parametrize("encoding", ["json", "csv", "arrow", "vnd"])
@@ -1010,256 +432,12 @@ def test_both_engines_give_the_same_bytes(both: list[QueryEngine], encoding: Enc
 
 
 @pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
-def test_both_engines_refuse_alike(both: list[QueryEngine], check: str, sql: str) -> None:
-    refusals = []
+def test_both_engines_refuse_alike_to_run_and_to_describe(both: list[QueryEngine], check: str, sql: str) -> None:
+    refusals = set()
     for engine in both:
-        with pytest.raises(StatementError) as caught:
-            ask(engine, sql)
-        refusals.append((type(caught.value), str(caught.value)))
-
-    assert refusals[0] == refusals[1], check
-
-
-# Describing.
-
-
-def arrow_schema(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> pa.Schema:
-    """Return the schema that an answer begins with."""
-    with pa.ipc.open_stream(ask(engine, sql, parameters, "arrow")) as reader:
-        return reader.schema
-
-
-def described(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> pa.Schema:
-    """Return the schema that describing it gives."""
-    schema = engine.describe(Query(sql=sql, parameters=parameters)).schema
-    assert schema is not None
-    return pa.ipc.read_schema(pa.BufferReader(schema))
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT id, id FROM few",
-        "SELECT 5::UHUGEINT AS x, INTERVAL 1 DAY AS x, 'a'::ENUM('a', 'b') AS e, {'a': [1]} AS s, MAP {1: 'x'} AS m",
-        "SELECT TIMESTAMPTZ '2024-01-01 00:00:00+01' AS t, 1::DECIMAL(38, 3) AS d, NULL AS n, uuid() AS u",
-        "SELECT * FROM few WHERE false",
-        "PIVOT flights ON carrier USING count(*)",
-        "EXPLAIN ANALYZE SELECT 1",
-    ],
-)
-def test_a_description_is_what_the_answer_begins_with(engine: QueryEngine, sql: str) -> None:
-    assert described(engine, sql).equals(arrow_schema(engine, sql), check_metadata=True)
-
-
-@pytest.mark.parametrize(
-    "sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}", f"EXPLAIN (ANALYZE, FORMAT json) {ENDLESS}", f"SUMMARIZE {ENDLESS}"]
-)
-def test_a_description_runs_nothing(engine: QueryEngine, sql: str) -> None:
-    assert described(engine, sql).names
-
-
-def test_a_description_names_the_parameters(engine: QueryEngine) -> None:
-    numbers = " + ".join(f"${number}" for number in range(1, 12))
-
-    many = engine.describe(Query(sql=f"SELECT {numbers} AS a FROM flights"))
-    named = engine.describe(Query(sql="SELECT id FROM flights WHERE name = $n AND id = $i"))
-
-    assert many.parameters == tuple(map(str, range(1, 12)))
-    assert named.parameters == ("i", "n")
-    assert named.schema is not None
-    assert engine.describe(Query(sql="SELECT 1")).parameters == ()
-
-
-@pytest.mark.parametrize(
-    "sql", ["SELECT * FROM unnest($1)", "SELECT quantile_cont(id, $x) FROM flights"], ids=["a list", "no null"]
-)
-def test_a_schema_may_depend_on_values(engine: QueryEngine, sql: str) -> None:
-    assert engine.describe(Query(sql=sql)).schema is None
-
-
-def test_values_decide_about_the_schema(engine: QueryEngine) -> None:
-    for values in ([1], ["x"], [[1, 2]]):
-        assert described(engine, "SELECT $1 AS a", values) == arrow_schema(engine, "SELECT $1 AS a", values)
-
-
-def test_values_may_come_in_arrow(engine: QueryEngine) -> None:
-    table = pa.table({"a": pa.array([1], pa.timestamp("ns")), "b": [[1, 2]]})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    values = ArrowParameters(bytes(sink.getvalue()))
-
-    assert rows(engine, "SELECT $1 AS a, $2 AS b", values) == [{"a": "1970-01-01T00:00:00.000000001", "b": [1, 2]}]
-    with pytest.raises(ParameterError, match="takes 1 parameter, and 2 are given"):
-        described(engine, "SELECT $1 AS a", values)
-    with pytest.raises(ParameterError, match="that can be read"):
-        described(engine, "SELECT $1 AS a", ArrowParameters(b"nonsense"))
-
-
-def test_nobody_says_in_json_that_values_are_in_arrow(engine: QueryEngine) -> None:
-    with pytest.raises(ParameterError):
-        ask(engine, "SELECT $1", {"arrow_parameters": "eA=="})
-
-
-def test_every_statement_that_runs_is_described(both: list[QueryEngine]) -> None:
-    for engine in both:
-        for sql in READS:
-            try:
-                answer = arrow_schema(engine, sql)
-            except StatementError:
-                continue
-            assert described(engine, sql) == answer, sql
-
-
-@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
-def test_what_is_refused_is_not_described(both: list[QueryEngine], check: str, sql: str) -> None:
-    with pytest.raises(StatementError) as run:
-        ask(both[0], sql)
-    for engine in both:
-        with pytest.raises(type(run.value)) as describing:
-            engine.describe(Query(sql=sql))
-        assert str(describing.value) == str(run.value)
-
-
-@pytest.mark.parametrize("sql", ["SELECT nope FROM flights", "SELECT nope + $1 FROM flights", "EXPLAIN SELECT nope"])
-def test_a_binder_error_is_about_the_callers_own_sql(engine: QueryEngine, sql: str) -> None:
-    with pytest.raises(SqlError, match="nope") as wrong:
-        engine.describe(Query(sql=sql))
-
-    assert "PREPARE" not in str(wrong.value)
-    assert "LINE 1" in str(wrong.value) or "LINE" not in str(wrong.value)
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-def test_a_description_ends_at_its_time_limit(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=0.5)
-
-    with pytest.raises(QueryTimeoutError):
-        engine.describe(Query(sql=SLOW_TO_DESCRIBE))
-
-
-def test_a_description_is_active_and_cancelled(engine: QueryEngine) -> None:
-    errors: list[QueryError] = []
-
-    def describe() -> None:
-        try:
-            engine.describe(Query(sql=SLOW_TO_DESCRIBE, query_id="described", fingerprint="f1"))
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=describe)
-    thread.start()
-    wait_until(lambda: [one.state for one in engine.active("f1")] == ["running"])
-
-    assert engine.cancel("described", "f1")
-
-    thread.join(PATIENCE_S)
-    assert [type(error) for error in errors] == [QueryCancelledError]
-
-
-def test_a_token_cancels_a_description(engine: QueryEngine) -> None:
-    cancel = CancelSource()
-    cancel.cancel()
-
-    with pytest.raises(QueryCancelledError):
-        engine.describe(Query(sql=SLOW_TO_DESCRIBE), cancel)
-
-
-def ahead(engine: QueryEngine, sql: str, parameters: Parameters | None = (), **query: Any) -> Description:
-    """Describe a statement and run it to its end, if it has one."""
-    return engine.describe(Query(sql=sql, parameters=parameters, encoding="flight", **query), ahead_s=PATIENCE_S)
-
-
-@pytest.mark.parametrize(
-    "sql", ["SELECT id, name FROM few", "SELECT 1 AS a WHERE false", "EXPLAIN ANALYZE SELECT 1", "SHOW TABLES"]
-)
-def test_a_short_answer_comes_with_its_description(engine: QueryEngine, sql: str) -> None:
-    found = ahead(engine, sql)
-
-    assert found.answer is not None
-    assert found.schema == engine.describe(Query(sql=sql)).schema
-    if not sql.startswith("EXPLAIN"):  # which has its times in it
-        assert b"".join(found.answer.chunks) == ask(engine, sql, encoding="flight")
-
-
-def test_an_answer_with_parameters(engine: QueryEngine) -> None:
-    one, two = (ahead(engine, "SELECT id FROM flights WHERE id < $1", [limit]) for limit in (1, 2))
-
-    assert one.answer is not None
-    assert two.answer is not None
-    assert (one.answer.timings.rows, two.answer.timings.rows) == (1, 2)
-    assert ahead(engine, "SELECT id FROM flights WHERE id < $1", None).answer is None
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        pytest.param(ENDLESS_ROWS, id="many rows"),
-        pytest.param("SELECT repeat('x', 100000) AS a", id="many bytes"),
-    ],
-)
-def test_a_long_answer_does_not_come_with_its_description(engine: QueryEngine, sql: str) -> None:
-    found = ahead(engine, sql)
-
-    assert found.answer is None
-    assert found.schema == engine.describe(Query(sql=sql)).schema
-
-
-@pytest.mark.parametrize("sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}"])
-def test_a_statement_that_takes_long_is_described(engine: QueryEngine, sql: str) -> None:
-    found = engine.describe(Query(sql=sql, encoding="flight"), ahead_s=0.02)
-
-    assert found.answer is None
-    assert found.schema == engine.describe(Query(sql=sql)).schema
-
-
-@pytest.mark.parametrize(
-    ("sql", "is_steady"),
-    [
-        ("SELECT id FROM few", True),
-        ("SELECT now()", False),
-        ("SELECT random()", False),
-        ("SHOW TABLES", False),
-        ("EXPLAIN SELECT 1", False),
-    ],
-)
-def test_a_description_says_whether_the_data_alone_decides(engine: QueryEngine, sql: str, is_steady: bool) -> None:
-    assert engine.describe(Query(sql=sql)).is_steady is is_steady
-
-
-def test_a_view_over_the_clock_is_not_steady(start_engine: StartEngine) -> None:
-    engine = start_engine(views={"clock": "SELECT now() AS t", "over": "SELECT * FROM clock"})
-
-    assert not engine.describe(Query(sql="FROM over")).is_steady
-
-
-def test_what_fails_ahead_fails(engine: QueryEngine) -> None:
-    with pytest.raises(SqlError, match="Could not convert"):
-        ahead(engine, "SELECT name::INTEGER FROM few")
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-def test_a_statement_ahead_ends_at_its_time_limit(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=0.5)
-
-    with pytest.raises(QueryTimeoutError):
-        ahead(engine, ENDLESS)
-
-
-def test_a_statement_ahead_is_active_and_cancelled(engine: QueryEngine) -> None:
-    errors: list[QueryError] = []
-
-    def describe() -> None:
-        try:
-            ahead(engine, ENDLESS, query_id="ahead", fingerprint="f1")
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=describe)
-    thread.start()
-    wait_until(lambda: [one.state for one in engine.active("f1")] == ["running"])
-
-    assert engine.cancel("ahead", "f1")
-
-    thread.join(PATIENCE_S)
-    assert [type(error) for error in errors] == [QueryCancelledError]
+        for call in (engine.run, engine.describe):
+            with pytest.raises(StatementError) as caught:
+                call(Query(sql=sql))
+            refusals.add((type(caught.value), str(caught.value)))
+
+    assert len(refusals) == 1, check

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import QueryError, SqlSyntaxError
-from queryengine.gate.fingerprint import pattern, shape
-from queryengine.gate.gate import _REMEMBERED, Gate
+from queryengine.gate.fingerprint import fingerprint, pattern
+from queryengine.gate.gate import _CACHED, Gate
 from queryengine.gate.lexer import Scan, scan
 from tests.queryengine.statements import DECLARED, READS, REFUSED
 
@@ -254,7 +254,7 @@ def judged(gate: Gate, statement: Scan) -> tuple[Any, ...]:
         return (type(exc),)
     tree = gate._tree(statement, "")[1] if verdict.kind == "select" else None
     rewritten = verdict.sql != statement.text
-    return (verdict.kind, verdict.relations, verdict.parameters, verdict.plain, rewritten, without_values(tree))
+    return (verdict.kind, verdict.relations, verdict.parameters, verdict.deterministic, rewritten, without_values(tree))
 
 
 def without_values(value: Any) -> Any:
@@ -281,9 +281,9 @@ def alike(draw: st.DrawFn, statements: st.SearchStrategy[str]) -> tuple[Scan, Sc
         first = scan(draw(statements))
     except SqlSyntaxError:
         assume(condition=False)
-    assume(first.size and "\0" in (marked := shape(first)))
+    assume(first.size and "\0" in (marked := fingerprint(first)))
     second = scan(filled(draw, marked))
-    assert shape(second) == marked
+    assert fingerprint(second) == marked
     return first, second
 
 
@@ -320,7 +320,7 @@ def test_the_gate_says_the_same_with_and_without_its_memory(
     gate: Gate, forgetful: Gate, pair: tuple[Scan, Scan]
 ) -> None:
     for statement in pair:
-        forgetful._shapes._verdicts.clear()
+        forgetful._verdicts._verdicts.clear()
         assert answer(gate.admit, statement.text) == answer(forgetful._admit, statement.text)
 
 
@@ -346,7 +346,7 @@ def answer(admit: Any, sql: str) -> GatedStatement | type[QueryError]:
     ],
 )
 def test_a_number_that_is_only_a_value_is_taken_out(sql: str, expected: str) -> None:
-    assert shape(scan(sql)) == expected
+    assert fingerprint(scan(sql)) == expected
 
 
 @pytest.mark.parametrize(
@@ -376,10 +376,10 @@ def test_a_number_that_is_only_a_value_is_taken_out(sql: str, expected: str) -> 
     ],
 )
 def test_a_number_that_may_be_more_than_a_value_stays(sql: str) -> None:
-    assert shape(scan(sql)) == sql
+    assert fingerprint(scan(sql)) == sql
 
 
-def test_what_was_not_admitted_or_runs_changed_is_not_remembered() -> None:
+def test_refused_and_rewritten_statements_have_no_cached_verdict() -> None:
     gate = Gate()
     for sql in (
         "SELECT nosuch(1) + 1",
@@ -390,7 +390,7 @@ def test_what_was_not_admitted_or_runs_changed_is_not_remembered() -> None:
         answer(gate.admit, sql)
     answer(gate.admit, "PIVOT flights ON id + 1")
 
-    assert gate._shapes._verdicts == {}
+    assert gate._verdicts._verdicts == {}
     gate.close()
 
 
@@ -402,10 +402,14 @@ def test_a_verdict_gives_each_statement_its_own_text(gate: Gate) -> None:
         "SELECT id FROM flights WHERE id = 1",
         "SELECT id FROM flights WHERE id = 23",
     )
-    assert (first.relations, first.plain) == (second.relations, second.plain) == (frozenset({"flights"}), True)
+    assert (
+        (first.relations, first.deterministic)
+        == (second.relations, second.deterministic)
+        == (frozenset({"flights"}), True)
+    )
 
 
-def test_a_verdict_by_shape_is_for_the_relations_it_was_given_for(gate: Gate) -> None:
+def test_a_verdict_by_fingerprint_holds_for_its_relations_only(gate: Gate) -> None:
     assert gate.admit("FROM flights LIMIT 1", frozenset({"flights"})).relations == {"flights"}
 
     with pytest.raises(QueryError, match="does not exist"):
@@ -413,12 +417,12 @@ def test_a_verdict_by_shape_is_for_the_relations_it_was_given_for(gate: Gate) ->
 
 
 def test_memory_is_bounded(gate: Gate) -> None:
-    for number in range(_REMEMBERED + 20):
+    for number in range(_CACHED + 20):
         gate.admit(f"SELECT 1 AS a{number}", frozenset())
     gate.admit("SELECT '" + "x" * 5000 + "'", frozenset())
 
-    assert len(gate._shapes._verdicts) == _REMEMBERED
-    assert not any(len(key) > 4200 for key, _ in gate._shapes._verdicts)
+    assert len(gate._verdicts._verdicts) == _CACHED
+    assert not any(len(key) > 4200 for key, _ in gate._verdicts._verdicts)
 
 
 def test_any_number_of_threads_may_ask_at_once(gate: Gate) -> None:
@@ -440,7 +444,7 @@ def test_any_number_of_threads_may_ask_at_once(gate: Gate) -> None:
 
 
 def test_a_pattern_is_without_texts() -> None:
-    assert pattern(shape(scan("SELECT 'a', 'it''s' FROM flights WHERE id = 7"))) == pattern(
-        shape(scan("SELECT 'b', 'it''s' FROM flights WHERE id = 8"))
+    assert pattern(fingerprint(scan("SELECT 'a', 'it''s' FROM flights WHERE id = 7"))) == pattern(
+        fingerprint(scan("SELECT 'b', 'it''s' FROM flights WHERE id = 8"))
     )
     assert pattern("SELECT \0i") == "SELECT \0i"

@@ -9,7 +9,7 @@ import pytest
 
 from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
 from queryengine.execution.macros import NAMES, NAMES_OF_DUCKDB
-from queryengine.gate.functions import CALLED_BY_NAME, UNSTEADY, Place, check, judgements, refusal
+from queryengine.gate.functions import CALLED_BY_NAME, NONDETERMINISTIC, Place, check, judgements, refusal
 from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
 
@@ -95,7 +95,7 @@ def test_what_depends_on_more_than_its_arguments_is_known() -> None:
     }
     only_fail = {"error", "assert_true", "json_group_object"}
     expected = (found & allowed) - only_fail | without_a_word_from_the_engine | CALLED_BY_NAME
-    assert expected == UNSTEADY
+    assert expected == NONDETERMINISTIC
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def engine(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
 
 def test_the_lock_holds_behind_the_gate(engine: InProcessEngine, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a\n1\n")
-    lease = engine._generations.lease()
+    lease = engine._runner.sessions.lease()
     cursor = lease.session._connection.cursor()
     cursor.execute("USE runtime")
 
@@ -120,22 +120,22 @@ def test_l10_a_large_answer_streams_in_little_memory(
 
 def test_duckdbs_own_clock_is_a_time_limit_too(make_engine: MakeEngine) -> None:
     engine = make_engine(timeout_s=0.5)
-    engine._watchdog.close()
+    engine._runner._watchdog.close()
 
     with pytest.raises(QueryTimeoutError):
         ask(engine, ENDLESS)
 
-    engine._watchdog = type(engine._watchdog)()
+    engine._runner._watchdog = type(engine._runner._watchdog)()
 
 
 def test_a_broken_instance_is_replaced_for_the_next_statement(engine: InProcessEngine) -> None:
-    lease = engine._generations.lease()
-    error = lease.session.failure(duckdb.FatalException("FATAL Error: database has been invalidated"))
+    lease = engine._runner.sessions.lease()
+    error = lease.session.cursors.failure(duckdb.FatalException("FATAL Error: database has been invalidated"))
     lease.release()
 
     assert isinstance(error, EngineUnavailableError)
     assert rows(engine, "SELECT count(*) AS n FROM flights") == [{"n": 1000}]
-    successor = engine._generations.lease()
+    successor = engine._runner.sessions.lease()
     assert successor.session is not lease.session
     successor.release()
 
@@ -162,7 +162,9 @@ def test_close_ends_what_runs_and_leaves_nothing(engine: InProcessEngine, publis
         ask(engine, "SELECT 1")
 
 
-def test_what_is_spilled_lies_in_the_state_directory_and_goes(publisher: Publisher, make_engine: MakeEngine) -> None:
+def test_spilled_files_are_in_the_state_directory_and_are_removed(
+    publisher: Publisher, make_engine: MakeEngine
+) -> None:
     engine = make_engine(memory_limit_bytes=100 * 2**20)
     scratch = publisher.state_dir / "tmp"
     sql = "SELECT v FROM (SELECT repeat(range::VARCHAR, 8) AS v FROM range(3000000) ORDER BY hash(range))"
@@ -184,7 +186,7 @@ def test_an_encoder_that_fails_is_an_error_of_this_room(
         yield (b"[",)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("queryengine.pool.inprocess.encode_parts", broken)
+    monkeypatch.setattr("queryengine.execution.statement_runner.encode_parts", broken)
 
     with pytest.raises(QueryError, match="could not be encoded"):
         ask(engine, "SELECT 1")

@@ -3,23 +3,18 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineUnavailableError, SqlError
-from queryengine.execution.session import EngineInstance
-from queryengine.execution.session_manager import Generations
-from queryengine.execution.views import gate_views
+from queryengine.execution.session_manager import SessionManager
 from queryengine.gate.gate import Gate
 from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
-    Manifest,
     Signature,
     manifest_path,
     read_manifest,
@@ -28,49 +23,12 @@ from queryengine.manifest import (
     write_manifest,
 )
 from runtimeconf.model import ViewConfig
-from tests.queryengine.conftest import MakeConfig
+from tests.queryengine.conftest import MakeManager
 from tests.queryengine.publishing import Publisher, open_files, wait_until
 
-MakeGenerations = Callable[..., Generations]
 
-
-@pytest.fixture
-def opened() -> list[int]:
-    return []
-
-
-@pytest.fixture
-def make_generations(
-    publisher: Publisher, make_config: MakeConfig, tmp_path: Path, opened: list[int]
-) -> Iterator[MakeGenerations]:
-    with ExitStack() as made:
-
-        def make(
-            before_open: Callable[[], None] = lambda: None,
-            views: Sequence[ViewConfig] = (),
-            relations: Sequence[str] = ("flights",),
-            **settings: Any,
-        ) -> Generations:
-            config = make_config(**settings)
-            gated = gate_views(views, frozenset(relations), Gate(), tmp_path / "runtime.yaml")
-
-            def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
-                before_open()
-                session = EngineInstance.open(
-                    config, manifest, gated, tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
-                )
-                opened.append(manifest.generation)
-                return session
-
-            generations = Generations(publisher.state_dir, open_session)
-            made.callback(generations.close, 5)
-            return generations
-
-        yield make
-
-
-def value(generations: Generations, sql: str = "SELECT min(id) AS id FROM flights") -> int:
-    lease = generations.lease()
+def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
+    lease = manager.lease()
     try:
         reader = lease.session.run(
             Gate().admit(sql, frozenset({"flights", "years", "later", "ids"})), None, Interruption()
@@ -82,8 +40,8 @@ def value(generations: Generations, sql: str = "SELECT min(id) AS id FROM flight
         lease.release()
 
 
-def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
-    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
+    publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     views = [
         ViewConfig(name="Years", sql="SELECT day[:4]::INTEGER AS id FROM flights", yaml_path="views[0].sql"),
@@ -91,19 +49,19 @@ def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
         ViewConfig(name="ids", sql="SELECT id FROM flights", yaml_path="views[2].sql"),
     ]
     publisher.publish(flights="SELECT '2024-01-01' AS day, 1 AS id")
-    generations = make_generations(views=views)
-    assert [value(generations, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
+    manager = make_manager(views=views)
+    assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
     said = [record for record in caplog.records if record.message == "view unusable"]
     assert said == []
 
     for number in (2, 3):
         publisher.publish(flights=f"SELECT DATE '2024-01-01' AS day, {number} AS id")
         with pytest.raises(SqlError, match=r"^View 'Years' does not fit the data: ARRAY_SLICE") as caught:
-            value(generations, "FROM years")
+            value(manager, "FROM years")
         assert "CREATE VIEW" not in str(caught.value)
         with pytest.raises(SqlError, match=r"^View 'later' cannot be read: View 'Years' does not fit the data"):
-            value(generations, "FROM later")
-        assert value(generations, "FROM ids") == number
+            value(manager, "FROM later")
+        assert value(manager, "FROM ids") == number
 
     (warning,) = (record for record in caplog.records if record.message == "view unusable")
     assert warning.levelname == "WARNING"
@@ -111,18 +69,18 @@ def test_a_view_that_fits_no_longer_is_told_once_and_works_again_when_it_fits(
     assert (fields["view"], fields["yaml_path"]) == ("Years", "views[0].sql")
     assert fields["error"].startswith("ARRAY_SLICE")
     publisher.publish(flights="SELECT '2025-01-01' AS day, 4 AS id")
-    assert [value(generations, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
+    assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
 
 
 def test_one_session_serves_until_something_is_published(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+    publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
 
-    assert [value(generations) for _ in range(3)] == [1, 1, 1]
+    assert [value(manager) for _ in range(3)] == [1, 1, 1]
     publisher.publish(flights="SELECT 2 AS id")
-    assert [value(generations) for _ in range(3)] == [2, 2, 2]
+    assert [value(manager) for _ in range(3)] == [2, 2, 2]
 
     assert opened == [1, 2]
 
@@ -139,14 +97,14 @@ FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
 
 
 def resting(monkeypatch: pytest.MonkeyPatch, superseded_s: float = 1_000_000.0) -> None:
-    """The thread opens no session, for a superseded file not for so long."""
+    """Let the thread open no session, or after *superseded_s* seconds if a file is superseded."""
     monkeypatch.setattr("queryengine.execution.session_manager.REST_PARTS", 1_000_000_000)
     monkeypatch.setattr("queryengine.execution.session_manager.REST_S", superseded_s)
 
 
-def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published_anew(
+def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_again(
     publisher: Publisher,
-    make_generations: MakeGenerations,
+    make_manager: MakeManager,
     opened: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,13 +115,13 @@ def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published
         ViewConfig(name="soon", sql="SELECT id FROM flights WHERE now() IS NOT NULL", yaml_path="views[1].sql"),
     ]
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
-    generations = make_generations(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
+    manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
     gate = Gate()
 
     def seen(sql: str) -> tuple[int, Signature]:
-        lease = generations.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
+        lease = manager.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
         try:
-            return lease.session.generation, lease.basis
+            return lease.session.generation, lease.data_version
         finally:
             lease.release()
 
@@ -194,84 +152,83 @@ def test_a_statement_waits_for_a_new_session_only_if_what_it_reads_was_published
     assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
 
 
-def test_statements_go_on_while_a_session_is_opened_for_others(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
+class SlowOpening:
+    """Called before a session opens; once it `is_slow`, the session waits for `go_on`."""
+
+    def __init__(self) -> None:
+        self.is_slow, self.is_opening, self.go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        if self.is_slow.is_set():
+            self.is_opening.set()
+            assert self.go_on.wait(30)
+
+
+def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
-    is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
-
-    def wait() -> None:
-        if is_slow.is_set():
-            is_opening.set()
-            assert go_on.wait(30)
-
-    generations = make_generations(wait, datasets=("flights", "planes"))
-    is_slow.set()
+    slowly = SlowOpening()
+    manager = make_manager(slowly, datasets=("flights", "planes"))
+    slowly.is_slow.set()
     publisher.publish(planes="SELECT 2 AS id")
-    assert is_opening.wait(30)
+    assert slowly.is_opening.wait(30)
 
-    lease = generations.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
+    lease = manager.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
     assert lease.session.generation == 1
-    go_on.set()
-    newer = generations.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
+    slowly.go_on.set()
+    newer = manager.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
     assert newer.session.generation == 2
     lease.release()
     newer.release()
 
 
-def test_a_session_that_is_opened_while_all_is_closed_is_closed_too(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
+def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    is_slow, is_opening, go_on = threading.Event(), threading.Event(), threading.Event()
-
-    def wait() -> None:
-        if is_slow.is_set():
-            is_opening.set()
-            assert go_on.wait(30)
-
-    generations = make_generations(wait)
-    is_slow.set()
+    slowly = SlowOpening()
+    manager = make_manager(slowly)
+    slowly.is_slow.set()
     publisher.publish(flights="SELECT 2 AS id")
-    assert is_opening.wait(30)
+    assert slowly.is_opening.wait(30)
 
-    closing = threading.Thread(target=generations.close, args=(30,))
+    closing = threading.Thread(target=manager.close, args=(30,))
     closing.start()
-    wait_until(lambda: generations._closed)
+    wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        generations.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
-    go_on.set()
+        manager.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
+    slowly.go_on.set()
     closing.join(30)
 
     assert not closing.is_alive()
     assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
 
 
-def test_a_thread_opens_sessions_a_small_part_of_the_time_only(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int], monkeypatch: pytest.MonkeyPatch
+def look_three_times(manager: SessionManager) -> None:
+    """Have the thread look for a new manifest."""
+    for _ in range(3):
+        manager._wake.set()
+        wait_until(lambda: not manager._wake.is_set())
+
+
+def test_the_thread_rests_between_openings(
+    publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch)
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     publisher.publish(flights="SELECT 2 AS id")
-    for _ in range(3):  # It looks, and leaves it.
-        generations._wake.set()
-        wait_until(lambda: not generations._wake.is_set())
+    look_three_times(manager)
 
     assert opened == [1]
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
-def test_a_superseded_file_is_freed_soon_and_what_is_new_waits(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_superseded_file_is_freed_soon_but_new_data_waits(
+    publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations(datasets=("flights", "planes"))
+    manager = make_manager(datasets=("flights", "planes"))
     publisher.publish(planes="SELECT 1 AS id")
-    for _ in range(3):
-        generations._wake.set()
-        wait_until(lambda: not generations._wake.is_set())
+    look_three_times(manager)
     assert opened == [1]
 
     publisher.publish(planes="SELECT 2 AS id", flights="SELECT 2 AS id")
@@ -279,18 +236,18 @@ def test_a_superseded_file_is_freed_soon_and_what_is_new_waits(
 
 
 def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
-    publisher: Publisher, make_generations: MakeGenerations
+    publisher: Publisher, make_manager: MakeManager
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     (old,) = open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
-    leases = [generations.lease(), generations.lease()]
+    leases = [manager.lease(), manager.lease()]
     publisher.publish(flights="SELECT 2 AS id")
-    assert value(generations) == 2
+    assert value(manager) == 2
 
     leases[0].release()
     leases[0].release()
-    wait_until(lambda: not generations._wake.is_set())
+    wait_until(lambda: not manager._wake.is_set())
     assert any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
     leases[1].release()
 
@@ -298,17 +255,19 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
 
 
 def test_a_manifest_is_noticed_without_a_statement(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+    publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
-    make_generations()
+    lease = make_manager().lease()
+    assert lease.data_version is None
+    lease.release()
 
     publisher.publish(flights="SELECT 1 AS id")
 
     wait_until(lambda: opened == [0, 1])
 
 
-def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
+def test_a_snapshot_that_is_superseded_during_the_opening_is_noticed(
+    publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     publications = iter(["SELECT 2 AS id", "SELECT 3 AS id"])
@@ -317,73 +276,69 @@ def test_a_snapshot_that_is_superseded_while_it_is_opened_is_not_missed(
         if sql := next(publications, None):
             publisher.publish(flights=sql)
 
-    generations = make_generations(before_open=publish_first)
+    manager = make_manager(before_open=publish_first)
 
-    assert value(generations) == 3
+    assert value(manager) == 3
     assert opened == [3]
 
 
-def test_a_snapshot_that_is_lost_is_done_without(publisher: Publisher, make_generations: MakeGenerations) -> None:
+def test_a_lost_snapshot_makes_only_its_dataset_unavailable(publisher: Publisher, make_manager: MakeManager) -> None:
     manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 7 AS id")
     snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
-    generations = make_generations(datasets=("flights", "planes"))
+    manager = make_manager(datasets=("flights", "planes"))
 
     with pytest.raises(EngineUnavailableError, match="'flights' cannot be read"):
-        value(generations)
+        value(manager)
 
     publisher.publish(flights="SELECT 2 AS id")
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
-def test_a_damaged_manifest_leaves_the_data_of_before(
-    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
+def test_a_damaged_manifest_leaves_the_old_data(
+    publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations, good = make_generations(), read_manifest(publisher.state_dir)
+    manager, good = make_manager(), read_manifest(publisher.state_dir)
     manifest_path(publisher.state_dir).unlink()
-    assert value(generations) == 1
+    assert value(manager) == 1
     manifest_path(publisher.state_dir).write_text("{")
-    assert [value(generations) for _ in range(3)] == [1, 1, 1]
+    assert [value(manager) for _ in range(3)] == [1, 1, 1]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
 
-    lease = generations.lease()
-    lease.session.failure(duckdb.FatalException("FATAL Error: x"))
+    lease = manager.lease()
+    lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
     lease.release()
     with pytest.raises(EngineUnavailableError, match="damaged"):
-        generations.lease()
+        manager.lease()
     write_manifest(publisher.state_dir, good)
-    assert value(generations) == 1
+    assert value(manager) == 1
 
 
-def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_generations: MakeGenerations) -> None:
+def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_manager: MakeManager) -> None:
     manifest_path(publisher.state_dir).write_text('{"format_version": 99}')
-    generations = make_generations()
+    manager = make_manager()
 
-    assert value(generations, "SELECT 5 AS id") == 5
+    assert value(manager, "SELECT 5 AS id") == 5
     with pytest.raises(EngineUnavailableError, match="not loaded"):
-        value(generations)
+        value(manager)
     manifest_path(publisher.state_dir).unlink()
     publisher.publish(flights="SELECT 1 AS id")
-    assert value(generations) == 1
+    assert value(manager) == 1
 
 
-def test_a_broken_session_is_replaced_once(
-    publisher: Publisher, make_generations: MakeGenerations, opened: list[int]
-) -> None:
+def test_a_broken_session_is_replaced_once(publisher: Publisher, make_manager: MakeManager, opened: list[int]) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
-    lease = generations.lease()
-    lease.session.failure(duckdb.InternalException("INTERNAL Error: x"))
+    manager = make_manager()
+    lease = manager.lease()
+    lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     lease.release()
 
-    assert [value(generations) for _ in range(2)] == [1, 1]
+    assert [value(manager) for _ in range(2)] == [1, 1]
 
     assert opened == [1, 1]
 
 
-def test_a_session_that_cannot_be_opened_is_tried_again(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
+def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     failures = iter([False, True, True])
 
@@ -391,144 +346,119 @@ def test_a_session_that_cannot_be_opened_is_tried_again(
         if next(failures, False):
             raise EngineUnavailableError("The engine cannot start.")
 
-    generations = make_generations(before_open=fail)
+    manager = make_manager(before_open=fail)
     publisher.publish(flights="SELECT 2 AS id")
 
     wait_until(lambda: next(failures, None) is None)
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
-def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_generations: MakeGenerations) -> None:
+def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
-    lease = generations.lease()
-    closing = threading.Thread(target=generations.close, args=(10,))
+    manager = make_manager()
+    lease = manager.lease()
+    closing = threading.Thread(target=manager.close, args=(10,))
     closing.start()
 
-    wait_until(lambda: generations._closed)
+    wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        generations.lease()
+        manager.lease()
     assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
     closing.join(5)
 
     assert not closing.is_alive()
     assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
-    generations.close(1)
+    manager.close(1)
 
 
-def test_close_does_not_wait_for_ever(publisher: Publisher, make_generations: MakeGenerations) -> None:
-    generations = make_generations()
-    lease = generations.lease()
+def test_close_does_not_wait_longer_than_its_limit(publisher: Publisher, make_manager: MakeManager) -> None:
+    manager = make_manager()
+    lease = manager.lease()
 
-    generations.close(0.05)
+    manager.close(0.05)
 
-    assert generations._thread.is_alive()
+    assert manager._thread.is_alive()
     lease.release()
-    wait_until(lambda: not generations._thread.is_alive())
+    wait_until(lambda: not manager._thread.is_alive())
 
 
-def test_a_manifest_that_could_not_be_read_for_a_while_is_not_forgotten(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
+def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
+    manager = make_manager()
     publisher.publish(flights="SELECT 2 AS id")
-    # The same file, with the same times, as after a want of descriptors.
+    # The same file, with the same times, as after a lack of descriptors.
     manifest = manifest_path(publisher.state_dir)
     stat = manifest.stat()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        generations.lease().release()
+        manager.lease().release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     assert manifest.stat() == stat
-    assert value(generations) == 2
+    assert value(manager) == 2
 
 
-def test_an_unforeseen_failure_to_open_does_not_stop_the_closing_of_what_nobody_uses(
-    publisher: Publisher, make_generations: MakeGenerations, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    failing: list[Exception] = []
-
-    def before_open() -> None:
-        if failing:
-            raise failing[0]
-
-    generations = make_generations(before_open)
-    failing.append(MemoryError())
-    publisher.publish(flights="SELECT 2 AS id")
-    wait_until(lambda: "cannot be opened" in caplog.text, within_s=30)
-    failing.clear()
-
-    assert value(generations) == 2
-    wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
-
-
-def test_a_want_of_memory_for_the_manifest_does_not_stop_the_closing_of_what_nobody_uses(
+@pytest.mark.parametrize("failing_part", ["the session", "the manifest"])
+def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
     publisher: Publisher,
-    make_generations: MakeGenerations,
+    make_manager: MakeManager,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    failing_part: str,
 ) -> None:
-    """A worker has a limit of memory, and the statement under way may have used it up."""
+    """The memory of a worker is limited, and a running statement may have used it up."""
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
-    generations = make_generations()
-    held = held_manifests()
-    with monkeypatch.context() as failing:
+    failing = threading.Event()
 
-        def fail(_: Path) -> Manifest:
+    def fail(*_: object) -> None:
+        if failing.is_set():
             raise MemoryError
 
-        failing.setattr("queryengine.execution.session_manager.read_manifest", fail)
+    manager = make_manager(fail)
+    # A manifest that was read stays pinned until a session for it opens.
+    held = held_manifests() + (failing_part == "the session")
+    failing.set()
+    with monkeypatch.context() as patched:
+        if failing_part == "the manifest":
+            patched.setattr("queryengine.execution.session_manager.read_manifest", fail)
         publisher.publish(flights="SELECT 2 AS id")
         wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
         wait_until(lambda: held_manifests() <= held, within_s=30)
+        failing.clear()
 
-    assert value(generations) == 2
+    assert value(manager) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
 
 
-def test_a_manifest_that_looks_like_the_one_before_the_last_is_another(
-    publisher: Publisher, make_generations: MakeGenerations
-) -> None:
-    """File systems give inodes anew, sizes are the same, and here the clock stands still."""
+def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publisher, make_manager: MakeManager) -> None:
+    """File systems reuse inodes, the sizes are equal, and here the clock stands still."""
 
     def publish(number: int) -> None:
         publisher.publish(flights=f"SELECT {number} AS id")
         os.utime(manifest_path(publisher.state_dir), ns=(0, 0))
 
     publish(10)
-    generations = make_generations()
+    manager = make_manager()
     for number in range(11, 19):
         publish(number)
         publish(number + 20)
-        assert value(generations) == number + 20
-        lease = generations.lease()
-        assert lease.basis == signature(str(manifest_path(publisher.state_dir)))
+        assert value(manager) == number + 20
+        lease = manager.lease()
+        assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
         lease.release()
 
 
-def test_without_a_manifest_there_is_nothing_to_name(publisher: Publisher, make_generations: MakeGenerations) -> None:
-    generations = make_generations()
-
-    lease = generations.lease()
-
-    assert lease.basis is None
-    lease.release()
-
-
-def test_a_want_of_descriptors_makes_no_dataset_unavailable(
-    publisher: Publisher, make_generations: MakeGenerations, monkeypatch: pytest.MonkeyPatch
+def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
+    publisher: Publisher, make_manager: MakeManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch)
     names = [f"d{number}" for number in range(8)]
     publisher.publish(flights="SELECT 1 AS id", **dict.fromkeys(names, "SELECT 1 AS id"))
-    generations = make_generations(datasets=["flights", *names])
+    manager = make_manager(datasets=["flights", *names])
     publisher.publish(flights="SELECT 2 AS id")
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
@@ -538,11 +468,11 @@ def test_a_want_of_descriptors_makes_no_dataset_unavailable(
     resource.setrlimit(resource.RLIMIT_NOFILE, (gaps[-1] + 6, hard))
     try:
         with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
-            generations.lease()
-        generations.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
+            manager.lease()
+        manager.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for gap in gaps:
             os.close(gap)
 
-    assert value(generations) == 2
+    assert value(manager) == 2

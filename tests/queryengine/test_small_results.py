@@ -1,4 +1,4 @@
-"""A brief answer is, to the byte, the one that the first statement of its pattern got, by record batches."""
+"""A fetched result is, to the byte, the one that record batches give."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Encoding, Query
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError
-from queryengine.execution.session import Reader
-from queryengine.execution.small_results import _MOST_PATTERNS, BRIEF_BYTES, BRIEF_ROWS, BriefAnswers
+from queryengine.execution.reader import Reader
+from queryengine.execution.small_results import _MAX_PATTERNS, SMALL_BYTES, SMALL_ROWS, SmallPatterns
 from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.asking import ask
 from tests.queryengine.conftest import MakeEngine
@@ -56,7 +56,7 @@ def outcome(engine: InProcessEngine, sql: str, encoding: Encoding = "json") -> b
 
 
 #: Words of statements that have another answer each time.
-_UNSTEADY = ("random", "uuid", "now", "current_t", "today", "sample", "explain")
+_NONDETERMINISTIC = ("random", "uuid", "now", "current_t", "today", "sample", "explain")
 
 
 def test_every_statement_has_the_same_answer_again(
@@ -68,7 +68,7 @@ def test_every_statement_has_the_same_answer_again(
     engine = make_engine(tuple(TABLES), VIEWS)
 
     for sql in READS:
-        if not any(word in sql.lower() for word in _UNSTEADY):
+        if not any(word in sql.lower() for word in _NONDETERMINISTIC):
             assert outcome(engine, sql, "csv") == outcome(engine, sql, "csv"), sql
 
     assert fetches.count > 30
@@ -102,7 +102,7 @@ def test_a_type_that_only_text_can_hold_may_come_later(engine: InProcessEngine, 
     assert fetches.count == 1
 
 
-def test_a_description_has_the_schema_of_a_brief_answer(engine: InProcessEngine, fetches: Fetches) -> None:
+def test_a_description_has_the_schema_of_a_small_result(engine: InProcessEngine, fetches: Fetches) -> None:
     sql = "SELECT {} AS n, 1.5 AS a, 7::HUGEINT AS a, 7::UHUGEINT AS b, NULL AS c"
     for number in range(1, 4):
         described = engine.describe(Query(sql=sql.format(number), encoding="flight"))
@@ -112,14 +112,14 @@ def test_a_description_has_the_schema_of_a_brief_answer(engine: InProcessEngine,
     assert fetches.count == 2
 
 
-def test_other_numbers_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+def test_other_numbers_have_their_own_results(engine: InProcessEngine, fetches: Fetches) -> None:
     answers = [ask(engine, f"SELECT id, {number} AS n FROM flights WHERE id = {number}") for number in range(1, 6)]
 
     assert answers == [b'[{"id":%d,"n":%d}]' % (number, number) for number in range(1, 6)]
     assert fetches.count == 4
 
 
-def test_other_texts_have_answers_of_their_own(engine: InProcessEngine, fetches: Fetches) -> None:
+def test_other_texts_have_their_own_results(engine: InProcessEngine, fetches: Fetches) -> None:
     texts = ("a", "''", "b''c", "--", "/*")
     answers = [
         ask(engine, f"SELECT '{text}' AS t, name FROM airlines WHERE carrier = '{text}' OR 1=1 LIMIT 1")
@@ -131,7 +131,7 @@ def test_other_texts_have_answers_of_their_own(engine: InProcessEngine, fetches:
     assert fetches.count >= 2
 
 
-def test_a_number_of_another_type_brings_its_own(engine: InProcessEngine, fetches: Fetches) -> None:
+def test_a_number_of_another_type_changes_the_type_of_the_result(engine: InProcessEngine, fetches: Fetches) -> None:
     results = [engine.run(Query(sql=f"SELECT {number} AS n")) for number in ("1.5", "1.25", "10.125")]
 
     assert [(b"".join(result), result.columns[0].type) for result in results] == [
@@ -153,7 +153,7 @@ def test_rows_and_times_are_counted(engine: InProcessEngine, fetches: Fetches) -
 
 
 @pytest.mark.parametrize(
-    ("brief", "longer"),
+    ("small", "longer"),
     [
         pytest.param("SELECT i FROM range(1000) t(i) LIMIT 1", "SELECT i FROM range(1000) t(i) LIMIT 999", id="rows"),
         pytest.param(
@@ -168,27 +168,25 @@ def test_rows_and_times_are_counted(engine: InProcessEngine, fetches: Fetches) -
         ),
     ],
 )
-def test_an_answer_that_is_not_brief_after_all(
-    engine: InProcessEngine, fetches: Fetches, brief: str, longer: str
-) -> None:
-    expected = ask(engine, brief)
-    assert ask(engine, brief) == expected
+def test_a_result_that_turns_out_large(engine: InProcessEngine, fetches: Fetches, small: str, longer: str) -> None:
+    expected = ask(engine, small)
+    assert ask(engine, small) == expected
     assert fetches.count == 1
 
     first = ask(engine, longer)
     assert fetches.count == 1
     assert ask(engine, longer) == first
 
-    assert ask(engine, brief) == expected
+    assert ask(engine, small) == expected
     assert fetches.count == 1  # It is not tried again.
 
 
-def test_long_answers_are_not_fetched(engine: InProcessEngine, fetches: Fetches) -> None:
-    sql = f"SELECT i FROM range({BRIEF_ROWS + 1}) t(i)"
-    assert [ask(engine, sql).count(b"{") for _ in range(3)] == [BRIEF_ROWS + 1] * 3
+def test_large_results_are_not_fetched(engine: InProcessEngine, fetches: Fetches) -> None:
+    sql = f"SELECT i FROM range({SMALL_ROWS + 1}) t(i)"
+    assert [ask(engine, sql).count(b"{") for _ in range(3)] == [SMALL_ROWS + 1] * 3
 
-    wide = f"SELECT repeat('a', {BRIEF_BYTES + 1}) AS a"
-    assert [len(ask(engine, wide)) for _ in range(3)] == [BRIEF_BYTES + 11] * 3
+    wide = f"SELECT repeat('a', {SMALL_BYTES + 1}) AS a"
+    assert [len(ask(engine, wide)) for _ in range(3)] == [SMALL_BYTES + 11] * 3
 
     assert fetches.count == 0
 
@@ -199,7 +197,7 @@ SELECT max(n) AS n FROM counted
 """
 
 
-def test_one_that_takes_long_is_given_up_early(
+def test_a_slow_fetch_is_given_up_early(
     engine: InProcessEngine, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [ask(engine, COUNTING.format(until=number)) for number in (2, 3)]
@@ -220,9 +218,7 @@ def test_one_that_takes_long_is_given_up_early(
     assert fetches.count == 1
 
 
-def test_a_brief_answer_is_stopped_like_any_other(
-    publisher: Publisher, make_engine: MakeEngine, fetches: Fetches
-) -> None:
+def test_a_fetch_is_stopped_like_any_statement(publisher: Publisher, make_engine: MakeEngine, fetches: Fetches) -> None:
     engine = make_engine((), timeout_s=2.0)
     for number in (2, 3):
         ask(engine, COUNTING.format(until=number))
@@ -237,7 +233,7 @@ def test_a_brief_answer_is_stopped_like_any_other(
         engine.run(Query(sql=COUNTING.format(until=999_999_999)))
 
 
-def test_of_long_texts_few_are_fetched(engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_long_texts_are_fetched(engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "SELECT repeat('a', n) AS a FROM range(90), (SELECT {length} AS n)"
     for _ in range(2):
         ask(engine, sql.format(length=5))
@@ -253,9 +249,9 @@ def test_of_long_texts_few_are_fetched(engine: InProcessEngine, monkeypatch: pyt
             tracemalloc.stop()
 
     monkeypatch.setattr(Reader, "fetch", traced)
-    assert ask(engine, sql.format(length=BRIEF_BYTES)).count(b"a" * BRIEF_BYTES) == 90
+    assert ask(engine, sql.format(length=SMALL_BYTES)).count(b"a" * SMALL_BYTES) == 90
     (most,) = objects
-    assert most < 5 * BRIEF_BYTES
+    assert most < 5 * SMALL_BYTES
 
 
 @pytest.mark.parametrize(
@@ -285,7 +281,7 @@ def test_errors_are_the_same(engine: InProcessEngine, fetches: Fetches, good: st
 
 
 @pytest.mark.parametrize("sql", ["SELECT random() AS r", "SELECT uuid() AS u", "SELECT now() AS n"])
-def test_what_is_not_steady_is_never_fetched(engine: InProcessEngine, fetches: Fetches, sql: str) -> None:
+def test_a_nondeterministic_result_is_never_fetched(engine: InProcessEngine, fetches: Fetches, sql: str) -> None:
     assert len({ask(engine, sql) for _ in range(3)}) == 3
     assert fetches.count == 0
 
@@ -309,16 +305,16 @@ def test_newly_published_data_is_seen(publisher: Publisher, engine: InProcessEng
     assert fetches.count == 2
 
 
-def test_so_many_patterns_are_known() -> None:
-    answers = BriefAnswers()
-    for number in range(_MOST_PATTERNS + 1):
-        answers.learn(f"SELECT {number}", brief=True)
+def test_the_number_of_patterns_is_limited() -> None:
+    answers = SmallPatterns()
+    for number in range(_MAX_PATTERNS + 1):
+        answers.learn(f"SELECT {number}", small=True)
 
-    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MOST_PATTERNS)] == [False, True, True]
+    assert [answers.expects(f"SELECT {number}") for number in (0, 1, _MAX_PATTERNS)] == [False, True, True]
 
 
-def test_what_is_without_a_pattern_is_not_learnt() -> None:
-    answers = BriefAnswers()
-    answers.learn(None, brief=True)
+def test_a_statement_without_a_pattern_is_not_learned() -> None:
+    answers = SmallPatterns()
+    answers.learn(None, small=True)
 
     assert not answers.expects(None)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from queryengine.execution.streamed_results import LONG_ROWS, VECTOR_ROWS, LongAnswers, Pace
+from queryengine.execution.streamed_results import LARGE_ROWS, VECTOR_ROWS, BatchSizes, Pace
 
 SQL = "FROM t"
-LONG = Pace(rows=LONG_ROWS)
+LONG = Pace(rows=LARGE_ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def learnt(connection: duckdb.DuckDBPyConnection, sql: str, pace: Pace = LONG) -> int:
-    answers = LongAnswers()
+    answers = BatchSizes()
     relation = connection.sql(sql)
     answers.learn(SQL, relation, relation.to_arrow_reader(1).schema, pace)
     return answers.batch_rows(SQL)
@@ -55,9 +55,9 @@ def test_batches_are_as_large_as_their_rows_allow(
 @pytest.mark.parametrize(
     "pace",
     [
-        pytest.param(Pace(LONG_ROWS - 1), id="short"),
-        pytest.param(Pace(LONG_ROWS, spent_s=1.0), id="slow"),
-        pytest.param(Pace(100 * LONG_ROWS, first_s=0.2, spent_s=0.2), id="slow to begin"),
+        pytest.param(Pace(LARGE_ROWS - 1), id="short"),
+        pytest.param(Pace(LARGE_ROWS, spent_s=1.0), id="slow"),
+        pytest.param(Pace(100 * LARGE_ROWS, first_s=0.2, spent_s=0.2), id="slow to begin"),
     ],
 )
 def test_nothing_is_learnt_of_an_answer_that_is(connection: duckdb.DuckDBPyConnection, pace: Pace) -> None:
@@ -68,9 +68,11 @@ def test_an_empty_relation_bounds_no_text(connection: duckdb.DuckDBPyConnection)
     assert learnt(connection, "SELECT name FROM t WHERE false") == VECTOR_ROWS
 
 
-def test_so_many_statements_are_known(connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryengine.execution.streamed_results._MOST_STATEMENTS", 3)
-    answers = LongAnswers()
+def test_the_number_of_statements_is_limited(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.execution.streamed_results._MAX_STATEMENTS", 3)
+    answers = BatchSizes()
     relation = connection.sql("SELECT id FROM t")
     schema = relation.to_arrow_reader(1).schema
     for number in range(5):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from queryengine.execution.views import gate_views, order_views
+from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import ViewConfig
@@ -27,12 +27,12 @@ def gate() -> Gate:
 
 def faults(gate: Gate, **views: str) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
-        order_views(declared(**views), DATASETS, gate, FILE)
+        gate_views(declared(**views), DATASETS, gate, FILE)
     assert all(fault.file == FILE and fault.line >= 10 for fault in caught.value.faults)
     return {fault.yaml_path: fault.message for fault in caught.value.faults}
 
 
-def test_views_come_after_what_they_read(gate: Gate) -> None:
+def test_views_come_after_the_views_that_they_read(gate: Gate) -> None:
     views = declared(
         last="SELECT * FROM middle JOIN planes USING (id)",
         middle="WITH x AS (SELECT * FROM first) SELECT * FROM x",
@@ -40,23 +40,19 @@ def test_views_come_after_what_they_read(gate: Gate) -> None:
         free="SELECT 1 AS a",
     )
 
-    ordered = order_views(views, DATASETS, gate, FILE)
+    ordered = gate_views(views, DATASETS, gate, FILE)
 
-    assert [view.name for view in ordered] == ["first", "middle", "last", "free"]
+    assert [view.config.name for view in ordered] == ["first", "middle", "last", "free"]
 
 
-def test_views_in_a_good_order_stay_in_it(gate: Gate) -> None:
+def test_views_in_a_valid_order_keep_it(gate: Gate) -> None:
     views = declared(b="SELECT * FROM flights", a="SELECT * FROM B", c="SELECT * FROM Planes")
 
-    assert order_views(views, DATASETS, gate, FILE) == tuple(views)
-    assert order_views([], DATASETS, gate, FILE) == ()
+    ordered = gate_views(views, DATASETS, gate, FILE)
 
-
-def test_what_the_gate_made_of_a_view_is_kept(gate: Gate) -> None:
-    (view,) = gate_views(declared(a="SELECT * FROM flights"), DATASETS, gate, FILE)
-
-    assert view.config.name == "a"
-    assert view.statement.relations == {"flights"}
+    assert [view.config for view in ordered] == views
+    assert [view.statement.relations for view in ordered] == [{"flights"}, {"b"}, {"planes"}]
+    assert gate_views([], DATASETS, gate, FILE) == ()
 
 
 def test_a_circle_is_named_at_each_of_its_views(gate: Gate) -> None:

@@ -17,9 +17,8 @@ from queryengine.engine import Encoding, Query
 from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
 from queryengine.pool.inprocess import InProcessEngine
 from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
-from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
-from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running
+from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running, still_works
 from tests.queryengine.conftest import MakeEngine
 from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
@@ -29,16 +28,6 @@ FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t
 DEAF = "SELECT levenshtein(repeat('a',200000), repeat('b',200000))"
 
 LIMIT_MIB = 256
-
-HUNGRY = {
-    "aggregate": "SELECT string_agg(repeat('a', 1000000), '') FROM range(100000)",
-    "list": "SELECT list_sort(range(50000000))",
-    "text": "SELECT repeat('a', 4000000000)",
-    "sort": "SELECT unnest(range(100000000)) AS x ORDER BY x",
-    "damerau": "SELECT damerau_levenshtein(repeat('a', 20000), repeat('b', 20000))",
-    "rows": "SELECT list(repeat('x', 1000) || i) FROM range(3000000) t(i)",
-    "answer": "SELECT repeat('a', 100000000) AS a FROM range(20)",
-}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +40,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine whose worker tests kill: it takes with it what was measured of the lines it ran."""
+    """An engine whose worker the tests kill, which loses its coverage data."""
     directory = tmp_path_factory.mktemp("mortal")
     Publisher(directory).publish(flights=FLIGHTS)
     with running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=LIMIT_MIB * MIB) as started:
@@ -60,7 +49,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    """Of an engine of its own."""
+    """The state directory of an engine for one test."""
     Publisher(tmp_path).publish(flights=FLIGHTS)
     return tmp_path
 
@@ -69,15 +58,6 @@ def state_dir(tmp_path: Path) -> Path:
 def here(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
     publisher.publish(flights=FLIGHTS)
     return make_engine()
-
-
-def still_works(engine: Engine) -> None:
-    assert engine.ask("SELECT count(*) AS n FROM flights").data == b'[{"n":1000}]'
-
-
-def private_bytes(worker: int) -> int:
-    status = Path(f"/proc/{worker}/status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
 
 
 def until_busy(worker: int) -> None:
@@ -138,43 +118,20 @@ def test_the_header_names_the_content_type(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "parameters"),
-    [pytest.param("SELECT ? + $2 AS a", [1, 2], id="list"), pytest.param("SELECT $x + 1 AS a", {"x": 2}, id="names")],
-)
-def test_parameters_reach_the_statement(engine: Engine, sql: str, parameters: Any) -> None:
-    sql = sql.replace("?", "$1")
-
-    assert engine.ask(sql, parameters=parameters).data == b'[{"a":3}]'
-
-
-@pytest.mark.parametrize(
     ("sql", "code"),
     [
-        pytest.param("SELEC 1", "statement_not_allowed|sql_syntax_error", id="syntax"),
-        pytest.param("  -- nothing", "empty_statement", id="empty"),
         pytest.param("DROP TABLE flights", "statement_not_allowed", id="refused"),
-        pytest.param("SELECT * FROM absent", "sql_error", id="unknown"),
         pytest.param("SELECT 'x'::INTEGER", "sql_error", id="data"),
-        pytest.param("SELECT $1", "invalid_parameters", id="parameters"),
     ],
 )
 def test_an_error_has_its_code_and_sentence(engine: Engine, sql: str, code: str) -> None:
     answer = engine.ask(sql)
 
-    assert answer.code in code.split("|")
+    assert answer.code == code
     assert answer.error is not None
     assert answer.error["message"]
     assert answer.end is None
     assert not answer.data
-
-
-def test_a_late_error_follows_the_data(engine: Engine) -> None:
-    answer = engine.ask("SELECT CASE WHEN i < 2900000 THEN '1' ELSE 'x' END::INTEGER AS a FROM range(3000000) t(i)")
-
-    assert answer.header is not None
-    assert answer.data.startswith(b'[{"a":1}')
-    assert answer.code == "sql_error"
-    assert answer.end is None
 
 
 def test_a_statement_is_judged_without_running(engine: Engine) -> None:
@@ -244,7 +201,7 @@ def test_a_request_cannot_ask_for_more_than_the_limit(state_dir: Path) -> None:
     assert answer.code == "query_timeout"
 
 
-def test_a_deaf_statement_dies_by_the_alarm_and_the_next_one_works(mortal: Engine) -> None:
+def test_the_alarm_ends_a_deaf_statement_and_the_next_one_works(mortal: Engine) -> None:
     worker = mortal.worker()
     began = time.monotonic()
 
@@ -269,76 +226,7 @@ def test_a_worker_that_dies_costs_its_own_statement_only(mortal: Engine, name: s
     assert mortal.worker() != worker
 
 
-@pytest.mark.parametrize("name", HUNGRY)
-def test_a_statement_that_eats_memory_ends_and_gives_it_back(mortal: Engine, name: str) -> None:
-    still_works(mortal)
-    base = private_bytes(mortal.worker())
-
-    answer = mortal.ask(HUNGRY[name], timeout_s=10.0)
-
-    assert answer.is_cut or answer.code in {"resource_limit", "query_timeout"}
-    still_works(mortal)
-    assert private_bytes(mortal.worker()) < base + 64 * MIB
-
-
-def test_memory_stays_within_its_limit(mortal: Engine) -> None:
-    still_works(mortal)
-    base = private_bytes(worker := mortal.worker())
-    Path(f"/proc/{worker}/clear_refs").write_text("5")  # the peak begins anew
-
-    for name in ("aggregate", "damerau", "rows"):
-        mortal.ask(HUNGRY[name], timeout_s=10.0)
-
-    status = Path(f"/proc/{worker}/status").read_text() if mortal.worker() == worker else ""
-    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 if status else 0
-    shared = int(status.partition("RssFile:")[2].split()[0]) * 1024 if status else 0
-    assert peak - shared < base + LIMIT_MIB * MIB + SPARE_BYTES
-
-
-def test_a_heavy_statement_that_spills_works_again_and_again(engine: Engine) -> None:
-    worker = engine.worker()
-    sql = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
-
-    answers = [engine.ask(sql) for _ in range(3)]
-
-    assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
-    assert engine.worker() == worker
-
-
-def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> None:
-    with running(state_dir, constants={"SLACK_BYTES": -MIB, "WORN_BYTES": -1024 * MIB}) as engine:
-        worker = engine.worker()
-
-        assert engine.ask("SELECT sum(i) AS n FROM range(50000000) t(i)").end is not None
-
-        wait_until(lambda: worker not in engine.workers(), within_s=60)
-        still_works(engine)
-
-
-def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
-    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}) as engine:
-        worker = engine.worker()
-        base = private_bytes(worker)
-
-        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(60000) t(i)") as connection:
-            assert receive(connection).end is not None
-
-            wait_until(lambda: private_bytes(worker) < base + 32 * MIB)
-        assert engine.worker() == worker
-
-
-def test_what_is_kept_is_little_beside_what_a_statement_may_use(state_dir: Path) -> None:
-    with running(state_dir, constants={"NEXT_S": 60.0}, memory_limit_bytes=256 * MIB) as engine:
-        worker = engine.worker()
-        base = private_bytes(worker)
-
-        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(40000) t(i)") as connection:
-            assert receive(connection).end is not None
-
-            wait_until(lambda: private_bytes(worker) < base + 24 * MIB)
-
-
-def test_a_new_generation_is_seen_by_the_next_statement(tmp_path: Path) -> None:
+def test_the_next_statement_sees_newly_published_data(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path)
     with running(tmp_path) as engine:
         assert engine.ask("SELECT * FROM flights").code == "dataset_not_loaded"
@@ -379,7 +267,7 @@ def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: En
         ),
     ],
 )
-def test_what_is_no_request_gets_no_answer(engine: Engine, sent: bytes) -> None:
+def test_an_invalid_request_gets_no_answer(engine: Engine, sent: bytes) -> None:
     worker = engine.worker()
     with engine.connect() as connection:
         connection.sendall(sent)
@@ -405,7 +293,7 @@ def trickle(connection: socket.socket, data: bytes) -> None:
         time.sleep(0.001)
 
 
-def test_a_client_that_sends_on_and_on_is_given_up(state_dir: Path) -> None:
+def test_a_client_that_never_completes_its_request_is_given_up(state_dir: Path) -> None:
     with running(state_dir, constants={"REQUEST_S": 0.2}) as engine:
         worker = engine.worker()
         with engine.connect() as connection:
@@ -423,7 +311,7 @@ def test_a_request_beyond_the_memory_of_a_worker_gets_a_typed_error(mortal: Engi
     still_works(mortal)
 
 
-def test_a_worker_without_an_engine_says_so_and_is_replaced_by_one_that_may_have_it(state_dir: Path) -> None:
+def test_a_worker_without_an_engine_reports_that_and_is_replaced(state_dir: Path) -> None:
     in_the_way = state_dir / "tmp"
     in_the_way.write_text("not a directory")
     with running(state_dir, constants={"RETRY_S": 0.5}) as engine:
@@ -441,7 +329,7 @@ def test_a_worker_without_an_engine_says_so_and_is_replaced_by_one_that_may_have
         assert engine.worker() == worker
 
 
-def test_a_worker_in_which_something_is_wrong_is_replaced(state_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_with_an_unexpected_error_is_replaced(state_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with running(state_dir, constants={"_admitted": "not a function"}) as engine:
         worker = engine.worker()
 
@@ -453,7 +341,7 @@ def test_a_worker_in_which_something_is_wrong_is_replaced(state_dir: Path, capfd
         still_works(engine)
 
 
-def test_a_worker_says_what_it_does(engine: Engine) -> None:
+def test_a_worker_reports_its_statement(engine: Engine) -> None:
     worker = engine.worker()
     before = time.monotonic()
     connection = engine.send(ENDLESS, timeout_s=7.0, query_id="0123456789abcdef0123456789abcdef")
@@ -504,7 +392,7 @@ def request(sql: str, **fields: Any) -> bytes:
     return encode_json(Kind.REQUEST, call | fields)
 
 
-def test_a_connection_brings_one_statement_after_the_other(engine: Engine) -> None:
+def test_a_connection_serves_one_statement_after_the_other(engine: Engine) -> None:
     with engine.connect() as connection:
         for number in range(20):
             connection.sendall(request(f"SELECT {number} AS a"))
@@ -515,7 +403,7 @@ def test_a_connection_brings_one_statement_after_the_other(engine: Engine) -> No
             assert receive(connection).end is not None
 
 
-def test_a_worker_that_is_sent_nothing_more_says_that_it_goes_on_without(engine: Engine) -> None:
+def test_a_worker_announces_that_it_closes_an_idle_connection(engine: Engine) -> None:
     worker = engine.worker()
     with engine.send("SELECT 1 AS a") as connection:
         kinds = [kind for kind, _ in conversation(connection)]
@@ -525,7 +413,7 @@ def test_a_worker_that_is_sent_nothing_more_says_that_it_goes_on_without(engine:
     assert engine.worker() == worker
 
 
-def test_a_worker_that_is_told_to_end_says_so_on_its_connection(state_dir: Path) -> None:
+def test_a_worker_announces_its_end_on_its_connection(state_dir: Path) -> None:
     with running(state_dir) as engine:
         worker = engine.worker()
         with engine.send("SELECT 1 AS a") as connection:
@@ -559,7 +447,7 @@ def test_a_later_statement_of_a_connection_has_its_own_time(engine: Engine) -> N
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00", encode_json(Kind.REQUEST, {})])
-def test_what_is_no_request_after_one_ends_the_connection(engine: Engine, sent: bytes) -> None:
+def test_an_invalid_request_after_a_valid_one_ends_the_connection(engine: Engine, sent: bytes) -> None:
     worker = engine.worker()
     with engine.send("SELECT 1 AS a") as connection:
         receive(connection)

@@ -1,66 +1,27 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 
 from queryengine.cancellation import Interruption
-from queryengine.engine import GatedStatement, Parameters
 from queryengine.errors import (
     EngineUnavailableError,
     QueryCancelledError,
     SqlError,
-    StatementNotAllowedError,
 )
-from queryengine.execution.session import BATCH_ROWS, EngineInstance, Reader, SnapshotGoneError
+from queryengine.execution.definitions import Definitions, SnapshotGoneError
+from queryengine.execution.instance import EngineInstance
+from queryengine.execution.reader import BATCH_ROWS
 from queryengine.execution.streamed_results import BATCH_BYTES, VECTOR_ROWS
-from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
-from queryengine.manifest import Column, Manifest, read_manifest, snapshot_path
-from tests.queryengine.conftest import MakeConfig
+from queryengine.manifest import Column, Manifest, snapshot_path
+from tests.queryengine.conftest import MakeConfig, OpenSession
+from tests.queryengine.instances import run, table
 from tests.queryengine.publishing import Publisher
-
-OpenSession = Callable[..., EngineInstance]
-
-
-@pytest.fixture
-def open_session(make_config: MakeConfig, publisher: Publisher, tmp_path: Path) -> Iterator[OpenSession]:
-    with ExitStack() as sessions:
-
-        def open_(*, tolerant: bool = False, manifest: Manifest | None = None, **settings: Any) -> EngineInstance:
-            config = make_config(**settings)
-            datasets = frozenset(dataset.name for dataset in config.datasets)
-            views = gate_views(config.views, datasets, Gate(), config.file)
-            newest = manifest or read_manifest(publisher.state_dir)
-            session = EngineInstance.open(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
-            sessions.callback(session.close)
-            return session
-
-        yield open_
-
-
-def run(
-    session: EngineInstance,
-    sql: str,
-    parameters: Parameters | None = None,
-    interruption: Interruption | None = None,
-    relations: frozenset[str] = frozenset({"flights", "planes", "ids"}),
-) -> Reader:
-    return session.run(Gate().admit(sql, relations), parameters, interruption or Interruption())
-
-
-def table(reader: Reader) -> pa.Table:
-    try:
-        return pa.Table.from_batches(list(reader), schema=reader.schema)
-    finally:
-        reader.close()
 
 
 def test_its_settings_are_the_limits_of_the_yaml(open_session: OpenSession, tmp_path: Path) -> None:
@@ -86,7 +47,7 @@ def test_its_settings_are_the_limits_of_the_yaml(open_session: OpenSession, tmp_
     assert {name: settings[name] for name in expected} == expected
 
 
-def test_the_time_limit_is_not_one_of_opening(open_session: OpenSession, publisher: Publisher) -> None:
+def test_the_time_limit_does_not_apply_to_opening(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id FROM range(1000) t(i)")
 
     assert not open_session(timeout_s=0.001).broken
@@ -167,7 +128,7 @@ def test_small_batches_are_joined_but_the_first_is_not_held_back(open_session: O
     assert sizes[0] == VECTOR_ROWS
     assert all(BATCH_ROWS - VECTOR_ROWS < size <= BATCH_ROWS for size in sizes[1:-1])
     assert sum(sizes) == 200_000
-    assert not reader.short
+    assert not reader.is_complete
 
 
 def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
@@ -179,7 +140,7 @@ def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
     assert max(size for _, size in batches) < 25 * 2**20
 
 
-def test_the_next_answer_to_a_long_statement_has_larger_batches(
+def test_the_next_large_result_of_a_statement_has_larger_batches(
     open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.execution.streamed_results.FAST_ROWS_PER_S", 0)
@@ -197,7 +158,7 @@ def test_the_next_answer_to_a_long_statement_has_larger_batches(
     assert first == [VECTOR_ROWS, 60 * VECTOR_ROWS, 10, VECTOR_ROWS, VECTOR_ROWS]
 
 
-def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession) -> None:
+def test_a_result_with_a_slow_start_keeps_small_batches(open_session: OpenSession) -> None:
     session = open_session()
     sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
 
@@ -206,7 +167,7 @@ def test_nothing_is_learnt_of_what_takes_long_to_begin(open_session: OpenSession
         assert next(iter(reader)).num_rows == VECTOR_ROWS
 
 
-def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
+def test_a_result_with_parameters_keeps_small_batches(
     open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.execution.streamed_results.FAST_ROWS_PER_S", 0)
@@ -219,10 +180,10 @@ def test_what_an_answer_with_parameters_was_says_nothing_of_the_next(
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2047])
-def test_a_short_answer_is_known_to_be_one(open_session: OpenSession, rows: int) -> None:
+def test_a_small_result_is_complete_at_once(open_session: OpenSession, rows: int) -> None:
     reader = run(open_session(), f"SELECT range FROM range({rows})")
 
-    assert reader.short
+    assert reader.is_complete
     assert table(reader).num_rows == rows
 
 
@@ -238,7 +199,7 @@ def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
     assert table(run(session, "SELECT 1 AS a")).num_rows == 1
 
 
-def test_what_a_pivot_makes_for_itself_does_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
+def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
     session = open_session()
     cursor = session._connection.cursor()
@@ -261,198 +222,6 @@ def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession) -
     assert table(run(session, "SHOW TABLES")).num_rows == 0
 
 
-def idle(session: EngineInstance) -> int:
-    return len(session._idle)
-
-
-def test_a_plain_query_leaves_its_cursor_to_the_next(open_session: OpenSession) -> None:
-    session = open_session()
-    table(run(session, "SELECT 1 AS a"))
-    (kept,) = session._idle
-    begun_s = kept.begun_s
-
-    reader = run(session, "SELECT $1 AS a, 2::UHUGEINT AS b FROM range(5000)", [7])
-
-    assert (reader._cursor, idle(session)) == (kept, 0)
-    assert table(reader).num_rows == 5000
-    assert list(session._idle) == [kept]
-    assert kept.begun_s == begun_s
-
-
-def test_a_plain_query_is_bound_once_on_a_cursor(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryengine.execution.session._MOST_BOUND", 2)
-    monkeypatch.setattr("queryengine.execution.session._SHARED_S", 3600.0)
-    session = open_session()
-    for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
-        assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
-    for value in (4, 5):  # a parameter has another value each time
-        assert table(run(session, "SELECT $1 AS a", [value])).to_pylist() == [{"a": value}]
-
-    (kept,) = session._idle
-
-    assert list(kept.bound) == ["SELECT 1::UHUGEINT AS a", "SELECT 2 AS a"]
-
-
-def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession) -> None:
-    sql = "SELECT CAST(a AS INTEGER)::UHUGEINT AS a FROM (SELECT 'x' || range AS a FROM range(3))"
-    session = open_session()
-    sentences = []
-    for _ in range(2):
-        with pytest.raises(SqlError) as caught:
-            table(run(session, sql))
-        sentences.append(str(caught.value))
-
-    assert sentences[0] == sentences[1]
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT setseed(0.5)",
-        "SELECT now()",
-        "FROM range(9) USING SAMPLE 3",
-        "SHOW TABLES",
-        "EXPLAIN SELECT 1",
-        "PIVOT (SELECT 1 AS a) ON a",
-        "SELECT '" + "x" * 1000 + "'",
-        "FROM noise",
-        "FROM over_noise",
-    ],
-)
-def test_any_other_statement_has_a_cursor_of_its_own(open_session: OpenSession, sql: str) -> None:
-    session = open_session(
-        views={"noise": "SELECT random() AS r", "over_noise": "FROM noise", "steady": "SELECT 1 AS a"}
-    )
-    relations = frozenset({"noise", "over_noise", "steady"})
-    table(run(session, "FROM steady", relations=relations))
-    (before,) = session._idle
-
-    reader = run(session, sql, relations=relations)
-
-    assert reader._cursor is not before
-    assert table(reader).num_rows
-    assert list(session._idle) == [before]
-
-
-def test_random_numbers_and_the_clock_are_nobody_elses(open_session: OpenSession) -> None:
-    session = open_session()
-
-    def ask() -> Any:
-        table(run(session, "SELECT setseed(0.5)"))
-        table(run(session, "SELECT 1"))
-        return table(run(session, "SELECT random() AS r, epoch_us(now()) AS t")).to_pylist()[0]
-
-    first, second = ask(), ask()
-    assert first["r"] != second["r"]
-    assert first["t"] < second["t"]
-
-
-def test_a_cursor_is_kept_after_a_peaceful_end_only(open_session: OpenSession) -> None:
-    session = open_session()
-    with pytest.raises(SqlError):
-        run(session, "SELECT CAST('x' AS INTEGER)")
-    with pytest.raises(SqlError):
-        table(run(session, "SELECT CAST(if(range = 9000, 'x', '1') AS INTEGER) FROM range(10000)"))
-    unread = run(session, "FROM range(1000000)")
-    unread.close()
-    interrupted = run(session, "SELECT 1")
-    interrupted.interrupt()
-    interrupted.close()
-    with pytest.raises(SqlError):
-        run(session, "SELECT $1 + 1", [[1]])
-
-    assert idle(session) == 0
-
-
-def test_an_interrupt_that_comes_late_does_not_hit_the_next_query(open_session: OpenSession) -> None:
-    session = open_session()
-    first = run(session, "SELECT 1 AS a")
-    assert table(first).num_rows == 1
-    second = run(session, "FROM range(1000000)")
-    assert second._cursor is first._cursor
-
-    first.interrupt()
-    first.close()
-
-    assert table(second).num_rows == 1_000_000
-
-
-def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = open_session()
-    table(run(session, "SELECT 1"))
-    (old,) = session._idle
-    begun_s = old.begun_s or 0.0
-    monkeypatch.setattr("queryengine.execution.session.time.monotonic", lambda: begun_s + 1.5)
-
-    reader = run(session, "SELECT 2")
-
-    assert reader._cursor is not old
-    assert table(reader).num_rows == 1
-    with pytest.raises(duckdb.ConnectionException):
-        old.connection.execute("SELECT 1")
-
-
-def test_few_cursors_wait_and_none_after_the_end(open_session: OpenSession) -> None:
-    session = open_session()
-    readers = [run(session, "SELECT 1") for _ in range(12)]
-    for reader in readers:
-        table(reader)
-    assert idle(session) == 8
-    late = run(session, "SELECT 1")
-
-    session.close()
-
-    table(late)
-    assert idle(session) == 0
-
-
-@pytest.mark.parametrize(
-    "sql", ["CREATE TEMP TABLE t AS SELECT 1", "SELECT 1; SELECT 2", "SET VARIABLE a = 1", "EXPLAIN SELECT 1"]
-)
-def test_what_is_not_one_query_to_the_engine_shares_nothing(open_session: OpenSession, sql: str) -> None:
-    session = open_session()
-
-    with pytest.raises(StatementNotAllowedError, match="not one query"):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), plain=True), None, Interruption())
-
-    assert idle(session) == 0
-
-
-def test_a_query_that_writes_does_not_write_where_another_ran(open_session: OpenSession, publisher: Publisher) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    session = open_session()
-    table(run(session, "FROM flights"))
-    sql = "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x"
-
-    with pytest.raises(SqlError):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), plain=True), None, Interruption())
-
-    assert table(run(session, "FROM flights")).num_rows == 1
-
-
-def test_many_threads_share_cursors(open_session: OpenSession) -> None:
-    session = open_session()
-    gate = Gate()
-    wrong: list[Any] = []
-
-    def ask(thread: int) -> None:
-        for number in range(1, 60):
-            statement = gate.admit(f"SELECT {thread * 1000 + number} AS a FROM range(3)", frozenset())
-            found = table(session.run(statement, None, Interruption())).to_pylist()
-            if found != [{"a": thread * 1000 + number}] * 3:
-                wrong.append(found)
-
-    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    gate.close()
-
-    assert wrong == []
-    assert 1 <= idle(session) <= 4
-
-
 def test_a_stopped_statement_does_not_start(open_session: OpenSession) -> None:
     interruption = Interruption()
     interruption.stop(QueryCancelledError)
@@ -466,7 +235,7 @@ def test_an_error_in_a_projected_statement_counts_its_own_lines(open_session: Op
         run(open_session(), "SELECT 1::UHUGEINT AS a\n, CAST('x' || range AS INTEGER) FROM range(3)")
 
 
-def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession, publisher: Publisher) -> None:
+def test_a_missing_snapshot_is_reported_or_tolerated(open_session: OpenSession, publisher: Publisher) -> None:
     manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
     snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
     datasets = ("flights", "planes")
@@ -482,21 +251,21 @@ def test_a_snapshot_that_is_gone_is_told_or_tolerated(open_session: OpenSession,
         run(session, "FROM ids")
 
 
-def test_a_snapshot_that_is_superseded_before_it_is_attached_is_read_all_the_same(
+def test_a_snapshot_that_is_superseded_before_it_is_attached_is_still_read(
     open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While refreshes come faster than all can be attached, a session could never be opened otherwise."""
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
-    attach = EngineInstance._attach
+    attach = Definitions._attach
     attached: list[Path] = []
 
-    def attach_and_publish(session: EngineInstance, number: int, path: Path) -> None:
+    def attach_and_publish(definitions: Definitions, number: int, path: Path) -> None:
         if not attached:
             publisher.publish(flights="SELECT 3 AS id", planes="SELECT 4 AS id")
         attached.append(path)
-        attach(session, number, path)
+        attach(definitions, number, path)
 
-    monkeypatch.setattr(EngineInstance, "_attach", attach_and_publish)
+    monkeypatch.setattr(Definitions, "_attach", attach_and_publish)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     session = open_session(datasets=("flights", "planes"))
 
@@ -504,17 +273,17 @@ def test_a_snapshot_that_is_superseded_before_it_is_attached_is_read_all_the_sam
     assert table(run(session, "SELECT f.id AS f, p.id AS p FROM flights f, planes p")).to_pylist() == [{"f": 1, "p": 2}]
 
 
-def test_an_engine_that_cannot_start_says_so(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_start_raises(publisher: Publisher, make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(timeout_s=1e30)
 
     with pytest.raises(EngineUnavailableError, match="cannot start"):
         EngineInstance.open(config, Manifest(generation=0), (), tmp_path / "scratch")
 
 
-def test_a_failure_that_leaves_the_instance_sound_does_not_condemn_it(open_session: OpenSession) -> None:
+def test_only_an_internal_error_makes_the_instance_broken(open_session: OpenSession) -> None:
     session = open_session()
 
-    session.failure(duckdb.BinderException("Binder Error: x"))
+    session.cursors.failure(duckdb.BinderException("Binder Error: x"))
     assert not session.broken
-    session.failure(duckdb.InternalException("INTERNAL Error: x"))
+    session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     assert session.broken

@@ -1,0 +1,293 @@
+"""
+A locked DuckDB instance over the snapshots of one manifest.
+
+The instance is opened once for a manifest and never changes: definitions are made, then access to files and settings is
+closed for good. The gate decides which statements may run at all, not this module.
+
+Each statement runs in a read-only transaction that is rolled back, so nothing that it does survives it. A short,
+deterministic query that DuckDB also takes for one query may share its transaction with others (see `cursors`).
+
+A session on another engine has the same shape: `open` for a manifest, `run` a statement to a reader, interrupt it
+through its `Interruption`, `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from queryengine.cancellation import Interruption, Watchdog
+from queryengine.engine import ArrowParameters, Encoding, GatedStatement, Parameters
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, StatementError
+from queryengine.execution.arrow_parameters import from_arrow
+from queryengine.execution.cursors import Cursors
+from queryengine.execution.definitions import Definitions, UnfitView
+from queryengine.execution.duckdb_threads import Threads
+from queryengine.execution.parameters import bind, nulls
+from queryengine.execution.reader import Reader, Values
+from queryengine.execution.statistics import Statistics
+from queryengine.execution.views import GatedView
+from queryengine.manifest import Column, Manifest, Snapshot
+from runtimeconf.model import QueryConfig, RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: The longest statement that shares a cursor, in characters: DuckDB holds the GIL while it parses it.
+_SHARED_CHARACTERS = 1000
+
+#: The part of the time limit after which a fetch of a small result is given up, and the most that this is, in seconds.
+_SMALL_PART = 0.1
+_MAX_SMALL_S = 1.0
+
+
+class EngineInstance:
+    """A locked DuckDB instance over the snapshots of *manifest*, private to this object."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, manifest: Manifest, scratch: Path
+    ) -> None:
+        """Wrap *connection*; use `open` to make instances."""
+        self.generation = manifest.generation
+        self.cursors = Cursors(connection, config)
+        self._connection = connection
+        self._config = config
+        self._scratch = scratch
+        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in manifest.snapshots}
+        self._definitions = Definitions(connection, config, self._snapshots)
+        self._statistics = Statistics()
+        #: None where statements run side by side: the number of threads is that of the whole instance.
+        self._threads = (
+            Threads(len(os.sched_getaffinity(0)), self.cursors.set_threads) if config.query.workers == 1 else None
+        )
+
+    @classmethod
+    def open(
+        cls,
+        config: RuntimeConfig,
+        manifest: Manifest,
+        views: Sequence[GatedView],
+        scratch: Path,
+        *,
+        tolerant: bool = False,
+    ) -> EngineInstance:
+        """
+        Attach, define and lock.
+
+        Each of *views* reads only earlier ones. The instance spills to *scratch*, a directory of its own. With
+        *tolerant*, a snapshot that is missing or unreadable makes its dataset alone unavailable.
+
+        Raises:
+            SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
+            EngineUnavailableError: DuckDB cannot start, or cannot open that many files.
+        """
+        try:
+            with ExitStack() as undo:
+                connection = duckdb.connect(":memory:", config=_settings(config.query, scratch))
+                instance = cls(connection, config, manifest, scratch)
+                undo.callback(instance.close)
+                instance._define(views, tolerant=tolerant)
+                undo.pop_all()
+                return instance
+        except duckdb.Error as exc:
+            logger.exception("engine cannot start")
+            raise EngineUnavailableError("The engine cannot start.") from exc
+
+    @property
+    def broken(self) -> bool:
+        """Whether DuckDB reported a state that no further statement should trust."""
+        return self.cursors.broken
+
+    @property
+    def unfit_views(self) -> Mapping[str, UnfitView]:
+        """The views that do not fit the data, by name, without those that only read one of them."""
+        return self._definitions.unfit_views
+
+    def run(
+        self,
+        statement: GatedStatement,
+        parameters: Parameters | None,
+        interruption: Interruption,
+        *,
+        encoding: Encoding | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> Reader:
+        """
+        Run one statement that the gate admitted, and wait for its first rows. The caller closes the reader.
+
+        With a *watchdog*, a small result may be fetched as Python values; in an *encoding* of `small_rows.ENCODINGS`
+        it then comes encoded, in `Reader.encoded`.
+
+        Raises:
+            ParameterError: *parameters* do not fit the statement.
+            DatasetNotLoadedError: A dataset that it reads has no data yet.
+            EngineUnavailableError: The engine failed.
+            StatementError: The statement is wrong, or fails on the data.
+            ResourceLimitError: Memory or temporary space is used up.
+            QueryTimeoutError: DuckDB's own time limit passed.
+            QueryError: *interruption* was stopped; its reason.
+        """
+        values = _values(statement, parameters)
+        self._definitions.require(statement.relations)
+        if self._threads is None:
+            return self._run(statement, values, interruption, encoding, watchdog)
+        self._threads.begin(statement.pattern)
+        reader = self._run(statement, values, interruption, encoding, watchdog)
+        self._threads.learn(statement.pattern, whole=reader.is_complete)
+        return reader
+
+    def describe(
+        self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption
+    ) -> tuple[tuple[Column, ...], pa.Schema] | None:
+        """
+        Return the columns and the schema that the reader of `run` would have; None when they depend on missing values.
+
+        A statement with parameters may come without *parameters*, and is then described as far as possible.
+
+        Raises:
+            QueryError: As `run`.
+        """
+        unbound = bool(statement.parameters) and parameters is None
+        values = nulls(statement.parameters) if unbound else _values(statement, parameters)
+        self._definitions.require(statement.relations)
+        shared = not unbound and self._may_share(statement)
+        with closing(Reader(self.cursors, self._statistics, interruption, shared=shared)) as reader:
+            schema = reader.describe(statement, values, unbound=unbound)
+            return None if schema is None else (reader.columns, schema)
+
+    def close(self) -> None:
+        """Close the snapshots and remove the spilled files. Readers must be closed before."""
+        self.cursors.close()
+        self._connection.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def is_cacheable(self, statement: GatedStatement) -> bool:
+        """Say whether the parameters of *statement* and the data alone decide its result."""
+        return self._definitions.is_cacheable(statement)
+
+    def reads_the_same(self, statement: GatedStatement, snapshots: Mapping[str, Snapshot]) -> bool:
+        """Say whether *statement* reads the same here as over *snapshots*, given by dataset in lower case."""
+        return self.is_cacheable(statement) and all(
+            _file(self._snapshots.get(dataset)) == _file(snapshots.get(dataset))
+            for dataset in self._definitions.datasets_of(statement.relations)
+        )
+
+    def holds_superseded(self, snapshots: Mapping[str, Snapshot]) -> bool:
+        """Say whether the instance holds a file that is not among *snapshots*, given by dataset in lower case."""
+        return any(_file(snapshots.get(dataset)) != held.file for dataset, held in self._snapshots.items())
+
+    def _run(
+        self,
+        statement: GatedStatement,
+        values: Values,
+        interruption: Interruption,
+        encoding: Encoding | None,
+        watchdog: Watchdog | None,
+    ) -> Reader:
+        shared = self._may_share(statement)
+        if watchdog and encoding and shared and self._statistics.small_results(encoding).expects(statement.pattern):
+            fetched = self._fetched(statement, values, interruption, encoding, watchdog)
+            if fetched is not None:
+                return fetched
+        reader = Reader(self.cursors, self._statistics, interruption, shared=shared)
+        try:
+            reader.start(statement, values)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    def _fetched(
+        self,
+        statement: GatedStatement,
+        values: Values,
+        interruption: Interruption,
+        encoding: Encoding,
+        watchdog: Watchdog,
+    ) -> Reader | None:
+        """
+        Return a reader with the complete result of *statement*; None when it must be computed as record batches.
+
+        The fetch has a short time limit of its own, so that a slow statement does not run almost to its end twice.
+        """
+        early = Interruption()
+        with ExitStack() as undo:
+            interruption.attach(partial(early.stop, QueryCancelledError))
+            watchdog.watch(early, min(_SMALL_PART * self._config.query.timeout_s, _MAX_SMALL_S))
+            try:
+                reader = Reader(self.cursors, self._statistics, early, shared=True)
+                undo.callback(reader.close)
+                if reader.fetch(statement, values, encoding):
+                    undo.pop_all()
+                    return reader
+            except StatementError:
+                return None  # The second run reports the error in the same words as any first run.
+            except QueryError:
+                interruption.check()
+                if not early.stopped:
+                    raise
+            finally:
+                watchdog.forget(early)
+                interruption.detach()
+            self._statistics.small_results(encoding).learn(statement.pattern, small=False)
+            return None
+
+    def _may_share(self, statement: GatedStatement) -> bool:
+        """Say whether *statement* may run on a cursor on which others ran."""
+        return len(statement.sql) <= _SHARED_CHARACTERS and self.is_cacheable(statement)
+
+    def _define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
+        execute = self._connection.execute
+        execute("ATTACH ':memory:' AS runtime")
+        execute("USE runtime")
+        execute("DETACH memory")  # The database that `connect` made: no statement may see it, or write to it.
+        execute("SET GLOBAL TimeZone = 'UTC'")  # whatever the machine's is
+        # Not a setting of `connect`: DuckDB 2.0 then shows it, but does not enforce it.
+        execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
+        self._definitions.define(views, tolerant=tolerant)
+        self._free_blocks()
+        # A clock that needs no Python thread. It starts after ours, so it runs out second. Opening is not timed.
+        execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
+        if self._threads is not None:
+            execute("SET allowed_configs = ['threads']")
+        execute("SET enable_external_access = false")
+        execute("SET lock_configuration = true")
+
+    def _free_blocks(self) -> None:
+        """Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay."""
+        with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
+            self._connection.execute("SET memory_limit = '1MB'")
+        self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
+
+
+def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
+    return {
+        "threads": len(os.sched_getaffinity(0)),
+        "async_threads": 1,  # They wait for files; the stacks of eight, DuckDB's default, take memory.
+        "memory_limit": f"{limits.memory_limit_bytes}B",
+        "temp_directory": str(scratch),
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_community_extensions": False,
+    }
+
+
+def _values(statement: GatedStatement, parameters: Parameters | None) -> Values:
+    """Return *parameters* as DuckDB takes them for *statement*; raises ParameterError."""
+    if isinstance(parameters, ArrowParameters):
+        named = not all(name.isdecimal() for name in statement.parameters)
+        return bind(statement.parameters, from_arrow(parameters.stream, named=named))
+    return bind(statement.parameters, parameters)
+
+
+def _file(snapshot: Snapshot | None) -> str | None:
+    return None if snapshot is None else snapshot.file

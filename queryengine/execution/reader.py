@@ -1,0 +1,372 @@
+"""The result of one statement: read as Arrow record batches, or fetched as Python values when it is small."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from queryengine.cancellation import Interruption
+from queryengine.encoders import small_rows
+from queryengine.engine import Encoding, GatedStatement
+from queryengine.errors import ParameterError, QueryError, StatementError, StatementNotAllowedError
+from queryengine.execution import duckdb_errors
+from queryengine.execution.cursors import BoundStatement, Cursors
+from queryengine.execution.parameters import UNKNOWN_TYPE
+from queryengine.execution.small_results import SMALL_BYTES, SMALL_ROWS, SMALL_S, fetch_small_rows
+from queryengine.execution.statistics import Statistics
+from queryengine.execution.streamed_results import BATCH_BYTES, VECTOR_ROWS, Pace
+from queryengine.manifest import Column
+from queryengine.values import select_list
+
+#: The values of a statement's parameters, as DuckDB takes them.
+Values = list[Any] | dict[str, Any] | None
+
+#: Batches are joined up to this many rows, and up to `BATCH_BYTES`. The first batch is not held back.
+BATCH_ROWS = 20_000
+
+#: DuckDB puts a projected statement into a subquery that begins on the third line, and its errors count from there.
+_LINES_BEFORE_PROJECTED = 2
+
+#: The lines before a statement that is explained only for its error.
+_LINES_BEFORE_EXPLAINED = 1
+
+#: How many statements stay bound on a cursor.
+_MAX_BOUND = 16
+
+#: How the gate writes an EXPLAIN that would run its statement.
+_EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedResult:
+    """A complete, encoded result, its number of rows, and the time that encoding took."""
+
+    text: bytes
+    rows: int
+    encode_ms: float
+
+
+class Reader:
+    """
+    The rows of one statement as Arrow record batches, in engine order. The caller closes it.
+
+    A small result may come encoded, in `encoded`, instead. One thread uses a reader; only its `Interruption` may be
+    used by others.
+    """
+
+    columns: tuple[Column, ...]  # the names and DuckDB types of the result, before any projection
+    schema: pa.Schema
+    is_complete: bool  # whether all rows have been computed
+    encoded: EncodedResult | None
+
+    def __init__(
+        self, cursors: Cursors, statistics: Statistics, interruption: Interruption, *, shared: bool = False
+    ) -> None:
+        """
+        Take a cursor, and let *interruption* stop what runs on it. `fetch` or `start` runs a statement.
+
+        Args:
+            cursors: Lends the cursor.
+            statistics: Learns from the result.
+            interruption: Stops the statement.
+            shared: Whether the cursor may have run other statements, and may run others afterwards.
+        """
+        self._cursors = cursors
+        self._cursor = cursors.take(shared=shared)
+        self._statistics = statistics
+        self._interruption = interruption
+        self._shared = shared
+        self._batches: pa.RecordBatchReader | None = None
+        self._learn: Callable[[Pace], None] | None = None
+        self._pace = Pace()
+        self._first: deque[pa.RecordBatch] = deque()
+        self._lines_before = 0
+        self._ended = False
+        self._lock = threading.Lock()
+        self._interrupted = False
+        self._closed = False
+        self.is_complete = False
+        self.encoded = None
+        self._interruption.attach(self.interrupt)
+
+    def fetch(self, statement: GatedStatement, values: Values, encoding: Encoding) -> bool:
+        """
+        Run *statement* to its end, and set `encoded`, or hold the rows if *encoding* needs record batches.
+
+        False when the result is not small, or has no small form in this *encoding*.
+
+        Raises:
+            QueryError: See `EngineInstance.run`.
+        """
+        try:
+            self._cursor.begin()
+            self._interruption.check()
+            result = self._execute(self._cursor.connection.execute, statement.sql, values)
+            plan = small_rows.plan(
+                tuple([Column(name=name, type=str(type_)) for name, type_, *_ in result.description])
+            )
+            rows = None if plan is None else fetch_small_rows(result)
+            if plan is None or rows is None:
+                return False
+            self.columns = plan.columns
+            if encoding not in small_rows.ENCODINGS:
+                self.schema = self._statistics.schema(self.columns, lambda: self._bind(statement.sql, values).relation)
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(exc) from exc
+        self._ended = self.is_complete = True
+        try:
+            return self._hold(plan, encoding, rows)
+        except small_rows.UnsureError:
+            return False
+
+    def _hold(self, plan: small_rows.Plan, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bool:
+        """Encode *rows*, or hold them as a batch if *encoding* needs one; False if that is impossible or too large."""
+        if encoding not in small_rows.ENCODINGS:
+            if not small_rows.fit_batch(self.schema):  # Statements of one pattern may have columns of other types.
+                return False
+            if rows:
+                self._first.append(small_rows.batch(self.columns, self.schema, rows))
+            return sum([int(batch.nbytes) for batch in self._first]) <= SMALL_BYTES
+        began = time.perf_counter()
+        text = plan.encode(encoding, rows)
+        self.encoded = EncodedResult(text, len(rows), (time.perf_counter() - began) * 1000)
+        return len(text) <= SMALL_BYTES
+
+    def start(self, statement: GatedStatement, values: Values) -> None:
+        """
+        Run *statement* until its first rows are computed, or all of them.
+
+        Raises:
+            QueryError: See `EngineInstance.run`.
+        """
+        sizes = self._statistics.batch_sizes
+        self._lines_before = -statement.lines_before
+        try:
+            self._cursor.begin()
+            is_repeatable = self._shared and not statement.parameters
+            bound = self._bind_once(statement.sql) if is_repeatable else self._bind(statement.sql, values)
+            self.columns = bound.columns
+            self._lines_before += bound.lines_before
+            self._interruption.check()
+            began = time.perf_counter()
+            batch_rows = sizes.batch_rows(statement.sql) if is_repeatable else VECTOR_ROWS
+            self._batches = bound.relation.to_arrow_reader(batch_rows)
+            self._pace.add(0, time.perf_counter() - began)  # to_arrow_reader sorts, groups and joins
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(self._with_line(exc, statement.sql, values)) from exc
+        self.schema = self._batches.schema
+        if is_repeatable:
+            self._learn = partial(sizes.learn, statement.sql, bound.relation, self.schema)
+        self._read_first()
+        if self._shared and self._is_small():
+            self._statistics.small_texts.learn(statement.pattern, small=True)
+            if small_rows.fit_batch(self.schema):
+                self._statistics.small_batches.learn(statement.pattern, small=True)
+
+    def describe(self, statement: GatedStatement, values: Values, *, unbound: bool) -> pa.Schema | None:
+        """
+        Set `columns` and return the schema that the batches of *statement* would have.
+
+        With *unbound*, *values* only stand in for missing ones: None when the schema depends on them.
+
+        Raises:
+            QueryError: See `EngineInstance.describe`.
+        """
+        sql = _EXPLAIN_ANALYZE.sub("EXPLAIN\n", statement.sql) if statement.kind == "explain" else statement.sql
+        self._lines_before = -statement.lines_before
+        try:
+            self._cursor.begin()
+            if unbound and statement.kind in ("select", "show"):
+                # PREPARE knows that values are missing, and complains only of errors that no value could correct.
+                self._lines_before += _LINES_BEFORE_PROJECTED
+                self._cursor.connection.execute(f"PREPARE described AS\n\n{sql}")
+                self._cursor.connection.execute("DEALLOCATE described")
+                self._lines_before -= _LINES_BEFORE_PROJECTED
+            self._interruption.check()
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(exc) from exc
+        try:
+            try:
+                bound = self._bind(sql, values)
+                self.columns = bound.columns
+                self._lines_before += bound.lines_before
+                schema = self._statistics.schema(self.columns, lambda: bound.relation)
+            except duckdb_errors.ENGINE_ERRORS as exc:
+                raise self._failure(self._with_line(exc, sql, values)) from exc
+        except StatementError:
+            if unbound:
+                return None
+            raise
+        self._ended = True
+        return schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """
+        Give the batches: the first at once, later ones joined up to `BATCH_ROWS` or `BATCH_BYTES`.
+
+        Raises:
+            QueryError: The statement failed, was stopped or ran out of resources before its end.
+        """
+        while self._first:
+            yield self._first.popleft()
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        while (batch := self._pull()) is not None:
+            batch_bytes = batch.get_total_buffer_size()
+            if held and (rows + batch.num_rows > BATCH_ROWS or size + batch_bytes > BATCH_BYTES):
+                yield _joined(held)
+                held.clear()
+                rows = size = 0
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch_bytes
+        if held:
+            yield _joined(held)
+        self._learn_batch_size()
+
+    def interrupt(self) -> None:
+        """Ask DuckDB to stop what it computes now. Harmless after `close`."""
+        with self._lock:
+            if not self._closed:
+                self._interrupted = True
+                self._cursor.connection.interrupt()
+
+    def close(self) -> None:
+        """Stop the statement if it still runs, and give the cursor back. More than one call is harmless."""
+        self._interruption.detach()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if not self._ended:
+                # DuckDB finishes its current step before it closes a stream: hours, if the step finds no more rows.
+                self._interrupted = True
+                self._cursor.connection.interrupt()
+        batches, self._batches = self._batches, None
+        with suppress(*duckdb_errors.ENGINE_ERRORS):
+            if batches is not None:
+                batches.close()
+            if self._shared and self._ended and not self._interrupted and self._cursors.keep(self._cursor):
+                return
+            self._cursor.connection.execute("ROLLBACK")
+        self._cursor.connection.close()
+
+    def _learn_batch_size(self) -> None:
+        """Learn from a complete result. An interruption stops this too."""
+        learn, self._learn = self._learn, None
+        batches, self._batches = self._batches, None
+        if learn is None or batches is None or not self._ended:
+            return
+        try:
+            batches.close()
+            self._interruption.check()
+            learn(self._pace)
+        except (*duckdb_errors.ENGINE_ERRORS, QueryError):
+            self._shared = False  # All rows were read, but the transaction may be unusable.
+
+    def _bind_once(self, sql: str) -> BoundStatement:
+        """As `_bind` without values; an earlier reader of the cursor may have bound *sql* already."""
+        known = self._cursor.bound
+        bound = known.get(sql)
+        if bound is None:
+            bound = self._bind(sql, None)
+            if len(known) < _MAX_BOUND:
+                known[sql] = bound
+        return bound
+
+    def _bind(self, sql: str, values: Values) -> BoundStatement:
+        self._interruption.check()
+        relation: duckdb.DuckDBPyRelation = self._execute(
+            lambda query, params=None: self._cursor.connection.sql(query, params=params), sql, values
+        )
+        types = [str(type_) for type_ in relation.types]
+        columns = tuple(Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True))
+        projection = select_list((column.name, column.type) for column in columns)
+        if projection is None:
+            return BoundStatement(relation, columns, 0)
+        return BoundStatement(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
+
+    def _execute(self, method: Callable[..., Any], sql: str, values: Values) -> Any:
+        """Call *method*, one of the cursor's connection, with *sql* and *values*."""
+        query: str | duckdb.Statement = sql
+        if self._shared:
+            found = self._cursor.connection.extract_statements(sql)
+            if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+                raise StatementNotAllowedError("This statement is not one query.")
+            query = found[0]
+        if values is None:
+            return method(query)
+        try:
+            return method(query, values)
+        except (duckdb.Error, TypeError, ValueError) as exc:
+            if isinstance(exc, duckdb.Error) and not duckdb_errors.is_about_parameters(exc):
+                raise
+            sentence = duckdb_errors.sentence(exc, self._cursors.state_dir)
+            # The caller does not care that we use Python, nor what Python calls its types.
+            raise ParameterError(UNKNOWN_TYPE if "python" in sentence.lower() else sentence) from exc
+
+    def _read_first(self) -> None:
+        """Read the first rows: enough to begin the answer, or all rows."""
+        rows = size = 0
+        while rows < VECTOR_ROWS and size < BATCH_BYTES:
+            batch = self._pull()
+            if batch is None:
+                self.is_complete = True
+                return
+            self._first.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+
+    def _is_small(self) -> bool:
+        """Say whether `fetch` would have served as well."""
+        return (
+            self.is_complete
+            and self._pace.rows <= SMALL_ROWS
+            and self._pace.spent_s <= SMALL_S
+            and sum(batch.nbytes for batch in self._first) <= SMALL_BYTES
+            and small_rows.plan(self.columns) is not None
+        )
+
+    def _pull(self) -> pa.RecordBatch | None:
+        try:
+            self._interruption.check()
+            if self._batches is None:
+                return None
+            began = time.perf_counter()
+            batch = self._batches.read_next_batch()
+        except StopIteration:
+            self._ended = True
+            return None
+        except duckdb_errors.ENGINE_ERRORS as exc:
+            raise self._failure(exc) from exc
+        self._pace.add(batch.num_rows, time.perf_counter() - began)
+        return batch
+
+    def _with_line(self, exc: BaseException, sql: str, values: Values) -> BaseException:
+        """Return *exc* with the line of *sql* that could not be planned, which DuckDB leaves out for a relation."""
+        if duckdb_errors.lacks_line(exc):
+            try:
+                self._cursor.connection.execute(f"EXPLAIN\n{sql}", values)
+            except duckdb_errors.ENGINE_ERRORS as explained:
+                if str(explained).startswith(str(exc)):
+                    self._lines_before += _LINES_BEFORE_EXPLAINED
+                    return explained
+        return exc
+
+    def _failure(self, exc: BaseException) -> Exception:
+        self._interruption.check()  # The reason of a stop says more than DuckDB's message about it.
+        return self._cursors.failure(exc, lines_before=self._lines_before)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

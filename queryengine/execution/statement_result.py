@@ -1,0 +1,187 @@
+"""The result of one running statement: encoded chunks, with everything that the statement holds until it ends."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from queryengine.cancellation import Interruption
+from queryengine.encoders.parts import Parts, joined, length
+from queryengine.engine import QueryTimings
+from queryengine.errors import QueryCancelledError, QueryError, ResourceLimitError
+from queryengine.manifest import Column, Signature
+
+logger = logging.getLogger(__name__)
+
+
+class StatementResult:
+    """
+    A `QueryResult`: one thread iterates; `cancel` and `close` come from any.
+
+    Stopping a statement interrupts the thread that computes a chunk, which then releases what the statement holds. A
+    statement that is stopped between two chunks releases it at once, so a client that reads slowly, or not at all,
+    holds an execution slot no longer than the time limit.
+    """
+
+    columns: tuple[Column, ...]  # the names and DuckDB types of the result
+    is_complete: bool  # whether all chunks have been computed
+    basis: Signature  # see `QueryResult`
+
+    def __init__(
+        self,
+        columns: tuple[Column, ...],
+        chunks: Iterator[Parts],
+        timings: QueryTimings,
+        interruption: Interruption,
+        held: ExitStack,
+    ) -> None:
+        """Take over a running statement and *held*, which is closed once, when the statement ends in any way."""
+        self.columns = columns
+        self.is_complete = False
+        self.basis = None
+        self.timings = timings
+        self._chunks = chunks
+        self._interruption = interruption
+        self._held = held
+        self._lock = threading.Lock()
+        self._ready: deque[Parts] = deque()
+        self._computing = False
+        self._read_to_end = False
+        self._freed = False
+        self._release: threading.Thread | None = None
+        self._interrupt: Callable[[], None] | None = None
+
+    def begin(self, interrupt: Callable[[], None], *, to_end: bool) -> None:
+        """
+        Compute the first chunk, or *to_end* all of them. *interrupt* stops the engine while it computes one.
+
+        Raises:
+            QueryError: The statement failed; what it held is released.
+        """
+        self._interrupt = interrupt
+        self._interruption.attach(partial(self._stop, interrupt))
+        self._ready.extend(list(self.parts() if to_end else itertools.islice(self.parts(), 1)))
+        self.is_complete = to_end
+
+    def complete(self, chunk: Parts) -> None:
+        """
+        Take *chunk* for the complete result, instead of `begin`, and release what the statement held.
+
+        Raises:
+            QueryError: The statement was stopped.
+        """
+        try:
+            self._interruption.check()
+        except QueryError:
+            self._end(complete=False)
+            raise
+        self._end(complete=True)
+        self._ready.append(chunk)
+        self.is_complete = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Give the next chunk, or raise the reason why the result is not complete."""
+        chunk = self._next()
+        if chunk is None:
+            raise StopIteration
+        return joined(chunk)
+
+    def parts(self) -> Iterator[Parts]:
+        """As the iterator itself, with each chunk in its parts, without the copy that joins them."""
+        while (chunk := self._next()) is not None:
+            yield chunk
+
+    def _next(self) -> Parts | None:
+        with self._lock:
+            if self._ready:
+                return self._ready.popleft()
+            if self._read_to_end:
+                return None
+            if self._freed:
+                self._interruption.check()
+                raise QueryCancelledError
+            self._computing = True
+        try:
+            self._interruption.check()
+            chunk = self._compute()
+        except BaseException:
+            self._end(complete=False)
+            raise
+        if chunk is None:
+            self._end(complete=True)
+        with self._lock:
+            self._computing = False
+        return chunk
+
+    def cancel(self) -> None:
+        """Stop the statement; the iterator raises `QueryCancelledError`."""
+        self._interruption.stop(QueryCancelledError)
+
+    def close(self) -> None:
+        """
+        Stop the statement if it still runs and release what it holds. More than one call is harmless.
+
+        Unless another thread computes a chunk, everything is released on return.
+        """
+        with self._lock:
+            computing, release = self._computing, self._release
+        if computing:
+            self._interruption.stop(QueryCancelledError)
+        elif release is not None:
+            release.join()
+        else:
+            self._end(complete=False)
+
+    def _compute(self) -> Parts | None:
+        started, ran_before_ms = time.perf_counter(), self.timings.run_ms
+        try:
+            chunk = next(self._chunks, None)
+        except QueryError:
+            raise
+        except MemoryError as exc:
+            raise ResourceLimitError("The answer needs more memory than there is: ask for less at once.") from exc
+        except Exception as exc:
+            logger.exception("encoder failure")
+            raise QueryError("The result could not be encoded.") from exc
+        finally:
+            elapsed_ms = (time.perf_counter() - started) * 1000
+            self.timings.encode_ms += elapsed_ms - (self.timings.run_ms - ran_before_ms)
+        if chunk is not None:
+            self.timings.bytes += length(chunk)
+        return chunk
+
+    def _stop(self, interrupt: Callable[[], None]) -> None:
+        """Interrupt or release a stopped statement; called repeatedly until it has ended."""
+        with self._lock:
+            computing = self._computing
+            if not computing and not self._freed and self._release is None:
+                # Not in this thread, which may be the watchdog of all statements: a rollback in DuckDB can be slow. If
+                # memory for a thread is lacking, the next call tries again.
+                release = threading.Thread(
+                    target=self._end, kwargs={"complete": False}, name="engine-release", daemon=True
+                )
+                with suppress(RuntimeError):
+                    release.start()
+                    self._release = release
+        if computing:
+            interrupt()
+
+    def _end(self, *, complete: bool) -> None:
+        with self._lock:
+            self._computing = False
+            if self._freed:
+                return
+            self._freed = True
+            self._read_to_end = complete
+        if not complete and self._interrupt is not None:
+            self._interrupt()  # DuckDB may be computing the next rows, and closing it would wait for them.
+        self._held.close()

@@ -1,0 +1,275 @@
+"""
+The way of one statement inside the process that runs it: gate, session, encode.
+
+An engine worker and the in-process engine both run statements through a `StatementRunner`. Admission happens
+elsewhere: the broker admits a statement before a worker gets it, the fair queue in the in-process engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pyarrow as pa
+
+from queryengine.cancellation import Interruption, Watchdog
+from queryengine.encoders import encode_parts
+from queryengine.encoders.arrow import answer_schema
+from queryengine.encoders.plan import renderers
+from queryengine.engine import MAX_AHEAD_BYTES, Answer, Description, Encoding, GatedStatement, Query, QueryTimings
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
+from queryengine.execution.instance import EngineInstance
+from queryengine.execution.parameters import ordered
+from queryengine.execution.reader import Reader
+from queryengine.execution.session_manager import Lease, SessionManager
+from queryengine.execution.statement_result import StatementResult
+from queryengine.execution.views import gate_views
+from queryengine.gate.gate import Gate
+from queryengine.manifest import Column, Manifest
+from runtimeconf.model import RuntimeConfig
+from system import process_limits
+from system.scratch import ScratchDirectory
+
+logger = logging.getLogger(__name__)
+
+#: How long `close` waits for statements that were told to stop.
+_CLOSE_S = 2.0
+
+#: Waits until an admitted statement has its execution slot.
+WaitForSlot = Callable[[], None]
+
+_stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.")
+
+
+class StatementRunner:
+    """
+    Runs statements over what is published now. It is made after any fork.
+
+    It spills to its `scratch` directory. `snapshot_bytes` is the size of the files that the newest session reads:
+    DuckDB's cache of them can grow as large.
+    """
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        """
+        Check the views and open a session over what is published.
+
+        Raises:
+            ConfigError: A view cannot be made.
+            EngineUnavailableError: The engine cannot start.
+        """
+        process_limits.set_stack_size()  # for DuckDB's threads, and for the threads that will run statements
+        self.closed = False
+        self.snapshot_bytes = 0
+        self._config = config
+        self._serial = itertools.count(1)
+        datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
+        with ExitStack() as undo:
+            self._gate = Gate()
+            undo.callback(self._gate.close)
+            self._views = gate_views(config.views, datasets, self._gate, config.file)
+            self._relations = datasets | {view.config.name.lower() for view in self._views}
+            self.scratch = ScratchDirectory(config.state_dir)
+            undo.callback(self.scratch.close)
+            self.sessions = SessionManager(config.state_dir, self._open)
+            undo.callback(self.sessions.close, _CLOSE_S)
+            self._watchdog = Watchdog()
+            undo.pop_all()
+
+    def run(
+        self, query: Query, interruption: Interruption, held: ExitStack, wait_for_slot: WaitForSlot | None = None
+    ) -> StatementResult:
+        """
+        Gate and start one statement, and wait for its first bytes; a small result is computed to its end.
+
+        Args:
+            query: The statement.
+            interruption: Stops it.
+            held: Gets what the statement holds. The result takes it over; the caller closes it if this raises.
+            wait_for_slot: Called between the gate and the session.
+
+        Raises:
+            QueryError: Any of the tree in `queryengine.errors`.
+        """
+        timings = QueryTimings()
+        statement, lease = self._prepare(query, timings, interruption, held, wait_for_slot)
+        reader = _started(self._start(lease, statement, query), timings, interruption, held)
+        encoded = reader.encoded
+        if encoded is None:
+            chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+        else:
+            chunks = iter(())
+            timings.rows, timings.bytes, timings.encode_ms = encoded.rows, len(encoded.text), encoded.encode_ms
+            timings.run_ms -= encoded.encode_ms
+        result = StatementResult(reader.columns, chunks, timings, interruption, held.pop_all())
+        if lease.session.is_cacheable(statement):
+            result.basis = lease.data_version
+        if encoded is None:
+            result.begin(reader.interrupt, to_end=reader.is_complete)
+        else:
+            result.complete((encoded.text,))
+        return result
+
+    def describe(
+        self,
+        query: Query,
+        interruption: Interruption,
+        held: ExitStack,
+        wait_for_slot: WaitForSlot | None = None,
+        *,
+        ahead_s: float = 0.0,
+    ) -> Description:
+        """As `QueryEngine.describe`; see `run` for the arguments. The caller closes *held*."""
+        timings = QueryTimings()
+        statement, lease = self._prepare(query, timings, interruption, held, wait_for_slot)
+        found, answer = None, None
+        if ahead_s and (query.parameters is not None or not statement.parameters):
+            start = self._start(lease, statement, query)
+            found, answer = self._speculate(start, query.encoding, timings, interruption, ahead_s)
+        if found is None:
+            found = lease.session.describe(statement, query.parameters, interruption)
+        schema = None
+        if found is not None:
+            columns, of_batches = found
+            renderers(columns, of_batches)  # Raises the error that the encoders would raise.
+            schema = answer_schema(columns, of_batches).serialize().to_pybytes()
+        return Description(
+            schema=schema,
+            parameters=ordered(statement.parameters),
+            # The columns of a pivot depend on the result of its query, which may be the time.
+            is_lasting=statement.kind != "pivot",
+            is_steady=lease.session.is_cacheable(statement),
+            answer=answer,
+        )
+
+    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+        """As `QueryEngine.admit`."""
+        return self._gate.admit(sql, relations)
+
+    def is_alive(self) -> bool:
+        """Say whether a statement would be taken now; a busy runner is alive."""
+        try:
+            self.sessions.lease(self._gate.admit("SELECT 1", self._relations)).release()
+        except EngineUnavailableError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop everything that runs, close the sessions and empty the scratch directory. Twice is harmless."""
+        self.closed = True
+        self._watchdog.stop_all(_stopping)
+        self.sessions.close(_CLOSE_S)
+        self._watchdog.close()
+        self.scratch.close()
+        self._gate.close()
+
+    def _prepare(
+        self,
+        query: Query,
+        timings: QueryTimings,
+        interruption: Interruption,
+        held: ExitStack,
+        wait_for_slot: WaitForSlot | None,
+    ) -> tuple[GatedStatement, Lease]:
+        """Gate the statement, wait for its slot, and lease a session; *held* gets what must be released at its end."""
+        if self.closed:
+            raise _stopping()
+        self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
+        held.callback(self._watchdog.forget, interruption)
+        began = time.perf_counter()
+        statement = self._gate.admit(query.sql, self._relations)
+        timings.parse_ms = _ms_since(began)
+        if wait_for_slot is not None:
+            began = time.perf_counter()
+            wait_for_slot()
+            timings.queued_ms = _ms_since(began)
+        interruption.check()
+        lease = self.sessions.lease(statement)
+        held.callback(lease.release)
+        return statement, lease
+
+    def _start(self, lease: Lease, statement: GatedStatement, query: Query) -> Callable[[Interruption], Reader]:
+        """Return what runs the statement until its first rows."""
+        run = lease.session.run
+        return partial(run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
+
+    def _speculate(
+        self,
+        start: Callable[[Interruption], Reader],
+        encoding: Encoding,
+        timings: QueryTimings,
+        interruption: Interruption,
+        limit_s: float,
+    ) -> tuple[tuple[tuple[Column, ...], pa.Schema] | None, Answer | None]:
+        """
+        Run the statement that *start* starts, for *limit_s* seconds.
+
+        Returns:
+            Its columns and schema, None when they are not known by then; and its result, if that is complete and small.
+
+        Raises:
+            QueryError: It failed, or *interruption* was stopped.
+        """
+        early = Interruption()
+        try:
+            with ExitStack() as held:
+                interruption.attach(partial(early.stop, QueryCancelledError))
+                held.callback(interruption.detach)
+                self._watchdog.watch(early, limit_s)
+                held.callback(self._watchdog.forget, early)
+                reader = _started(start, timings, early, held)
+                found = reader.columns, reader.schema
+                if not reader.is_complete:
+                    return found, None
+                chunks = encode_parts(encoding, *found, _counted(reader, timings))
+                result = StatementResult(reader.columns, chunks, timings, early, held.pop_all())
+            result.begin(reader.interrupt, to_end=True)
+        except QueryError:
+            interruption.check()
+            if early.stopped:
+                return None, None
+            raise
+        answer = Answer(chunks=tuple(result), timings=timings)
+        return found, answer if timings.bytes <= MAX_AHEAD_BYTES else None
+
+    def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
+        try:
+            scratch = self.scratch.subdirectory(str(next(self._serial)))
+        except OSError as exc:
+            logger.exception("engine cannot start")
+            raise EngineUnavailableError("The engine cannot start.") from exc
+        self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
+        return EngineInstance.open(self._config, manifest, self._views, scratch, tolerant=tolerant)
+
+
+def _started(
+    start: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
+) -> Reader:
+    """Run the statement that *start* starts until its first rows; *held* closes the reader."""
+    began = time.perf_counter()
+    reader = start(interruption)
+    timings.run_ms = _ms_since(began)
+    held.callback(reader.close)
+    return reader
+
+
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1000
+
+
+def _counted(batches: Iterable[pa.RecordBatch], timings: QueryTimings) -> Iterator[pa.RecordBatch]:
+    """Pass *batches* on, and count their rows and the time that the engine took for them."""
+    iterator = iter(batches)
+    while True:
+        began = time.perf_counter()
+        try:
+            batch = next(iterator, None)
+        finally:
+            timings.run_ms += _ms_since(began)
+        if batch is None:
+            return
+        timings.rows += batch.num_rows
+        yield batch

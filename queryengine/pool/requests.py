@@ -1,0 +1,77 @@
+"""What a client asks of an engine worker: the fields of a REQUEST frame, checked."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from queryengine.encoders import CONTENT_TYPES
+from queryengine.engine import ArrowParameters, Parameters, Query
+from queryengine.pool.frames import FrameError
+
+RequestKind = Literal["run", "describe", "admit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """
+    A checked request; `relations` belong to "admit", `ahead_s` to "describe"; `deadline` is on the monotonic clock.
+
+    With `wants_basis`, the header of the answer names the manifest whose data alone decides it, if there is one.
+    """
+
+    kind: RequestKind
+    query: Query
+    relations: frozenset[str]
+    deadline: float
+    ahead_s: float
+    wants_basis: bool
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields by which the log names the statement and its owner."""
+        return {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+
+
+def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
+    """
+    Check the *fields* of a request, which may take at most *limit_s* seconds.
+
+    Raises:
+        FrameError: They are not a request.
+    """
+    try:
+        kind, encoding = fields["call"], fields.get("encoding", "json")
+        if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
+            raise FrameError("a request is not well-formed")
+        left_s = min(float(fields["timeout_s"]), limit_s)
+        query = Query(
+            sql=fields["sql"],
+            encoding=encoding,
+            parameters=_parameters(fields),
+            query_id=str(fields["query_id"]),
+            fingerprint=str(fields.get("fingerprint", "")),
+            timeout_s=left_s,
+        )
+        relations = frozenset(map(str, fields.get("relations", ())))
+        ahead_s = float(fields.get("ahead_s", 0.0))
+    except (KeyError, TypeError, ValueError):
+        raise FrameError("a request is not well-formed") from None
+    return Request(
+        kind=kind,
+        query=query,
+        relations=relations,
+        deadline=time.monotonic() + left_s,
+        ahead_s=ahead_s,
+        wants_basis="basis" in fields,
+    )
+
+
+def _parameters(fields: dict[str, Any]) -> Parameters | None:
+    """Return the values of a request's parameters; raises ValueError."""
+    if "arrow_parameters" in fields:
+        return ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
+    given: Parameters | None = fields.get("parameters")
+    return given

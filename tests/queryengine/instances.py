@@ -1,0 +1,28 @@
+"""Running statements on an `EngineInstance`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from queryengine.cancellation import Interruption
+from queryengine.engine import Parameters
+from queryengine.execution.instance import EngineInstance
+from queryengine.execution.reader import Reader
+from queryengine.gate.gate import Gate
+
+
+def run(
+    session: EngineInstance,
+    sql: str,
+    parameters: Parameters | None = None,
+    interruption: Interruption | None = None,
+    relations: frozenset[str] = frozenset({"flights", "planes", "ids"}),
+) -> Reader:
+    return session.run(Gate().admit(sql, relations), parameters, interruption or Interruption())
+
+
+def table(reader: Reader) -> pa.Table:
+    try:
+        return pa.Table.from_batches(list(reader), schema=reader.schema)
+    finally:
+        reader.close()

@@ -1,0 +1,215 @@
+"""Which statements share a cursor of an instance, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import duckdb
+import pytest
+
+from queryengine.cancellation import Interruption
+from queryengine.engine import GatedStatement
+from queryengine.errors import (
+    SqlError,
+    StatementNotAllowedError,
+)
+from queryengine.execution.instance import EngineInstance
+from queryengine.gate.gate import Gate
+from tests.queryengine.conftest import OpenSession
+from tests.queryengine.instances import run, table
+from tests.queryengine.publishing import Publisher
+
+
+def idle(session: EngineInstance) -> int:
+    return len(session.cursors._idle)
+
+
+def test_a_deterministic_query_leaves_its_cursor_to_the_next(open_session: OpenSession) -> None:
+    session = open_session()
+    table(run(session, "SELECT 1 AS a"))
+    (kept,) = session.cursors._idle
+    begun_s = kept.begun_s
+
+    reader = run(session, "SELECT $1 AS a, 2::UHUGEINT AS b FROM range(5000)", [7])
+
+    assert (reader._cursor, idle(session)) == (kept, 0)
+    assert table(reader).num_rows == 5000
+    assert list(session.cursors._idle) == [kept]
+    assert kept.begun_s == begun_s
+
+
+def test_a_deterministic_query_is_bound_once_on_a_cursor(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.execution.reader._MAX_BOUND", 2)
+    monkeypatch.setattr("queryengine.execution.cursors._REUSED_S", 3600.0)
+    session = open_session()
+    for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
+        assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
+    for value in (4, 5):  # a parameter has another value each time
+        assert table(run(session, "SELECT $1 AS a", [value])).to_pylist() == [{"a": value}]
+
+    (kept,) = session.cursors._idle
+
+    assert list(kept.bound) == ["SELECT 1::UHUGEINT AS a", "SELECT 2 AS a"]
+
+
+def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession) -> None:
+    sql = "SELECT CAST(a AS INTEGER)::UHUGEINT AS a FROM (SELECT 'x' || range AS a FROM range(3))"
+    session = open_session()
+    sentences = []
+    for _ in range(2):
+        with pytest.raises(SqlError) as caught:
+            table(run(session, sql))
+        sentences.append(str(caught.value))
+
+    assert sentences[0] == sentences[1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT setseed(0.5)",
+        "SELECT now()",
+        "FROM range(9) USING SAMPLE 3",
+        "SHOW TABLES",
+        "EXPLAIN SELECT 1",
+        "PIVOT (SELECT 1 AS a) ON a",
+        "SELECT '" + "x" * 1000 + "'",
+        "FROM noise",
+        "FROM over_noise",
+    ],
+)
+def test_any_other_statement_has_a_cursor_of_its_own(open_session: OpenSession, sql: str) -> None:
+    session = open_session(
+        views={"noise": "SELECT random() AS r", "over_noise": "FROM noise", "steady": "SELECT 1 AS a"}
+    )
+    relations = frozenset({"noise", "over_noise", "steady"})
+    table(run(session, "FROM steady", relations=relations))
+    (before,) = session.cursors._idle
+
+    reader = run(session, sql, relations=relations)
+
+    assert reader._cursor is not before
+    assert table(reader).num_rows
+    assert list(session.cursors._idle) == [before]
+
+
+def test_random_numbers_and_the_clock_are_not_shared(open_session: OpenSession) -> None:
+    session = open_session()
+
+    def ask() -> Any:
+        table(run(session, "SELECT setseed(0.5)"))
+        table(run(session, "SELECT 1"))
+        return table(run(session, "SELECT random() AS r, epoch_us(now()) AS t")).to_pylist()[0]
+
+    first, second = ask(), ask()
+    assert first["r"] != second["r"]
+    assert first["t"] < second["t"]
+
+
+def test_a_cursor_is_kept_only_after_a_complete_result(open_session: OpenSession) -> None:
+    session = open_session()
+    with pytest.raises(SqlError):
+        run(session, "SELECT CAST('x' AS INTEGER)")
+    with pytest.raises(SqlError):
+        table(run(session, "SELECT CAST(if(range = 9000, 'x', '1') AS INTEGER) FROM range(10000)"))
+    unread = run(session, "FROM range(1000000)")
+    unread.close()
+    interrupted = run(session, "SELECT 1")
+    interrupted.interrupt()
+    interrupted.close()
+    with pytest.raises(SqlError):
+        run(session, "SELECT $1 + 1", [[1]])
+
+    assert idle(session) == 0
+
+
+def test_a_late_interrupt_does_not_stop_the_next_query(open_session: OpenSession) -> None:
+    session = open_session()
+    first = run(session, "SELECT 1 AS a")
+    assert table(first).num_rows == 1
+    second = run(session, "FROM range(1000000)")
+    assert second._cursor is first._cursor
+
+    first.interrupt()
+    first.close()
+
+    assert table(second).num_rows == 1_000_000
+
+
+def test_a_cursor_is_shared_for_a_while_only(open_session: OpenSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session()
+    table(run(session, "SELECT 1"))
+    (old,) = session.cursors._idle
+    begun_s = old.begun_s or 0.0
+    monkeypatch.setattr("queryengine.execution.cursors.time.monotonic", lambda: begun_s + 1.5)
+
+    reader = run(session, "SELECT 2")
+
+    assert reader._cursor is not old
+    assert table(reader).num_rows == 1
+    with pytest.raises(duckdb.ConnectionException):
+        old.connection.execute("SELECT 1")
+
+
+def test_few_cursors_are_kept_and_none_after_close(open_session: OpenSession) -> None:
+    session = open_session()
+    readers = [run(session, "SELECT 1") for _ in range(12)]
+    for reader in readers:
+        table(reader)
+    assert idle(session) == 8
+    late = run(session, "SELECT 1")
+
+    session.close()
+
+    table(late)
+    assert idle(session) == 0
+
+
+@pytest.mark.parametrize(
+    "sql", ["CREATE TEMP TABLE t AS SELECT 1", "SELECT 1; SELECT 2", "SET VARIABLE a = 1", "EXPLAIN SELECT 1"]
+)
+def test_a_text_that_is_not_one_query_shares_no_cursor(open_session: OpenSession, sql: str) -> None:
+    session = open_session()
+
+    with pytest.raises(StatementNotAllowedError, match="not one query"):
+        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
+
+    assert idle(session) == 0
+
+
+def test_a_query_cannot_write_on_a_shared_cursor(open_session: OpenSession, publisher: Publisher) -> None:
+    publisher.publish(flights="SELECT 1 AS id")
+    session = open_session()
+    table(run(session, "FROM flights"))
+    sql = "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x"
+
+    with pytest.raises(SqlError):
+        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
+
+    assert table(run(session, "FROM flights")).num_rows == 1
+
+
+def test_many_threads_share_cursors(open_session: OpenSession) -> None:
+    session = open_session()
+    gate = Gate()
+    wrong: list[Any] = []
+
+    def ask(thread: int) -> None:
+        for number in range(1, 60):
+            statement = gate.admit(f"SELECT {thread * 1000 + number} AS a FROM range(3)", frozenset())
+            found = table(session.run(statement, None, Interruption())).to_pylist()
+            if found != [{"a": thread * 1000 + number}] * 3:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gate.close()
+
+    assert wrong == []
+    assert 1 <= idle(session) <= 4

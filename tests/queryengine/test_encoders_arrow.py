@@ -1,0 +1,239 @@
+"""Every DuckDB type in Arrow and vnd, against pyarrow; and what all formats have in common."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from queryengine.encoders import CONTENT_TYPES, encode
+from queryengine.encoders.arrow import answer_schema
+from queryengine.engine import Encoding
+from queryengine.errors import SqlError
+from queryengine.manifest import Column
+from queryengine.values import TABLE, Carrier, arrow_projection
+from tests.queryengine.answers import answer, from_arrow, result, strict_json
+from tests.queryengine.value_samples import SAMPLES, engine_texts, values_of
+
+# Arrow
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_arrow_is_what_the_engine_exports_or_its_text(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    table = pa.ipc.open_stream(answer(connection, values_of(name), "arrow")).read_all()
+
+    column = table.column("v").combine_chunks()
+    if TABLE[name] is Carrier.ARROW:
+        exported = connection.sql(values_of(name)).to_arrow_table().column(0).combine_chunks()
+        assert (column.type, str(column)) == (exported.type, str(exported))  # by text: NaN is no equal of NaN
+    else:
+        assert column.to_pylist() == engine_texts(connection, name)
+
+
+def test_arrow_keeps_39_digits_of_a_hugeint(connection: duckdb.DuckDBPyConnection) -> None:
+    body = answer(connection, f"SELECT {2**127 - 1}::HUGEINT AS v, -{2**127 - 1}::HUGEINT AS w", "arrow")
+
+    sent = pa.ipc.open_stream(body).read_all()
+    assert sent.to_pylist() == [{"v": Decimal(2**127 - 1), "w": Decimal(1 - 2**127)}]
+    assert connection.sql("SELECT v::VARCHAR FROM sent").fetchall() == [(str(2**127 - 1),)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT i, 'n' || i AS s, [i] AS l, {'a': i} AS t, MAP {i: 'x'} AS m, NULL AS n FROM range(5000) r(i)",
+        "SELECT ['b', 'a']::ENUM('a', 'b')[] AS e, i FROM range(5000) r(i)",
+        "SELECT 1 AS a WHERE false",
+        "SELECT 'x'::ENUM('x') AS a WHERE false",
+    ],
+    ids=["plain", "a dictionary in a list", "empty", "an empty dictionary"],
+)
+def test_the_stream_is_what_a_writer_of_arrow_writes(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    body = answer(connection, sql, "arrow")
+
+    columns, reader = result(connection, sql)
+    schema = answer_schema(columns, reader.schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in reader:
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    assert body == sink.getvalue().to_pybytes()
+
+
+def test_arrow_repeated_names_are_those_of_json(connection: duckdb.DuckDBPyConnection) -> None:
+    table = pa.ipc.open_stream(answer(connection, "SELECT 1 AS a, 2 AS a", "arrow")).read_all()
+
+    assert table.to_pylist() == [{"a": 1, "a_1": 2}]
+
+
+# vnd
+
+
+@pytest.mark.parametrize(
+    ("kind", "data_type"),
+    [
+        ("BOOLEAN", "Boolean"),
+        ("TINYINT", "Int8"),
+        ("SMALLINT", "Int16"),
+        ("INTEGER", "Int32"),
+        ("BIGINT", "Int64"),
+        ("HUGEINT", {"Decimal128": [38, 0]}),
+        ("UTINYINT", "UInt8"),
+        ("USMALLINT", "UInt16"),
+        ("UINTEGER", "UInt32"),
+        ("UBIGINT", "UInt64"),
+        ("UHUGEINT", "Utf8"),
+        ("BIGNUM", "Utf8"),
+        ("FLOAT", "Float32"),
+        ("DOUBLE", "Float64"),
+        ("DECIMAL(18,3)", {"Decimal128": [18, 3]}),
+        ("VARCHAR", "Utf8"),
+        ("JSON", "Utf8"),
+        ("UUID", "Utf8"),
+        ("ENUM('x')", {"Dictionary": ["UInt8", "Utf8"]}),
+        ("BLOB", "Binary"),
+        ("BIT", "Utf8"),
+        ("DATE", "Date32"),
+        ("TIME", {"Time64": "Microsecond"}),
+        ("TIME_NS", {"Time64": "Nanosecond"}),
+        ("TIMETZ", "Utf8"),
+        ("TIMESTAMP", {"Timestamp": ["Microsecond", None]}),
+        ("TIMESTAMP_S", {"Timestamp": ["Second", None]}),
+        ("TIMESTAMP_MS", {"Timestamp": ["Millisecond", None]}),
+        ("TIMESTAMP_NS", {"Timestamp": ["Nanosecond", None]}),
+        ("TIMESTAMPTZ", {"Timestamp": ["Microsecond", "UTC"]}),
+        ("TIMESTAMPTZ_NS", {"Timestamp": ["Nanosecond", "UTC"]}),
+        ("INTERVAL", "Utf8"),
+        ("GEOMETRY", "Utf8"),
+        ("VARIANT", "Utf8"),
+        ('"NULL"', "Null"),
+    ],
+)
+def test_vnd_names_the_type_and_has_the_rows_of_json(
+    connection: duckdb.DuckDBPyConnection, kind: str, data_type: object
+) -> None:
+    sql = f"SELECT NULL::{kind} AS v FROM range(3)"
+
+    body = strict_json(answer(connection, sql, "vnd"))
+
+    field = {"name": "v", "data_type": data_type, "nullable": True, "dict_id": 0, "dict_is_ordered": False}
+    assert body == {"schema": {"fields": [field], "metadata": {}}, "data": [{"v": None}] * 3, "row_count": 3}
+    assert list(body) == ["schema", "data", "row_count"]
+
+
+def test_vnd_names_nested_types(connection: duckdb.DuckDBPyConnection) -> None:
+    sql = "SELECT [1] AS l, [1]::INTEGER[1] AS f, {'a': 'x'} AS s, MAP {'k': 1} AS m, union_value(u := 1) AS u"
+
+    fields = json.loads(answer(connection, sql, "vnd"))["schema"]["fields"]
+
+    def field(name: str, data_type: object, *, nullable: bool = True) -> dict[str, object]:
+        return {"name": name, "data_type": data_type, "nullable": nullable, "dict_id": 0, "dict_is_ordered": False}
+
+    entries = field(
+        "entries", {"Struct": [field("key", "Utf8", nullable=False), field("value", "Int32")]}, nullable=False
+    )
+    assert fields == [
+        field("l", {"List": field("l", "Int32")}),
+        field("f", {"FixedSizeList": [field("", "Int32"), 1]}),
+        field("s", {"Struct": [field("a", "Utf8")]}),
+        field("m", {"Map": [entries, False]}),
+        field("u", {"Union": [[[0, field("u", "Int32")]], "Sparse"]}),
+    ]
+
+
+# All formats
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [
+        ("json", b"[]"),
+        ("csv", b"a,b,a_1\n"),
+        (
+            "vnd",
+            b'{"schema":{"fields":[%s,%s,%s],"metadata":{}},"data":[],"row_count":0}'
+            % tuple(
+                b'{"name":"%s","data_type":"%s","nullable":true,"dict_id":0,"dict_is_ordered":false}' % field
+                for field in ((b"a", b"Int32"), (b"b", b"Utf8"), (b"a_1", b"Utf8"))
+            ),
+        ),
+    ],
+)
+def test_an_empty_result(connection: duckdb.DuckDBPyConnection, encoding: Encoding, expected: bytes) -> None:
+    sql = "SELECT 1 AS a, INTERVAL 1 DAY AS b, 'x' AS a WHERE false"
+
+    assert answer(connection, sql, encoding) == expected
+
+
+def test_an_empty_result_in_arrow_has_its_schema(connection: duckdb.DuckDBPyConnection) -> None:
+    body = answer(connection, "SELECT 1 AS a, 'x'::ENUM('x') AS a WHERE false", "arrow")
+
+    schema = pa.schema([("a", pa.int32()), ("a_1", pa.dictionary(pa.uint8(), pa.string()))])
+    assert pa.ipc.open_stream(body).read_all().equals(schema.empty_table())
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+def test_every_format_has_a_content_type_and_an_encoder(encoding: Encoding) -> None:
+    batch = pa.record_batch({"a": pa.array([], pa.int32())})
+
+    assert from_arrow({"a": "INTEGER"}, batch, encoding=encoding)
+    assert "/" in CONTENT_TYPES[encoding]
+
+
+@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+@pytest.mark.parametrize("kind", ["UHUGEINT", "TIMETZ", "BIT", "BIGNUM", "INTERVAL", "VARIANT", "STRUCT(a UHUGEINT)"])
+def test_a_value_that_arrow_cannot_hold_is_refused(
+    connection: duckdb.DuckDBPyConnection, kind: str, encoding: Encoding
+) -> None:
+    relation = connection.sql(f"SELECT NULL::{kind} AS v")  # as a statement comes that cannot be projected
+    columns = (Column(name="v", type=str(relation.types[0])),)
+    reader = relation.to_arrow_reader(10)
+
+    with pytest.raises(SqlError, match=r'Column "v" has the type .*: cast it to VARCHAR'):
+        next(encode(encoding, columns, reader.schema, reader))
+
+
+@pytest.mark.parametrize(
+    ("declared", "array"),
+    [
+        pytest.param("INTEGER", pa.array([None], pa.duration("s")), id="an Arrow type that the engine does not export"),
+        pytest.param("INTEGER", pa.array([[1]]), id="another shape than declared"),
+        pytest.param("INTEGER[]", pa.array([[[1]]]), id="another depth than declared"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_declaration_is_refused(declared: str, array: pa.Array) -> None:
+    with pytest.raises(SqlError, match="cast it to VARCHAR"):
+        from_arrow({"v": declared}, pa.record_batch({"v": array}))
+
+
+@pytest.mark.parametrize(
+    ("declared", "array", "token"),
+    [
+        pytest.param("VARCHAR", pa.array(["é"], pa.large_string()), '"é"', id="large string"),
+        pytest.param("VARCHAR", pa.array(["é"], pa.string_view()), '"é"', id="string view"),
+        pytest.param("BLOB", pa.array([b"\xff"], pa.large_binary()), '"ff"', id="large binary"),
+        pytest.param("INTEGER[]", pa.array([[1, None]], pa.large_list(pa.int32())), "[1,null]", id="large list"),
+    ],
+)
+def test_the_wide_forms_of_arrow_are_taken(declared: str, array: pa.Array, token: str) -> None:
+    assert from_arrow({"v": declared}, pa.record_batch({"v": array})).decode() == f'[{{"v":{token}}}]'
+
+
+def test_results_of_statements_that_are_not_projected(connection: duckdb.DuckDBPyConnection) -> None:
+    for sql in ("DESCRIBE SELECT 1 AS a", "SUMMARIZE SELECT 1 AS a", "EXPLAIN SELECT 1"):
+        relation = connection.sql(sql)
+        columns = tuple(Column(name=n, type=str(t)) for n, t in zip(relation.columns, relation.types, strict=True))
+        assert not any(arrow_projection(column.type) for column in columns)
+        reader = relation.to_arrow_reader(100)
+        assert strict_json(b"".join(encode("json", columns, reader.schema, reader)))
+
+
+def test_batches_of_many_columns(connection: duckdb.DuckDBPyConnection) -> None:
+    columns, reader = result(connection, f"SELECT {', '.join(f'{i} AS c{i}' for i in range(2000))} FROM range(3)")
+
+    rows = strict_json(b"".join(encode("json", columns, reader.schema, reader)))
+
+    assert rows == [{f"c{i}": i for i in range(2000)}] * 3

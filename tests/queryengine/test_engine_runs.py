@@ -1,0 +1,403 @@
+"""Streams, limits and changing data on each kind of engine: in this process, and in worker processes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from queryengine.engine import (
+    Query,
+    QueryEngine,
+)
+from queryengine.errors import (
+    DatasetNotLoadedError,
+    EngineBusyError,
+    EngineUnavailableError,
+    QueryCancelledError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    StatementError,
+    StatementNotAllowedError,
+)
+from queryengine.manifest import SNAPSHOT_DIRECTORY
+from tests.queryengine.asking import ask, fail, rows
+from tests.queryengine.conftest import FLIGHTS, StartEngine
+from tests.queryengine.publishing import (
+    ENDLESS,
+    ENDLESS_AFTER_ROWS,
+    PATIENCE_S,
+    SLOW_TO_DESCRIBE,
+    Publisher,
+    open_files,
+    wait_until,
+)
+
+# Missing data.
+
+
+def test_statements_without_data_run_before_anything_is_loaded(start_engine: StartEngine) -> None:
+    engine = start_engine(
+        views={"ids": "SELECT id FROM flights", "twice": "SELECT * FROM ids", "free": "SELECT 1 AS a"}
+    )
+
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+    assert rows(engine, "FROM free") == [{"a": 1}]
+    assert engine.is_alive()
+    with pytest.raises(DatasetNotLoadedError, match=r"Dataset 'flights' is not loaded yet\."):
+        ask(engine, "SELECT * FROM flights")
+    for view in ("ids", "twice"):
+        with pytest.raises(DatasetNotLoadedError, match=rf"View '{view}' .*Dataset 'flights' is not loaded yet\."):
+            ask(engine, f"SELECT * FROM {view}")
+
+
+def test_a_dataset_can_be_read_as_soon_as_it_is_published(publisher: Publisher, start_engine: StartEngine) -> None:
+    engine = start_engine(("flights", "planes"))
+    publisher.publish(planes="SELECT 7 AS seats")
+
+    assert rows(engine, "FROM planes") == [{"seats": 7}]
+    with pytest.raises(DatasetNotLoadedError, match="'flights'"):
+        ask(engine, "FROM flights")
+
+
+def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
+    publisher.publish(flights="SELECT 1 AS other")
+    others = "SELECT COLUMNS(*) FROM flights"
+    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
+
+    with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
+        ask(engine, "FROM ids")
+
+    assert "CREATE VIEW" not in str(caught.value)
+    assert rows(engine, "FROM flights") == [{"other": 1}]
+    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
+        ask(engine, "FROM twice")
+    assert rows(engine, "FROM others") == [{"other": 1}]
+    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
+        {"t": "flights"},
+        {"t": "others"},
+    ]
+    publisher.publish(flights="SELECT 2 AS id")
+    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]
+
+
+# Streaming, time and cancellation.
+
+
+def test_first_bytes_come_before_the_last_row(engine: QueryEngine) -> None:
+    started = time.monotonic()
+    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
+    first = next(iter(result))
+
+    assert time.monotonic() - started < PATIENCE_S
+    assert first.startswith(b'[{"range":0}')
+    result.close()
+    wait_until(lambda: not engine.active(""))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda engine: ask(engine, ENDLESS), id="run"),
+        pytest.param(lambda engine: engine.describe(Query(sql=SLOW_TO_DESCRIBE)), id="describe"),
+        pytest.param(lambda engine: engine.describe(Query(sql=ENDLESS), ahead_s=PATIENCE_S), id="speculate"),
+    ],
+)
+def test_a_statement_ends_at_its_time_limit(start_engine: StartEngine, call: Callable[[QueryEngine], object]) -> None:
+    engine = start_engine(timeout_s=0.5)
+    started = time.monotonic()
+
+    with pytest.raises(QueryTimeoutError, match=r"0\.5 s"):
+        call(engine)
+
+    assert 0.5 <= time.monotonic() - started < PATIENCE_S
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_the_time_limit_holds_during_a_stream(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=2)
+    result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
+    read = [next(iter(result))]
+
+    with pytest.raises(QueryTimeoutError):
+        read.extend(result)
+
+    assert not b"".join(read).endswith(b"]")
+    with pytest.raises(QueryError):
+        next(iter(result))
+
+
+def test_a_slow_reader_holds_no_slot_beyond_the_time_limit(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=5)
+    result = engine.run(Query(sql="SELECT * FROM range(2000000000)"))
+    next(iter(result))
+
+    wait_until(lambda: not engine.active(""))
+
+    with pytest.raises(QueryTimeoutError):
+        list(result)
+
+
+@pytest.mark.parametrize("stop", ["cancel", "close"])
+def test_a_stream_is_stopped_from_another_thread(engine: QueryEngine, stop: str) -> None:
+    result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
+    sizes: list[int] = []
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            sizes.extend(map(len, result))
+        except QueryError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    wait_until(lambda: sum(sizes) > 500_000)
+    getattr(result, stop)()
+    thread.join(PATIENCE_S)
+
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [QueryCancelledError]
+    wait_until(lambda: not engine.active(""))
+    getattr(result, stop)()
+
+
+@pytest.mark.parametrize("stop", ["cancel", "close"])
+def test_a_stop_between_two_chunks_frees_the_engine(engine: QueryEngine, stop: str) -> None:
+    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
+    next(iter(result))
+
+    getattr(result, stop)()
+    getattr(result, stop)()
+
+    wait_until(lambda: not engine.active(""))
+    with pytest.raises(QueryCancelledError):
+        next(iter(result))
+
+
+def test_close_does_not_wait_for_rows_that_never_come(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=600)
+    sql = "SELECT range FROM range(1000000000000) WHERE range < 500000 OR range * 2 = 1"
+
+    for _ in range(10):
+        result = engine.run(Query(sql=sql))
+        size = 0
+        while size < 3_000_000:  # The engine is past the last row by then.
+            size += len(next(iter(result)))
+        thread = threading.Thread(target=result.close, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+    wait_until(lambda: not engine.active(""))
+
+
+def test_a_small_result_holds_no_slot_while_it_is_read(engine: QueryEngine) -> None:
+    result = engine.run(Query(sql="SELECT * FROM flights"))
+
+    wait_until(lambda: not engine.active(""))
+    assert len(json.loads(b"".join(result))) == 1000
+    result.close()
+
+
+def test_an_interrupt_reaches_one_statement_only(engine: QueryEngine) -> None:
+    one = engine.run(Query(sql="SELECT * FROM range(10000000)"))
+    other = engine.run(Query(sql="SELECT * FROM range(3000000)"))
+    next(iter(one))
+
+    one.cancel()
+
+    assert b"".join(other).endswith(b'{"range":2999999}]')
+
+
+def test_a_full_engine_says_so(start_engine: StartEngine) -> None:
+    engine = start_engine(workers=1, max_queued=0)
+    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
+
+    with pytest.raises(EngineBusyError):
+        ask(engine, "SELECT 1")
+
+    assert engine.is_alive()
+    result.close()
+    wait_until(lambda: not engine.active(""))
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+# Limits.
+
+
+def test_memory_used_up_is_a_typed_error(start_engine: StartEngine) -> None:
+    engine = start_engine(memory_limit_bytes=64 * 2**20, temp_directory_limit_bytes=2**20)
+
+    with pytest.raises(ResourceLimitError, match="64 MiB"):
+        ask(engine, "SELECT len(list(range)) AS n FROM range(100000000)")
+
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_temporary_space_used_up_is_a_typed_error(start_engine: StartEngine, publisher: Publisher) -> None:
+    engine = start_engine(memory_limit_bytes=100 * 2**20, temp_directory_limit_bytes=8 * 2**20)
+
+    sql = "SELECT v, count(*) FROM (SELECT md5(range::VARCHAR) AS v FROM range(4000000)) GROUP BY v"
+
+    with pytest.raises(ResourceLimitError, match="temporary space") as caught:
+        ask(engine, sql)
+
+    assert str(publisher.state_dir) not in str(caught.value)
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+# Data versions.
+
+
+def test_a_statement_sees_what_was_published_before_it(publisher: Publisher, start_engine: StartEngine) -> None:
+    engine = start_engine()
+    for number in range(5):
+        publisher.publish(flights=f"SELECT {number} AS id")
+
+        assert rows(engine, "FROM flights") == [{"id": number}]
+
+
+def test_a_superseded_file_is_freed_without_a_statement(publisher: Publisher, start_engine: StartEngine) -> None:
+    publisher.publish(flights=FLIGHTS)
+    engine = start_engine()
+    rows(engine, "FROM flights")
+    (before,) = snapshots_open_below(publisher)
+    publisher.publish(flights="SELECT 1 AS id")
+
+    wait_until(lambda: f"{before} (deleted)" not in snapshots_open_below(publisher))
+
+    assert before not in snapshots_open_below(publisher)
+
+
+def snapshots_open_below(publisher: Publisher) -> set[str]:
+    """Names of the snapshots that this process or one below it has open."""
+    return {name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY) if ".duckdb" in name}
+
+
+def test_a_running_statement_keeps_its_data_version(publisher: Publisher, start_engine: StartEngine) -> None:
+    publisher.publish(flights="SELECT 1 AS g, i AS id FROM range(2000000) t(i)")
+    engine = start_engine()
+    result = engine.run(Query(sql="SELECT g FROM flights", encoding="csv"))
+    (old,) = snapshots_open_below(publisher)
+    publisher.publish(flights="SELECT 2 AS g")
+
+    assert rows(engine, "FROM flights") == [{"g": 2}]
+    assert f"{old} (deleted)" in snapshots_open_below(publisher)
+    lines = b"".join(result).split()
+
+    assert set(lines[1:]) == {b"1"}
+    assert len(lines) == 2_000_001
+    wait_until(lambda: not any(old in name for name in snapshots_open_below(publisher)))
+
+
+def test_r01_readers_see_old_or_new_while_data_is_replaced(publisher: Publisher, start_engine: StartEngine) -> None:
+    publish = "SELECT {0} AS g, i AS id FROM range(50000) t(i)"
+    publisher.publish(flights=publish.format(0), planes=publish.format(0))
+    engine = start_engine(("flights", "planes"), views={"all_of_it": "FROM flights UNION ALL FROM planes"})
+    seen: list[int] = []
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                (row,) = rows(engine, "SELECT min(g) AS low, max(g) AS high, count(*) AS n FROM all_of_it")
+                assert row["low"] == row["high"]
+                assert row["n"] == 100_000
+                seen.append(row["low"])
+        except BaseException as exc:
+            errors.append(exc)
+            raise
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for generation in range(1, 15):
+        publisher.publish(flights=publish.format(generation), planes=publish.format(generation))
+        wait_until(lambda generation=generation: bool(errors) or generation in seen)  # type: ignore[misc]
+    stop.set()
+    for reader in readers:
+        reader.join()
+
+    assert errors == []
+    (row,) = rows(engine, "SELECT min(g) AS low, max(g) AS high FROM all_of_it")
+    assert row == {"low": 14, "high": 14}
+
+
+def test_r18_a_damaged_snapshot_gives_no_wrong_rows(publisher: Publisher, start_engine: StartEngine) -> None:
+    manifest = publisher.publish(flights="SELECT hash(i) AS id FROM range(300000) t(i)")
+    path = publisher.state_dir / "snapshots" / manifest.snapshots[0].file
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xaa" * 65536)
+    engine = start_engine()
+
+    for _ in range(2):
+        with pytest.raises(EngineUnavailableError):
+            ask(engine, "SELECT sum(id % 7) FROM flights")
+
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+# The whole engine.
+
+
+def test_admit_gates_without_running(engine: QueryEngine) -> None:
+    engine.admit("SELECT * FROM source", frozenset({"source"}))
+
+    with pytest.raises(StatementError):
+        engine.admit("SELECT * FROM flights", frozenset({"source"}))
+    with pytest.raises(StatementNotAllowedError):
+        engine.admit("DROP TABLE source", frozenset({"source"}))
+
+
+def test_threads_and_files_do_not_grow_with_statements(engine: QueryEngine) -> None:
+    def use() -> None:
+        for sql in ("SELECT 1", "FROM flights", "SELECT nope", "SELECT CAST(name AS INTEGER) FROM flights"):
+            fail(engine, sql, [])
+        result = engine.run(Query(sql="SELECT * FROM range(100000)"))
+        next(iter(result))
+        result.close()
+
+    def held() -> tuple[int, ...]:
+        return tuple(len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd"))
+
+    use()
+    wait_until(lambda: not engine.active(""))
+    before = held()
+    for _ in range(50):
+        use()
+
+    # Threads of engines that other tests closed, and of the last statements, may still be ending.
+    wait_until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
+
+
+def test_a_flood_of_one_key_leaves_a_slot_to_another(start_engine: StartEngine) -> None:
+    engine = start_engine(workers=2, max_queued=4, queue_timeout_s=30)
+    errors: list[BaseException] = []
+
+    def flood() -> None:
+        try:
+            engine.run(Query(sql=ENDLESS, fingerprint="flood"))
+        except QueryError as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=flood) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: sorted(one.state for one in engine.active("flood")) == ["queued", "queued", "running"])
+
+    answer = b"".join(engine.run(Query(sql="SELECT 1 AS a", fingerprint="other")))
+
+    assert answer == b'[{"a":1}]'
+    engine.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(errors) == 3

@@ -1,0 +1,118 @@
+"""The memory of an engine worker: what a statement may use, and what the worker gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
+from queryengine.pool.worker import SPARE_BYTES
+from runtimeconf.model import MIB
+from tests.queryengine.bare_engine import Engine, receive, running, still_works
+from tests.queryengine.publishing import Publisher, wait_until
+
+FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
+
+LIMIT_MIB = 256
+
+HUNGRY = {
+    "aggregate": "SELECT string_agg(repeat('a', 1000000), '') FROM range(100000)",
+    "list": "SELECT list_sort(range(50000000))",
+    "text": "SELECT repeat('a', 4000000000)",
+    "sort": "SELECT unnest(range(100000000)) AS x ORDER BY x",
+    "damerau": "SELECT damerau_levenshtein(repeat('a', 20000), repeat('b', 20000))",
+    "rows": "SELECT list(repeat('x', 1000) || i) FROM range(3000000) t(i)",
+    "answer": "SELECT repeat('a', 100000000) AS a FROM range(20)",
+}
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine whose worker the tests kill, which loses its coverage data."""
+    directory = tmp_path_factory.mktemp("mortal")
+    Publisher(directory).publish(flights=FLIGHTS)
+    with running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=LIMIT_MIB * MIB) as started:
+        yield started
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """The state directory of an engine for one test."""
+    Publisher(tmp_path).publish(flights=FLIGHTS)
+    return tmp_path
+
+
+def private_bytes(worker: int) -> int:
+    status = Path(f"/proc/{worker}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+@pytest.mark.parametrize("name", HUNGRY)
+def test_a_statement_that_exhausts_memory_ends_and_gives_it_back(mortal: Engine, name: str) -> None:
+    still_works(mortal)
+    base = private_bytes(mortal.worker())
+
+    answer = mortal.ask(HUNGRY[name], timeout_s=10.0)
+
+    assert answer.is_cut or answer.code in {"resource_limit", "query_timeout"}
+    still_works(mortal)
+    assert private_bytes(mortal.worker()) < base + 64 * MIB
+
+
+def test_memory_stays_within_its_limit(mortal: Engine) -> None:
+    still_works(mortal)
+    base = private_bytes(worker := mortal.worker())
+    Path(f"/proc/{worker}/clear_refs").write_text("5")  # resets the peak
+
+    for name in ("aggregate", "damerau", "rows"):
+        mortal.ask(HUNGRY[name], timeout_s=10.0)
+
+    status = Path(f"/proc/{worker}/status").read_text() if mortal.worker() == worker else ""
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 if status else 0
+    shared = int(status.partition("RssFile:")[2].split()[0]) * 1024 if status else 0
+    assert peak - shared < base + LIMIT_MIB * MIB + SPARE_BYTES
+
+
+def test_a_heavy_statement_that_spills_works_again_and_again(mortal: Engine) -> None:
+    worker = mortal.worker()
+    sql = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
+
+    answers = [mortal.ask(sql) for _ in range(3)]
+
+    assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
+    assert mortal.worker() == worker
+
+
+def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> None:
+    with running(state_dir, constants={"SLACK_BYTES": -MIB, "WORN_BYTES": -1024 * MIB}) as engine:
+        worker = engine.worker()
+
+        assert engine.ask("SELECT sum(i) AS n FROM range(50000000) t(i)").end is not None
+
+        wait_until(lambda: worker not in engine.workers(), within_s=60)
+        still_works(engine)
+
+
+def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
+    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}) as engine:
+        worker = engine.worker()
+        base = private_bytes(worker)
+
+        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(60000) t(i)") as connection:
+            assert receive(connection).end is not None
+
+            wait_until(lambda: private_bytes(worker) < base + 32 * MIB)
+        assert engine.worker() == worker
+
+
+def test_kept_memory_is_small_beside_the_memory_limit(state_dir: Path) -> None:
+    with running(state_dir, constants={"NEXT_S": 60.0}, memory_limit_bytes=256 * MIB) as engine:
+        worker = engine.worker()
+        base = private_bytes(worker)
+
+        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(40000) t(i)") as connection:
+            assert receive(connection).end is not None
+
+            wait_until(lambda: private_bytes(worker) < base + 24 * MIB)
