@@ -215,7 +215,7 @@ class EngineArbiter(Arbiter):
         if now - self._looked_for_ended_at >= 1.0:
             self._looked_for_ended_at = now
             self._see_that_sockets_are_there(self._broker)
-            self._broker.look(running, any_idle=any_idle)
+            self._broker.free_unused(running, any_idle=any_idle)
         if self._drain_until is not None:
             self._drain(self._broker, self._drain_until)
 

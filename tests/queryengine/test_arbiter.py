@@ -34,7 +34,8 @@ from queryengine.pool.arbiter import (
     _is_stuck,
     kill_if,
 )
-from queryengine.pool.client import ClientResult, EngineClient
+from queryengine.pool.client import EngineClient
+from queryengine.pool.client_result import ClientResult
 from queryengine.pool.worker_state import WorkerState, read_state, write_state
 from system.heartbeat import Pulse
 from tests.queryengine.engine_process import EXIT_CODE_FILE, LONG_S, EngineProcess
@@ -678,7 +679,7 @@ os.kill(arbiter, signal.SIGSTOP)
 try:
     jobs = [gevent.spawn(ask, number) for number in range(500)]
     gevent.joinall(jobs)
-    backed_up = len(client._places.link._connection._unsent)
+    backed_up = len(client._pool.link._connection._unsent)
 finally:
     os.kill(arbiter, signal.SIGCONT)
 while not client.is_alive():

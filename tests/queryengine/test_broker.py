@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from queryengine.pool.broker import SHARE_S, UNSEEN_LOOKS, Broker
+from queryengine.pool.broker import Broker
 from queryengine.pool.broker_records import MAX_MESSAGE_BYTES
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
+from queryengine.pool.slot_scheduler import MISSED_CHECKS, SHARE_S
 from runtimeconf.model import QueryConfig
 from tests.queryengine.publishing import wait_until
 
@@ -28,7 +29,7 @@ class Bench:
         limits = QueryConfig(**{"workers": 2, "max_queued": 4, "queue_timeout_s": 60.0, **settings})
         self.path, self.killed = path, list[str]()
         self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append, processors=processors)
-        self.broker.told_s = 0.0  # Clients here tell of nothing by themselves.
+        self.broker.report_s = 0.0  # Clients here tell of nothing by themselves.
         self._clients = ExitStack()
 
     def client(self) -> Client:
@@ -50,7 +51,7 @@ class Bench:
 class Client:
     def __init__(self, bench: Bench, connection: socket.socket) -> None:
         self.socket = connection
-        self.places: dict[str, int] = {}  # by the statement that was given it
+        self.slots: dict[str, int] = {}  # by the statement that was given it
         self._called: set[int] = set()
         self._bench = bench
         self._decoder = FrameDecoder()
@@ -72,16 +73,16 @@ class Client:
 
     def leave(self, query_id: str, *, kill: bool = False) -> list[dict[str, Any]]:
         """Give back the place that was given for this statement, or end its wait."""
-        if query_id not in self.places:
+        if query_id not in self.slots:
             return self.say(do="leave", id=query_id)
-        return self.say(do="leave", place=self.places.pop(query_id), **({"kill": query_id} if kill else {}))
+        return self.say(do="leave", slot=self.slots.pop(query_id), **({"kill": query_id} if kill else {}))
 
     def heard(self) -> list[dict[str, Any]]:
         """What has come since the last look, without statuses and calls for places."""
-        messages = [message for message in self.everything() if message["is"] not in ("status", "recall", "tell")]
+        messages = [message for message in self.everything() if message["is"] not in ("status", "recall", "report")]
         for message in messages:
             if message["is"] == "admitted":
-                self.places[message["id"]] = message.pop("place")
+                self.slots[message["id"]] = message.pop("slot")
                 del message["key"]
         return messages
 
@@ -89,14 +90,14 @@ class Client:
         """The statements for which the places were given that are called for now."""
         self.everything()
         numbers, self._called = self._called, set()
-        return {query_id for query_id, number in self.places.items() if number in numbers}
+        return {query_id for query_id, number in self.slots.items() if number in numbers}
 
     def everything(self) -> list[dict[str, Any]]:
         self._bench.turn()
         messages = []
         while data := self._received():
             messages += [decode_json(payload) for _, payload in self._decoder.feed(data)]
-        self._called |= {message["place"] for message in messages if message["is"] == "recall"}
+        self._called |= {message["slot"] for message in messages if message["is"] == "recall"}
         return messages
 
     def _received(self) -> bytes:
@@ -239,9 +240,9 @@ def test_an_id_of_nobody_or_of_somebody_else_frees_nothing(make_bench: Callable[
     a.enter("1")
     b.enter("2", "other")
 
-    assert b.say(do="leave", place=a.places["1"], kill="1") == []
+    assert b.say(do="leave", slot=a.slots["1"], kill="1") == []
     assert b.leave("1") == []
-    assert b.say(do="leave", place=10**9, kill="1") == []
+    assert b.say(do="leave", slot=10**9, kill="1") == []
     assert a.leave("2") == []
 
     assert not a.is_dropped()
@@ -272,12 +273,12 @@ def test_a_place_that_no_worker_uses_any_longer_is_freed(bench: Bench) -> None:
     client.enter("ended", "b")
     assert client.enter("next", "c") == []
 
-    for _ in range(UNSEEN_LOOKS):
-        bench.broker.look({long_id[:32]}, any_idle=False)
-    for _ in range(UNSEEN_LOOKS - 1):
-        bench.broker.look({long_id[:32]}, any_idle=True)
+    for _ in range(MISSED_CHECKS):
+        bench.broker.free_unused({long_id[:32]}, any_idle=False)
+    for _ in range(MISSED_CHECKS - 1):
+        bench.broker.free_unused({long_id[:32]}, any_idle=True)
     assert client.heard() == []
-    bench.broker.look({long_id[:32]}, any_idle=True)
+    bench.broker.free_unused({long_id[:32]}, any_idle=True)
 
     assert client.heard() == [admitted("next")]
     assert client.leave("ended") == []
@@ -289,7 +290,7 @@ def test_a_place_that_no_worker_uses_any_longer_is_freed(bench: Bench) -> None:
 
 def runs(client: Client, place: int, query_id: str = "") -> list[dict[str, Any]]:
     fields = {"id": query_id, "sql": "SELECT 2", "started": "2026-01-01T00:00:02Z"} if query_id else {}
-    return client.say(do="runs", place=place, **fields)
+    return client.say(do="runs", slot=place, **fields)
 
 
 def listed(client: Client, key: str = "k") -> list[tuple[str, str]]:
@@ -302,7 +303,7 @@ def test_a_place_is_used_for_one_statement_after_the_other(make_bench: Callable[
     client = bench.client()
     client.enter("1")
     client.enter("2")
-    place = client.places["1"]
+    place = client.slots["1"]
 
     assert runs(client, place, "2") == []
     assert listed(client) == [("2", "running")], "it waits no longer"
@@ -323,7 +324,7 @@ def test_a_statement_that_got_two_places_is_listed_once(bench: Bench) -> None:
     client.enter("1", "")
     client.enter("2", "")
 
-    runs(client, client.places["1"], "2")
+    runs(client, client.slots["1"], "2")
 
     assert listed(client, "") == [("2", "running")]
     client.leave("1")
@@ -349,7 +350,7 @@ def test_another_key_gets_a_place_that_is_kept(make_bench: Callable[..., Bench])
 def test_each_process_of_a_key_has_its_share_of_places(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker.QUANTUM_S", 0.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
     bench = make_bench(workers=4, several_keys=False, max_queued=8)
     greedy, modest = bench.client(), bench.client()
     for query_id in "1234":
@@ -376,12 +377,12 @@ def test_a_place_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., 
     bench = make_bench(workers=1)
     first, second = bench.client(), bench.client()
     first.enter("1")
-    place = bench.broker._places[first.places["1"]]
+    place = bench.broker._scheduler._slots[first.slots["1"]]
 
     place.since = time.monotonic() + 60
     second.enter("2")
     assert first.recalled() == set()
-    runs(first, first.places["1"])
+    runs(first, first.slots["1"])
     assert first.recalled() == {"1"}, "unless it is used for nothing"
 
 
@@ -393,11 +394,11 @@ def test_a_place_that_does_not_come_back_has_another_called(
     keeper, other = bench.client(), bench.client()
     for query_id in "123":
         keeper.enter(query_id)
-    runs(keeper, keeper.places["2"])
+    runs(keeper, keeper.slots["2"])
 
     other.enter("a", "another")
     assert keeper.recalled() == {"2"}, "one that is used for nothing comes soonest"
-    bench.broker._places[keeper.places["2"]].recalled_at = time.monotonic() - 61
+    bench.broker._scheduler._slots[keeper.slots["2"]].recalled_at = time.monotonic() - 61
     assert keeper.recalled() == {"1"}
     assert keeper.recalled() == set(), "one at a time"
     keeper.leave("1")
@@ -408,7 +409,7 @@ def test_a_place_that_does_not_come_back_has_another_called(
 def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker.QUANTUM_S", 0.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
     bench = make_bench(workers=2, several_keys=False)
     first, second = bench.client(), bench.client()
     first.enter("long")
@@ -416,7 +417,7 @@ def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
 
     first.enter("waits")
     assert second.recalled() == set(), "each has one"
-    next(iter(bench.broker._queued)).since -= SHARE_S
+    next(iter(bench.broker._scheduler._queued)).since -= SHARE_S
 
     assert second.recalled() == {"short"}
 
@@ -427,10 +428,10 @@ def test_a_statement_with_patience_gets_a_place_while_there_are_fewer_than_proce
     bench = make_bench(workers=4, several_keys=False, processors=2)
     client = bench.client()
 
-    assert client.enter("1", soon=True) == [admitted("1")]
-    assert client.enter("2", soon=True) == [admitted("2")]
-    assert client.enter("3", soon=True) == []
-    assert client.enter("4", soon=True) == []
+    assert client.enter("1", patient=True) == [admitted("1")]
+    assert client.enter("2", patient=True) == [admitted("2")]
+    assert client.enter("3", patient=True) == []
+    assert client.enter("4", patient=True) == []
     assert dict(listed(client))["3"] == "queued"
     assert client.enter("5") == [admitted("5")], "one without patience does not wait for those"
 
@@ -444,7 +445,7 @@ def test_a_statement_with_patience_gets_a_place_while_there_are_fewer_than_proce
 def test_of_places_that_move_on_as_many_are_kept_as_processors(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker_records.MOVES_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.broker_records.ROTATION_S", 60.0)
     bench = make_bench(workers=6, several_keys=False, processors=2)
     flood, calm = bench.client(), bench.client()
     for query_id in ("1", "2", "3", "long"):
@@ -452,32 +453,32 @@ def test_of_places_that_move_on_as_many_are_kept_as_processors(
     calm.enter("c")
 
     for number, query_id in enumerate(["1", "2", "1", "2"]):
-        runs(flood, flood.places[query_id], f"next {number}")
+        runs(flood, flood.slots[query_id], f"next {number}")
         assert flood.recalled() == set()
-    runs(flood, flood.places["3"], "next 4")
+    runs(flood, flood.slots["3"], "next 4")
     assert flood.recalled() == {"3"}
     flood.leave("3")
 
-    runs(calm, calm.places["c"], "next c")
+    runs(calm, calm.slots["c"], "next c")
     assert calm.recalled() == set(), "it is the only one of its process"
-    runs(flood, flood.places["1"], "next 5")
+    runs(flood, flood.slots["1"], "next 5")
     assert flood.recalled() == {"1"}
     flood.leave("1")
-    runs(flood, flood.places["2"], "next 6")
+    runs(flood, flood.slots["2"], "next 6")
     assert flood.recalled() == set(), "the long statement's place does not count"
 
 
 def test_who_has_patience_takes_no_place_of_another_process_that_has_no_more(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker.QUANTUM_S", 0.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
     bench = make_bench(workers=2, several_keys=False, processors=2)
     first, second = bench.client(), bench.client()
     first.enter("1")
     second.enter("2")
 
-    first.enter("waits", soon=True)
-    next(iter(bench.broker._queued)).since -= SHARE_S
+    first.enter("waits", patient=True)
+    next(iter(bench.broker._scheduler._queued)).since -= SHARE_S
     assert second.recalled() == set()
     first.say(do="hurry", id="waits")
 
@@ -491,7 +492,7 @@ def test_who_has_patience_calls_back_no_place_that_would_not_be_given_to_it(make
     first.enter("2", "a")
     second.enter("3", "b")
 
-    second.enter("waits", "b", soon=True)
+    second.enter("waits", "b", patient=True)
     assert first.recalled() == set(), "with one place less there are still as many as processors"
     second.say(do="hurry", id="waits")
 
@@ -504,9 +505,9 @@ def test_who_has_patience_takes_no_place_of_another_key_that_has_no_more(make_be
     first.enter("1", "a")
     second.enter("2", "b")
 
-    second.enter("waits", "b", soon=True)
+    second.enter("waits", "b", patient=True)
     assert first.recalled() == set()
-    first.say(do="runs", place=first.places["1"])
+    first.say(do="runs", slot=first.slots["1"])
 
     assert first.recalled() == {"1"}, "it is used for nothing"
 
@@ -518,7 +519,7 @@ def test_who_has_patience_takes_a_place_of_another_key_that_has_more(make_bench:
         first.enter(query_id, "a")
     second.enter("4", "b")
 
-    second.enter("waits", "b", soon=True)
+    second.enter("waits", "b", patient=True)
 
     assert len(first.recalled()) == 1
 
@@ -537,13 +538,13 @@ def test_a_place_that_is_used_for_nothing_for_long_is_freed(make_bench: Callable
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
-    for _ in range(2 * UNSEEN_LOOKS):
-        bench.broker.look((), any_idle=True)
-        runs(client, client.places["1"], "again")
+    for _ in range(2 * MISSED_CHECKS):
+        bench.broker.free_unused((), any_idle=True)
+        runs(client, client.slots["1"], "again")
     assert not bench.is_idle()
 
-    for _ in range(UNSEEN_LOOKS):
-        bench.broker.look((), any_idle=True)
+    for _ in range(MISSED_CHECKS):
+        bench.broker.free_unused((), any_idle=True)
 
     assert bench.is_idle()
     assert client.recalled() == {"1"}, "its process must not use it any more"
@@ -597,7 +598,7 @@ def test_cancel_reaches_the_process_that_runs_the_statement(bench: Bench) -> Non
 def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> None:
     client = Client.__new__(Client)
     with socket.socket(socket.AF_UNIX) as connection:
-        client.socket, client._bench, client._decoder, client.places = connection, bench, FrameDecoder(), {}
+        client.socket, client._bench, client._decoder, client.slots = connection, bench, FrameDecoder(), {}
         client._called = set()
         connection.connect(str(bench.path))
         connection.setblocking(False)
@@ -683,7 +684,7 @@ _ENTER = {"do": "enter", "id": "1", "key": "k", "sql": "SELECT 1", "started": "n
         pytest.param(encode_json(Kind.MESSAGE, {"do": "fly"}), id="something unknown"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "leave"}), id="no id"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "leave", "id": 7}), id="an id that is a number"),
-        pytest.param(encode_json(Kind.MESSAGE, {"do": "leave", "place": "1"}), id="a place that is text"),
+        pytest.param(encode_json(Kind.MESSAGE, {"do": "leave", "slot": "1"}), id="a place that is text"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "runs", "id": "1"}), id="no place"),
         pytest.param(encode_json(Kind.MESSAGE, {"do": "cancel", "id": "7", "ask": 1}), id="no key"),
         pytest.param(encode_json(Kind.MESSAGE, _ENTER) * 2, id="the same twice"),

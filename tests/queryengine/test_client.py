@@ -24,8 +24,11 @@ from queryengine.errors import (
     QueryTimeoutError,
     SqlError,
 )
-from queryengine.pool import broker_client, client
-from queryengine.pool.client import ERRORS, ClientResult, EngineClient
+from queryengine.pool import broker_client, client_result
+from queryengine.pool.client import EngineClient
+from queryengine.pool.client_result import ClientResult, State
+from queryengine.pool.error_frames import ERRORS
+from queryengine.pool.exchange import Exchange
 from queryengine.pool.frames import Kind, encode_json
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from tests.queryengine.publishing import wait_until
@@ -377,7 +380,7 @@ def test_cancel_ends_a_statement_while_another_thread_reads(setup: Setup, engine
     result = run(engine, "endless")
     assert next(result) == b"first"
     thread, outcome = in_thread(lambda: next(result))
-    wait_until(lambda: result._reading)
+    wait_until(lambda: result._state is State.ACTIVE)
 
     result.cancel()
     result.cancel()
@@ -473,7 +476,7 @@ def test_close_ends_a_statement_that_another_thread_reads(setup: Setup, engine: 
     result = run(engine, "endless")
     next(result)
     thread, outcome = in_thread(lambda: next(result))
-    wait_until(lambda: result._reading)
+    wait_until(lambda: result._state is State.ACTIVE)
 
     result.close()
 
@@ -485,7 +488,7 @@ def test_close_ends_a_statement_that_another_thread_reads(setup: Setup, engine: 
 def test_close_ends_a_statement_whose_next_chunk_is_under_way(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "STOP_S", LONG_S)
+    monkeypatch.setattr(client_result, "STOP_S", LONG_S)
     has_read = threading.Event()
 
     def in_the_middle(peer: Peer) -> None:
@@ -499,7 +502,7 @@ def test_close_ends_a_statement_whose_next_chunk_is_under_way(
     result = run(engine, "SELECT 2")
     assert next(result) == b"first"
     reader, outcome = in_thread(lambda: next(result))
-    wait_until(lambda: result._reading, within_s=LONG_S)
+    wait_until(lambda: result._state is State.ACTIVE, within_s=LONG_S)
 
     result.close()  # and nobody asks for another chunk
 
@@ -513,7 +516,7 @@ def test_close_ends_a_statement_whose_next_chunk_is_under_way(
 def test_a_worker_that_does_not_obey_is_killed(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "STOP_S", 0.05)
+    monkeypatch.setattr(client_result, "STOP_S", 0.05)
     setup.engine.scripts["stubborn"] = stubborn
     token = CancelSource()
     thread, outcome = in_thread(lambda: engine.run(Query(sql="stubborn", query_id="q"), token))
@@ -530,7 +533,7 @@ def test_a_worker_that_does_not_obey_is_killed(
 def test_a_worker_that_goes_on_after_close_is_killed(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "STOP_S", 0.05)
+    monkeypatch.setattr(client_result, "STOP_S", 0.05)
 
     def deaf(peer: Peer) -> None:
         peer.send(HEADER, data(b"x"))
@@ -595,7 +598,7 @@ def test_a_worker_that_ends_after_the_limit_ran_out_of_time(setup: Setup, engine
 def test_a_worker_that_answers_nothing_long_after_the_limit_is_killed(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "LAST_LINE_S", 0.1)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     setup.engine.scripts["stubborn"] = stubborn
 
     with pytest.raises(QueryTimeoutError):
@@ -608,7 +611,7 @@ def test_a_worker_that_answers_nothing_long_after_the_limit_is_killed(
 def test_a_worker_that_does_not_take_the_statement_is_killed_too(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "LAST_LINE_S", 0.1)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
 
     def idle(_: ScriptedEngine, connection: socket.socket) -> None:
         with connection:
@@ -650,15 +653,20 @@ def test_what_is_thrown_into_a_waiting_statement_gives_all_back(
     def throw(*_: object) -> None:
         raise Exit
 
-    for name in ("_wait_for_place", "_connect", "_send", "_read"):
+    for owner, name in (
+        (ClientResult, "_wait_for_slot"),
+        (client_result, "connect"),
+        (Exchange, "send"),
+        (Exchange, "receive"),
+    ):
         with monkeypatch.context() as patched:
-            patched.setattr(ClientResult, name, throw)
+            patched.setattr(owner, name, throw)
             with pytest.raises(Exit):
                 run(engine, "SELECT 1")
         setup.wait_until_idle()
 
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-    assert engine._places._parties == {}
+    assert engine._pool._statements == {}
 
 
 def test_statements_with_the_same_id_do_not_meet(setup: Setup, engine: EngineClient) -> None:
@@ -835,7 +843,7 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
         refused.clear()
-        connection = engine._places.link._connection
+        connection = engine._pool.link._connection
         assert connection is not None
         connection.hang_up()
         assert refused.wait(LONG_S)
@@ -854,11 +862,11 @@ def test_a_broker_that_talks_nonsense_is_left_for_the_next(setup: Setup, engine:
             other.out += data
             setup.engine.broker._unsent.add(other)
 
-    before = engine._places.link._connection
+    before = engine._pool.link._connection
 
     setup.engine.call(talk)
 
-    wait_until(lambda: engine._places.link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: engine._pool.link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
@@ -891,9 +899,9 @@ def test_a_client_lives_through_a_restart_of_the_engine(setup: Setup, engine: En
 def test_a_question_to_an_engine_that_goes_is_answered(setup: Setup, engine: EngineClient) -> None:
     with setup.stalled():
         thread, outcome = in_thread(lambda: engine.active("k"))
-        wait_until(lambda: bool(engine._places.link._questions), within_s=LONG_S)
+        wait_until(lambda: bool(engine._pool.link._questions), within_s=LONG_S)
 
-        connection = engine._places.link._connection
+        connection = engine._pool.link._connection
         assert connection is not None
         connection.hang_up()
 
@@ -910,7 +918,7 @@ def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
     engine = setup.client()
     with setup.stalled():
         threads = [in_thread(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
-        wait_until(lambda: len(engine._places._parties) == 400 and is_full(engine), within_s=LONG_S)
+        wait_until(lambda: len(engine._pool._statements) == 400 and is_full(engine), within_s=LONG_S)
 
     for thread, outcome in threads:
         assert finished(thread)
@@ -920,7 +928,7 @@ def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
 
 def is_full(engine: EngineClient) -> bool:
     """Whether more was said to the broker than the kernel takes."""
-    connection = engine._places.link._connection
+    connection = engine._pool.link._connection
     return connection is not None and bool(connection._unsent)
 
 
@@ -928,7 +936,7 @@ def test_a_broker_that_stops_reading_costs_no_statement_its_time_limit(
     make_setup: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither those that wait for it nor those that are read, whose end is to be told to it, wait for ever."""
-    monkeypatch.setattr(client, "LAST_LINE_S", 0.1)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     setup = make_setup(timeout_s=1.0)
     setup.engine.scripts["stubborn"] = stubborn
     setup.engine.scripts["endless"] = endless
@@ -954,7 +962,7 @@ def test_a_broker_that_stops_reading_costs_no_statement_its_time_limit(
 def test_a_broker_that_speaks_but_does_not_read_is_given_up(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = engine._places.link._connection
+    before = engine._pool.link._connection
     assert before is not None
     monkeypatch.setattr(broker_client, "_ANSWER_TIMEOUT_S", 0.0)
 
@@ -967,9 +975,9 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
         wait_until(ask_too_much, within_s=LONG_S)
         monkeypatch.setattr(broker_client, "SILENCE_S", 0.5)
         monkeypatch.setattr(broker_client.BrokerLink, "is_heard", True)
-        engine._places.link._status_at = time.monotonic() + LONG_S
+        engine._pool.link._status_at = time.monotonic() + LONG_S
 
-        wait_until(lambda: engine._places.link._connection is not before, within_s=LONG_S)
+        wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
 
     monkeypatch.undo()
     wait_until(engine.is_alive, within_s=LONG_S)
@@ -979,17 +987,17 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
 def test_a_silent_broker_that_reads_is_given_up_too(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = engine._places.link._connection
+    before = engine._pool.link._connection
     setup.engine.reports = False
     monkeypatch.setattr(broker_client, "SILENCE_S", 0.2)
 
-    wait_until(lambda: engine._places.link._connection is not before, within_s=LONG_S)
+    wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
 
 
 def test_a_fault_of_our_own_ends_no_thread_of_the_link(
     setup: Setup, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "LAST_LINE_S", 0.1)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     faults = []
 
     def fail(*_: object) -> None:
@@ -998,7 +1006,7 @@ def test_a_fault_of_our_own_ends_no_thread_of_the_link(
 
     for owner, name in (
         (broker_client.BrokerLink, "_take"),
-        (ClientResult, "look"),
+        (ClientResult, "check_time"),
         (broker_client.BrokerLink, "_tick"),
     ):
         faults.clear()
@@ -1019,7 +1027,7 @@ def test_close_ends_everything(setup: Setup, engine: EngineClient) -> None:
     running = run(engine, "endless")
     next(running)
     thread, outcome = in_thread(lambda: next(running))
-    wait_until(lambda: running._reading)
+    wait_until(lambda: running._state is State.ACTIVE)
 
     engine.close()
     engine.close()

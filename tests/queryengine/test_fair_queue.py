@@ -8,7 +8,7 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
-from queryengine.pool.fair_queue import Admission, Place, Standing, Ticket, Turns
+from queryengine.pool.fair_queue import Admission, AdmittedStatement, EntryState, FairQueue, QueueEntry
 from tests.queryengine.publishing import wait_until
 
 
@@ -18,7 +18,7 @@ class Caller:
     def __init__(self, admission: Admission, key: str, order: list[str], name: str = "") -> None:
         self.interruption = Interruption()
         self.error: QueryError | None = None
-        self.place: Place | None = None
+        self.place: AdmittedStatement | None = None
         self._admission = admission
         self._key = key
         self._order = order
@@ -29,7 +29,7 @@ class Caller:
         wait_until(lambda: self._queued() > before or not self._thread.is_alive())
 
     def _queued(self) -> int:
-        return len(self._admission._turns._queues.get(self._key, ()))
+        return len(self._admission._queue._queues.get(self._key, ()))
 
     def _enter(self) -> None:
         try:
@@ -57,7 +57,7 @@ def make_caller(order: list[str]) -> Callable[..., Caller]:
     return make
 
 
-def drain(holder: Place, callers: list[Caller]) -> None:
+def drain(holder: AdmittedStatement, callers: list[Caller]) -> None:
     """Let the waiting callers run one after the other, each until the next is in."""
     holder.leave()
     left = list(callers)
@@ -153,40 +153,40 @@ def test_a_key_may_take_the_only_place() -> None:
 
 
 def test_a_patient_statement_waits_where_plenty_run() -> None:
-    turns = Turns(workers=4, max_queued=8, several_keys=False, plenty=2)
+    queue = FairQueue(slots=4, max_queued=8, several_keys=False, patient_slots=2)
 
-    def ask(*, patient: bool) -> Ticket:
-        return turns.ask("k", lambda: None, patient=patient)
+    def ask(*, patient: bool) -> QueueEntry:
+        return queue.join("k", lambda: None, patient=patient)
 
     running = [ask(patient=True), ask(patient=True)]
     first, second, hurried = (ask(patient=True) for _ in range(3))
     running.append(ask(patient=False))
-    assert [ticket.standing for ticket in running] == [Standing.ADMITTED] * 3, "who has no patience does not wait"
+    assert [entry.state for entry in running] == [EntryState.ADMITTED] * 3, "who has no patience does not wait"
 
-    turns.hurry(hurried)
-    assert hurried.standing is Standing.ADMITTED
-    assert (turns.running, turns.waiting) == (4, 2)
-    for ticket in running[:2]:
-        turns.leave(ticket)
-        assert first.standing is Standing.WAITING, "as many as plenty still run"
-    turns.leave(running[2])
-    assert [ticket.standing for ticket in (first, second)] == [Standing.ADMITTED, Standing.WAITING]
-    turns.leave(hurried)
-    assert second.standing is Standing.ADMITTED
-    assert (turns.running, turns.waiting) == (2, 0)
+    queue.hurry(hurried)
+    assert hurried.state is EntryState.ADMITTED
+    assert (queue.running, queue.waiting) == (4, 2)
+    for entry in running[:2]:
+        queue.leave(entry)
+        assert first.state is EntryState.QUEUED, "as many as plenty still run"
+    queue.leave(running[2])
+    assert [entry.state for entry in (first, second)] == [EntryState.ADMITTED, EntryState.QUEUED]
+    queue.leave(hurried)
+    assert second.state is EntryState.ADMITTED
+    assert (queue.running, queue.waiting) == (2, 0)
 
 
 def test_a_patient_statement_keeps_no_place_from_another_key() -> None:
-    turns = Turns(workers=2, max_queued=8, plenty=1)
-    running = turns.ask("flood", lambda: None)
-    patient = turns.ask("flood", lambda: None, patient=True)
+    queue = FairQueue(slots=2, max_queued=8, patient_slots=1)
+    running = queue.join("flood", lambda: None)
+    patient = queue.join("flood", lambda: None, patient=True)
 
-    assert turns.ask("other", lambda: None).standing is Standing.ADMITTED
-    waiting = turns.ask("third", lambda: None)
-    turns.leave(running)
+    assert queue.join("other", lambda: None).state is EntryState.ADMITTED
+    waiting = queue.join("third", lambda: None)
+    queue.leave(running)
 
-    assert waiting.standing is Standing.ADMITTED
-    assert patient.standing is Standing.WAITING
+    assert waiting.state is EntryState.ADMITTED
+    assert patient.state is EntryState.QUEUED
 
 
 def test_waiting_ends_after_the_queue_timeout() -> None:

@@ -13,9 +13,9 @@ import pytest
 from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, EngineWorkerDiedError, QueryCancelledError
 from queryengine.pool import slots
-from queryengine.pool.broker import UNSEEN_LOOKS
 from queryengine.pool.client import EngineClient
 from queryengine.pool.frames import Kind, encode_json
+from queryengine.pool.slot_scheduler import MISSED_CHECKS
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import END, HEADER, Peer, ScriptedEngine, data, error, one_row
@@ -148,7 +148,7 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Calla
     threads = [begin("long", "flood") for _ in range(3)]
     wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
     threads.append(begin("SELECT 1", "other"))
-    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+    wait_until(lambda: all(place.recalled for place in client._pool._slots.values()), within_s=LONG_S)
     go_on.set()
     for thread in threads:
         thread.join(LONG_S)
@@ -201,9 +201,9 @@ def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callab
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: sum(client._places._had.values()) == 3, within_s=LONG_S)
+        wait_until(lambda: sum(client._pool._reusable.values()) == 3, within_s=LONG_S)
         go_on.set()
-        wait_until(lambda: sum(client._places._had.values()) == 1, within_s=LONG_S)
+        wait_until(lambda: sum(client._pool._reusable.values()) == 1, within_s=LONG_S)
         held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
         assert next(held) == b"x"
         answered = len(tier.engine.requests)
@@ -253,10 +253,10 @@ def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier
 
     tier.engine.scripts["slow"] = slow
     read = client.run(Query(sql="slow", fingerprint="k"))
-    for _ in range(UNSEEN_LOOKS):
-        tier.engine.call(lambda: tier.engine.broker.look((), any_idle=True))
+    for _ in range(MISSED_CHECKS):
+        tier.engine.call(lambda: tier.engine.broker.free_unused((), any_idle=True))
     tier.wait_until_idle()
-    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+    wait_until(lambda: all(place.recalled for place in client._pool._slots.values()), within_s=LONG_S)
 
     go_on.set()
     assert list(read) == [b"x"]
@@ -391,7 +391,7 @@ def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
 ) -> None:
     client = tier.client()
     assert ask(client) == ROW
-    link = client._places.link
+    link = client._pool.link
     close = link.close
 
     def close_late() -> None:
@@ -420,7 +420,7 @@ def test_a_client_that_closes_gives_its_places_back(tier: Tier) -> None:
 def test_what_another_process_has_answered_is_neither_listed_nor_found(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "TELL_S", 2 * LONG_S)
+    monkeypatch.setattr(slots, "REPORT_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
     tier.engine.scripts["endless"] = endless
 
