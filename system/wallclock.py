@@ -1,4 +1,4 @@
-"""Times for people: ISO 8601 in UTC, to the millisecond. What is waited for goes by a clock that never steps."""
+"""Times for people: ISO 8601 in UTC, to the millisecond. Waits use the monotonic clock instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 
 def utc_now() -> str:
-    """Return the time as ISO 8601 in UTC, to the millisecond."""
+    """Return the current time."""
     return utc_in(0.0)
 
 
@@ -16,5 +16,5 @@ def utc_in(seconds: float) -> str:
 
 
 def seconds_since(time: str) -> float:
-    """Return the seconds from *time* to now; 0 when the clock was set back meanwhile."""
+    """Return the seconds since *time*; 0 if the clock was set back in between."""
     return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())

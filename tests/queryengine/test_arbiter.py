@@ -282,7 +282,7 @@ def test_what_the_system_refuses_is_done_later(
         os.kill(pid, signal.SIGKILL)
     late = make_runner(engine)
     late.run("SELECT 1 AS n", "late", "k")
-    for message in ("an engine worker could not be made", "a client of the broker could not connect"):
+    for message in ("an engine worker could not be started", "a client of the broker could not connect"):
         wait_until(lambda message=message: message in engine.log.read_text(), within_s=LONG_S)  # type: ignore[misc]
     engine.limit_files(1000)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import resource
@@ -14,8 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from gunicorn.arbiter import Arbiter
+from gunicorn.workers.sync import SyncWorker
 
 from queryengine.pool import gunicorn_worker
+from queryengine.pool.arbiter import EngineArbiter
+from queryengine.pool.gunicorn_worker import EngineWorker
 from queryengine.pool.slots import ENGINE_SOCKET
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from system.process_limits import NICENESS
@@ -23,6 +28,9 @@ from system.scratch import SCRATCH_DIRECTORY
 from tests.queryengine.bare_engine import Engine, receive, running
 from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, wait_until
+
+#: Public names of our arbiter that gunicorn does not know.
+OWN_NAMES = {"close_in_worker"}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +87,26 @@ def test_settings_follow_the_configuration(tmp_path: Path) -> None:
 
     assert options["bind"] == [f"unix:{tmp_path}/engine.sock"]
     assert options["workers"] == 3
-    assert options["timeout"] > 11.5
+    assert options["timeout"] == 0, "only `EngineArbiter` decides when a worker is stuck"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "used"),
+    [
+        pytest.param(EngineArbiter, Arbiter, {"LISTENERS", "WORKERS", "kill_workers", "num_workers"}, id="arbiter"),
+        pytest.param(EngineWorker, SyncWorker, {"notify"}, id="worker"),
+    ],
+)
+def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, theirs: type, used: set[str]) -> None:
+    overridden = {name for name in vars(ours) if not name.startswith("_")} - OWN_NAMES
+
+    missing = {name for name in overridden | used if not hasattr(theirs, name)}
+
+    assert not missing
+    for name in overridden - {"handle_ttin", "handle_ttou", "handle_usr1", "handle_usr2", "handle_winch"}:
+        assert list(inspect.signature(getattr(ours, name)).parameters) == list(
+            inspect.signature(getattr(theirs, name)).parameters
+        ), name
 
 
 def test_the_socket_is_for_this_user_only(engine: Engine) -> None:
