@@ -89,7 +89,7 @@ def test_a_lock_let_go_of_in_a_child_is_free(tmp_path: Path) -> None:
     first.acquire()
 
     # As after a fork; here no parent is left that holds it too.
-    module._let_go()
+    module._release_inherited()
 
     assert not first.held
     assert second.acquire()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -16,44 +14,35 @@ from queryengine.pool import slots
 from queryengine.pool.client import EngineClient
 from queryengine.pool.frames import Kind, encode_json
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
-from runtimeconf.model import QueryConfig, RuntimeConfig
 from tests.queryengine.publishing import wait_until
-from tests.queryengine.scripted_engine import END, HEADER, Peer, ScriptedEngine, data, error, one_row
+from tests.queryengine.scripted_engine import (
+    END,
+    HEADER,
+    LONG_S,
+    MakeTier,
+    Peer,
+    Tier,
+    data,
+    endless,
+    error,
+    finished,
+    in_thread,
+    one_row,
+    tiers,
+)
 
-LONG_S = 30.0
 CLOSING = encode_json(Kind.CLOSING, {})
 ROW = [b'[{"a":1}]']
 
 
-class Tier:
-    """An engine whose workers keep connections, and client processes of it."""
-
-    def __init__(self, state_dir: Path, stack: ExitStack, processors: int = 8, **limits: Any) -> None:
-        query = QueryConfig(**{"workers": 2, "max_queued": 8, "queue_timeout_s": LONG_S, **limits})
-        self._config = RuntimeConfig(file=state_dir / "runtime.yaml", state_dir=state_dir, query=query)
-        self._stack = stack
-        self.engine = ScriptedEngine(state_dir, query, processors)
-        self.engine.keeps = True
-        stack.callback(self.engine.close)
-
-    def client(self) -> EngineClient:
-        made = EngineClient(self._config)
-        self._stack.callback(made.close)
-        wait_until(made.is_alive, within_s=LONG_S)
-        return made
-
-    def wait_until_idle(self) -> None:
-        wait_until(lambda: self.engine.broker.is_idle, within_s=LONG_S)
+@pytest.fixture
+def make_tier() -> Iterator[MakeTier]:
+    with tiers() as make:
+        yield partial(make, keeps=True)
 
 
 @pytest.fixture
-def make_tier(tmp_path: Path) -> Iterator[Callable[..., Tier]]:
-    with ExitStack() as stack:
-        yield lambda **settings: Tier(tmp_path, stack, **settings)
-
-
-@pytest.fixture
-def tier(make_tier: Callable[..., Tier]) -> Tier:
+def tier(make_tier: MakeTier) -> Tier:
     return make_tier()
 
 
@@ -65,22 +54,6 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[bytes]:
     return list(client.run(Query(sql=sql, fingerprint=key)))
-
-
-def endless(peer: Peer) -> None:
-    peer.send(HEADER, data(b"x"))
-    peer.wait_for_stop()
-
-
-def in_threads(count: int, function: Callable[[], object]) -> list[object]:
-    """Call *function* in so many threads at once, and return the answers."""
-    answers: list[object] = []
-    threads = [threading.Thread(target=lambda: answers.append(function()), daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG_S)
-    return answers
 
 
 @pytest.mark.usefixtures("keeping")
@@ -107,20 +80,20 @@ def test_a_place_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> N
 
 
 @pytest.mark.usefixtures("keeping")
-def test_statements_that_wait_take_over_the_places_of_their_process(make_tier: Callable[..., Tier]) -> None:
+def test_statements_that_wait_take_over_the_places_of_their_process(make_tier: MakeTier) -> None:
     tier = make_tier(workers=3, max_queued=64)
     client = tier.client()
 
-    answers = in_threads(40, lambda: ask(client))
+    asked = [in_thread(lambda: ask(client)) for _ in range(40)]
 
-    assert answers == [ROW] * 40
+    assert [(finished(thread), outcome) for thread, outcome in asked] == [(True, [ROW])] * 40
     assert tier.engine.connections <= 2, "a key does not get the last place"
     assert len(tier.engine.requests) == 40
 
 
 @pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("key", ["k", "other"])
-def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: Callable[..., Tier], key: str) -> None:
+def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: MakeTier, key: str) -> None:
     tier = make_tier(workers=1)
     first, second = tier.client(), tier.client()
 
@@ -129,7 +102,7 @@ def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: Callable
         assert ask(second, key=key) == ROW
 
 
-def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Callable[..., Tier]) -> None:
+def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1)
     client = tier.client()
     go_on = threading.Event()
@@ -158,7 +131,7 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Calla
 
 
 @pytest.mark.usefixtures("keeping")
-def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier]) -> None:
+def test_two_processes_of_a_key_share_its_places(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, max_queued=64)
     first, second = tier.client(), tier.client()
     ends = threading.Event()
@@ -179,7 +152,7 @@ def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier])
             thread.join(LONG_S)
 
 
-def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callable[..., Tier]) -> None:
+def test_short_statements_settle_on_a_place_for_each_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
     tier.engine.scripts["endless"] = endless
@@ -205,7 +178,7 @@ def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callab
         go_on.set()
         wait_until(lambda: sum(client._pool._reusable.values()) == 1, within_s=LONG_S)
         held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
-        assert next(held) == b"x"
+        assert next(held) == b"first"
         answered = len(tier.engine.requests)
         wait_until(lambda: len(tier.engine.requests) > answered + 8, within_s=LONG_S)
         held.close()
@@ -222,7 +195,7 @@ def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(t
     assert ask(client) == ROW
 
     held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
-    assert next(held) == b"x"
+    assert next(held) == b"first"
     wait_until(lambda: [one.query_id for one in other.active("k")] == ["q"], within_s=LONG_S)
     assert [(one.sql, one.state) for one in other.active("k")] == [("endless", "running")]
     assert other.cancel("q", "k")
@@ -370,19 +343,14 @@ def test_a_drain_calls_idle_places_back_and_refuses_statements(tier: Tier) -> No
 
 
 @pytest.mark.usefixtures("keeping")
-def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier, tmp_path: Path) -> None:
+def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
-    before = tier.engine
 
-    before.close()
-    tier.engine = ScriptedEngine(tmp_path, QueryConfig(workers=2))
-    try:
-        assert ask(client) == ROW
-        assert tier.engine.connections == 1
-    finally:
-        client.close()
-        tier.engine.close()
+    tier.restart()
+
+    assert ask(client) == ROW
+    assert tier.engine.connections == 1
 
 
 @pytest.mark.usefixtures("keeping")
