@@ -466,7 +466,7 @@ def test_a_statement_is_listed_and_cancelled_from_another_process(
     assert ask(client) == RIGHT
 
 
-def test_a_killed_client_process_frees_its_places(engine: EngineProcess, client: EngineClient, runner: Runner) -> None:
+def test_a_killed_client_process_frees_its_slots(engine: EngineProcess, client: EngineClient, runner: Runner) -> None:
     for number, key in enumerate("abab"):
         runner.run(ENDLESS, f"lost{number}", key)
     wait_until(lambda: len(client.active("a")) + len(client.active("b")) == 4, within_s=LONG_S)

@@ -196,7 +196,7 @@ def test_an_engine_starts_until_it_first_has_a_worker(make_tier: MakeTier) -> No
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
 
 
-def test_without_a_worker_socket_a_statement_fails_and_gives_its_place_back(tier: Tier, engine: EngineClient) -> None:
+def test_without_a_worker_socket_a_statement_fails_and_gives_its_slot_back(tier: Tier, engine: EngineClient) -> None:
     (tier.config.state_dir / "engine.sock").unlink()
 
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_without_a_worker_socket_a_statement_fails_and_gives_its_place_back(tier
 def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is of the whole process: it is hit in the place where it would be."""
+    """The limit is of the whole process: it is hit in the slot where it would be."""
     refused = threading.Event()
 
     def no_descriptor(*_: object) -> None:

@@ -162,7 +162,7 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_under_way(tier: Tier,
         started.append(in_thread(lambda token=token: engine.run(Query(sql="wait"), token)))  # type: ignore[misc]
         wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
     assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
-    # Who has a place has yet to reach a worker, and does not when it is cancelled before.
+    # Who has a slot has yet to reach a worker, and does not when it is cancelled before.
     wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
     for token in reversed(runs):
         token.cancel()
@@ -175,7 +175,7 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_under_way(tier: Tier,
     tier.wait_until_idle()
 
 
-def test_close_gives_the_place_back_when_the_worker_has_ended(tier: Tier, engine: EngineClient) -> None:
+def test_close_gives_the_slot_back_when_the_worker_has_ended(tier: Tier, engine: EngineClient) -> None:
     let_go = threading.Event()
 
     def slow_to_end(peer: Peer) -> None:
@@ -379,7 +379,7 @@ def test_statements_with_the_same_id_do_not_meet(tier: Tier, engine: EngineClien
     tier.wait_until_idle()
 
 
-def test_who_never_entered_takes_no_place_of_another_with_the_same_id(tier: Tier, engine: EngineClient) -> None:
+def test_who_never_entered_takes_no_slot_of_another_with_the_same_id(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["endless"] = endless
     first = run(engine, "endless", query_id="same")
     cancelled = CancelSource()

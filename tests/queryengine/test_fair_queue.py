@@ -13,12 +13,12 @@ from tests.queryengine.publishing import wait_until
 
 
 class Caller:
-    """A thread that asks for a place; `order` collects who got one, in turn."""
+    """A thread that asks for a slot; `order` collects who got one, in turn."""
 
     def __init__(self, admission: Admission, key: str, order: list[str], name: str = "") -> None:
         self.interruption = Interruption()
         self.error: QueryError | None = None
-        self.place: AdmittedStatement | None = None
+        self.slot: AdmittedStatement | None = None
         self._admission = admission
         self._key = key
         self._order = order
@@ -33,7 +33,7 @@ class Caller:
 
     def _enter(self) -> None:
         try:
-            self.place = self._admission.enter(self._key, self.interruption)
+            self.slot = self._admission.enter(self._key, self.interruption)
         except QueryError as exc:
             self.error = exc
         else:
@@ -62,26 +62,26 @@ def drain(holder: AdmittedStatement, callers: list[Caller]) -> None:
     holder.leave()
     left = list(callers)
     while left:
-        wait_until(lambda: any(caller.place is not None for caller in left))
-        done = next(caller for caller in left if caller.place is not None)
+        wait_until(lambda: any(caller.slot is not None for caller in left))
+        done = next(caller for caller in left if caller.slot is not None)
         left.remove(done)
         assert done.ended()
-        assert done.place is not None
-        done.place.leave()
+        assert done.slot is not None
+        done.slot.leave()
 
 
-def test_places_are_given_at_once_up_to_the_number_of_workers() -> None:
+def test_slots_are_given_at_once_up_to_the_number_of_workers() -> None:
     admission = Admission(workers=3, max_queued=0, queue_timeout_s=1)
 
-    places = [admission.enter("", Interruption()) for _ in range(3)]
+    slots = [admission.enter("", Interruption()) for _ in range(3)]
 
     assert admission.running == 3
     with pytest.raises(EngineBusyError) as caught:
         admission.enter("", Interruption())
     assert caught.value.retry_after_s >= 1
-    for place in places:
-        place.leave()
-        place.leave()
+    for slot in slots:
+        slot.leave()
+        slot.leave()
     assert admission.running == 0
     admission.enter("", Interruption()).leave()
 
@@ -107,25 +107,23 @@ def test_keys_take_turns_however_many_one_of_them_sends(make_caller: Callable[..
     assert order == ["flood0", "b", "c", "flood1", "flood2", "flood3"]
 
 
-def test_a_key_leaves_the_last_of_several_places_to_others(
-    make_caller: Callable[..., Caller], order: list[str]
-) -> None:
+def test_a_key_leaves_the_last_of_several_slots_to_others(make_caller: Callable[..., Caller], order: list[str]) -> None:
     admission = Admission(workers=3, max_queued=8, queue_timeout_s=10)
-    places = [admission.enter("flood", Interruption()) for _ in range(2)]
+    slots = [admission.enter("flood", Interruption()) for _ in range(2)]
     waiting = make_caller(admission, "flood")
 
     other = admission.enter("b", Interruption())
 
     assert admission.waiting == 1
     other.leave()
-    assert admission.waiting == 1, "a place that another key gave back does not lift the limit"
-    places[0].leave()
+    assert admission.waiting == 1, "a slot that another key gave back does not lift the limit"
+    slots[0].leave()
     assert waiting.ended()
     assert order == ["flood"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_callers_without_a_key_may_take_every_place(workers: int) -> None:
+def test_callers_without_a_key_may_take_every_slot(workers: int) -> None:
     admission = Admission(workers=workers, max_queued=0, queue_timeout_s=1)
 
     for _ in range(workers):
@@ -134,17 +132,17 @@ def test_callers_without_a_key_may_take_every_place(workers: int) -> None:
     assert admission.running == workers
 
 
-def test_the_only_key_there_is_may_take_every_place() -> None:
+def test_the_only_key_there_is_may_take_every_slot() -> None:
     admission = Admission(workers=2, max_queued=0, queue_timeout_s=0.0, several_keys=False)
 
-    places = [admission.enter("k", Interruption()) for _ in range(2)]
+    slots = [admission.enter("k", Interruption()) for _ in range(2)]
 
     assert admission.running == 2
-    for place in places:
-        place.leave()
+    for slot in slots:
+        slot.leave()
 
 
-def test_a_key_may_take_the_only_place() -> None:
+def test_a_key_may_take_the_only_slot() -> None:
     admission = Admission(workers=1, max_queued=0, queue_timeout_s=1)
 
     admission.enter("a", Interruption())
@@ -176,7 +174,7 @@ def test_a_patient_statement_waits_where_plenty_run() -> None:
     assert (queue.running, queue.waiting) == (2, 0)
 
 
-def test_a_patient_statement_keeps_no_place_from_another_key() -> None:
+def test_a_patient_statement_keeps_no_slot_from_another_key() -> None:
     queue = FairQueue(slots=2, max_queued=8, patient_slots=1)
     running = queue.join("flood", lambda: None)
     patient = queue.join("flood", lambda: None, patient=True)
@@ -216,14 +214,14 @@ def test_a_cancelled_statement_leaves_the_queue_at_once(make_caller: Callable[..
     assert order == ["second"]
 
 
-def test_a_statement_cancelled_as_it_is_admitted_gives_its_place_back() -> None:
+def test_a_statement_cancelled_as_it_is_admitted_gives_its_slot_back() -> None:
     admission = Admission(workers=1, max_queued=8, queue_timeout_s=60)
     holder = admission.enter("", Interruption())
     interruption = Interruption()
     leaving = threading.Event()
 
     class Late(Interruption):
-        """Lets the place be given back just before the cancellation arrives."""
+        """Lets the slot be given back just before the cancellation arrives."""
 
         def attach(self, interrupt: Callable[[], None]) -> None:
             super().attach(interrupt)
@@ -271,7 +269,7 @@ def test_a_full_queue_makes_room_for_a_key_that_waits_less(
 
 def test_a_waiter_that_the_server_ends_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     admission = Admission(workers=1, max_queued=1, queue_timeout_s=60)
-    place = admission.enter("one", Interruption())
+    slot = admission.enter("one", Interruption())
 
     def end(_event: threading.Event, _timeout: float | None = None) -> bool:
         raise SystemExit(1)
@@ -282,5 +280,5 @@ def test_a_waiter_that_the_server_ends_is_forgotten(monkeypatch: pytest.MonkeyPa
             admission.enter("two", Interruption())
 
     assert admission.waiting == 0
-    place.leave()
+    slot.leave()
     admission.enter("three", Interruption()).leave()

@@ -1,4 +1,4 @@
-"""Places and connections that statements leave to one another, against a broker and workers that tests script."""
+"""Slots and connections that statements leave to one another, against a broker and workers that tests script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tier(make_tier: MakeTier) -> Tier:
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No place goes back by itself."""
+    """No slot goes back by itself."""
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
 
 
@@ -57,7 +57,7 @@ def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[byt
 
 
 @pytest.mark.usefixtures("keeping")
-def test_statements_of_a_key_leave_place_and_connection_to_one_another(tier: Tier) -> None:
+def test_statements_of_a_key_leave_slot_and_connection_to_one_another(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["wrong"] = lambda peer: peer.send(error("sql_error"))
 
@@ -69,7 +69,7 @@ def test_statements_of_a_key_leave_place_and_connection_to_one_another(tier: Tie
     assert tier.engine.connections == 1
 
 
-def test_a_place_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> None:
+def test_a_slot_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> None:
     client = tier.client()
 
     assert ask(client) == ROW
@@ -80,20 +80,20 @@ def test_a_place_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> N
 
 
 @pytest.mark.usefixtures("keeping")
-def test_statements_that_wait_take_over_the_places_of_their_process(make_tier: MakeTier) -> None:
+def test_statements_that_wait_take_over_the_slots_of_their_process(make_tier: MakeTier) -> None:
     tier = make_tier(workers=3, max_queued=64)
     client = tier.client()
 
     asked = [in_thread(lambda: ask(client)) for _ in range(40)]
 
     assert [(finished(thread), outcome) for thread, outcome in asked] == [(True, [ROW])] * 40
-    assert tier.engine.connections <= 2, "a key does not get the last place"
+    assert tier.engine.connections <= 2, "a key does not get the last slot"
     assert len(tier.engine.requests) == 40
 
 
 @pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("key", ["k", "other"])
-def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: MakeTier, key: str) -> None:
+def test_an_idle_slot_goes_to_another_process_that_wants_it(make_tier: MakeTier, key: str) -> None:
     tier = make_tier(workers=1)
     first, second = tier.client(), tier.client()
 
@@ -102,7 +102,7 @@ def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: MakeTier
         assert ask(second, key=key) == ROW
 
 
-def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
+def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1)
     client = tier.client()
     go_on = threading.Event()
@@ -121,7 +121,7 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: MakeT
     threads = [begin("long", "flood") for _ in range(3)]
     wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
     threads.append(begin("SELECT 1", "other"))
-    wait_until(lambda: all(place.recalled for place in client._pool._slots.values()), within_s=LONG_S)
+    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
     go_on.set()
     for thread in threads:
         thread.join(LONG_S)
@@ -131,7 +131,7 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: MakeT
 
 
 @pytest.mark.usefixtures("keeping")
-def test_two_processes_of_a_key_share_its_places(make_tier: MakeTier) -> None:
+def test_two_processes_of_a_key_share_its_slots(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, max_queued=64)
     first, second = tier.client(), tier.client()
     ends = threading.Event()
@@ -152,7 +152,7 @@ def test_two_processes_of_a_key_share_its_places(make_tier: MakeTier) -> None:
             thread.join(LONG_S)
 
 
-def test_short_statements_settle_on_a_place_for_each_processor(make_tier: MakeTier) -> None:
+def test_short_statements_settle_on_a_slot_for_each_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
     tier.engine.scripts["endless"] = endless
@@ -189,7 +189,7 @@ def test_short_statements_settle_on_a_place_for_each_processor(make_tier: MakeTi
     tier.wait_until_idle()
 
 
-def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
+def test_what_runs_in_a_slot_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
     client, other = tier.client(), tier.client()
     tier.engine.scripts["endless"] = endless
     assert ask(client) == ROW
@@ -205,7 +205,7 @@ def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(t
     tier.wait_until_idle()
 
 
-def test_a_place_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
 
@@ -215,7 +215,7 @@ def test_a_place_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeyp
     assert not tier.engine.broker.is_idle
 
 
-def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier) -> None:
+def test_a_slot_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier) -> None:
     client = tier.client()
     go_on = threading.Event()
 
@@ -229,7 +229,7 @@ def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier
     for _ in range(MISSED_CHECKS):
         tier.engine.call(lambda: tier.engine.broker.free_unused((), any_idle=True))
     tier.wait_until_idle()
-    wait_until(lambda: all(place.recalled for place in client._pool._slots.values()), within_s=LONG_S)
+    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
 
     go_on.set()
     assert list(read) == [b"x"]
@@ -331,7 +331,7 @@ def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_drain_calls_idle_places_back_and_refuses_statements(tier: Tier) -> None:
+def test_a_drain_calls_idle_slots_back_and_refuses_statements(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
 
@@ -343,7 +343,7 @@ def test_a_drain_calls_idle_places_back_and_refuses_statements(tier: Tier) -> No
 
 
 @pytest.mark.usefixtures("keeping")
-def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier) -> None:
+def test_slots_of_a_broker_that_has_gone_are_forgotten(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
 
@@ -354,7 +354,7 @@ def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier) -> None:
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
+def test_a_call_for_a_slot_that_crosses_the_end_of_its_client_is_no_fault(
     tier: Tier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = tier.client()
@@ -375,7 +375,7 @@ def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_client_that_closes_gives_its_places_back(tier: Tier) -> None:
+def test_a_client_that_closes_gives_its_slots_back(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
 
