@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime
+
+
+def utc_at(timestamp: float) -> str:
+    """Return the time *timestamp* (`time.time()`)."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def utc_now() -> str:
     """Return the current time."""
-    return utc_in(0.0)
+    return utc_at(time.time())
 
 
 def utc_in(seconds: float) -> str:
     """Return the time in *seconds* from now."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_at(time.time() + seconds)
 
 
 def seconds_since(time: str) -> float:

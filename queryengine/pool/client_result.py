@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from queryengine.pool.broker_client import unreachable
 from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect
 from queryengine.pool.frames import FrameError, Kind, encode_json
 from queryengine.pool.slots import Slot, SlotPool
+from system.wallclock import utc_at
 
 #: A worker that was asked to stop is killed after this time.
 STOP_S = 1.5
@@ -114,8 +114,7 @@ class ClientResult:
 
     def entry(self) -> dict[str, Any]:
         """As `PooledStatement.entry`."""
-        started = datetime.fromtimestamp(self._started, UTC).isoformat(timespec="milliseconds")
-        fields = {"id": self.query_id, "sql": _listed(self._call["sql"]), "started": started.replace("+00:00", "Z")}
+        fields = {"id": self.query_id, "sql": _listed(self._call["sql"]), "started": utc_at(self._started)}
         return {**fields, "inner": True} if self._is_inner else fields
 
     def __iter__(self) -> Iterator[bytes]:

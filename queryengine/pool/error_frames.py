@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from queryengine.errors import (
-    DatasetNotLoadedError,
-    EmptyStatementError,
-    EngineBusyError,
-    EngineUnavailableError,
-    EngineWorkerDiedError,
-    ParameterError,
-    QueryCancelledError,
-    QueryError,
-    QueryTimeoutError,
-    ResourceLimitError,
-    SqlError,
-    SqlSyntaxError,
-    StatementError,
-    StatementNotAllowedError,
-)
+from queryengine import errors
+from queryengine.errors import QueryError
 
 logger = logging.getLogger(__name__)
 
 
-def _from_message(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
-    return lambda fields: kind(fields["message"])
+def _rebuilder(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
+    """Return a function that makes *kind* from the fields that its constructor takes."""
+    names = list(inspect.signature(kind).parameters) if "__init__" in vars(kind) else ["message"]
+    return lambda fields: kind(*(fields[name] for name in names))
 
 
 #: The function that rebuilds an error from the fields of its frame, by code.
 ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = MappingProxyType(
     {
-        kind.code: _from_message(kind)
-        for kind in (
-            QueryError,
-            StatementError,
-            SqlSyntaxError,
-            SqlError,
-            ParameterError,
-            StatementNotAllowedError,
-            ResourceLimitError,
-            EngineUnavailableError,
-            DatasetNotLoadedError,
-        )
-    }
-    | {
-        EmptyStatementError.code: lambda _: EmptyStatementError(),
-        QueryTimeoutError.code: lambda fields: QueryTimeoutError(fields["limit_s"]),
-        QueryCancelledError.code: lambda _: QueryCancelledError(),
-        EngineBusyError.code: lambda fields: EngineBusyError(fields["retry_after_s"]),
-        EngineWorkerDiedError.code: lambda _: EngineWorkerDiedError(),
+        kind.code: _rebuilder(kind)
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, QueryError)
     }
 )
 
