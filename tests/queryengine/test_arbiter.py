@@ -64,14 +64,14 @@ def test_statements_run_in_workers(engine: EngineProcess, client: EngineClient) 
         assert stat.S_IMODE((engine.state_dir / name).stat().st_mode) == 0o600
 
 
-def test_a_worker_holds_nothing_of_the_broker(engine: EngineProcess, client: EngineClient) -> None:
+def test_a_worker_inherits_no_socket_of_the_broker(engine: EngineProcess, client: EngineClient) -> None:
     """Else a client that the arbiter drops would not notice."""
     for pid in engine.workers():
         links = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
         assert len([link for link in links if link.startswith("socket:")]) == 1
 
 
-def test_signals_that_mean_nothing_here_change_nothing(engine: EngineProcess, client: EngineClient) -> None:
+def test_unused_signals_are_ignored(engine: EngineProcess, client: EngineClient) -> None:
     before = engine.workers()
 
     for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
@@ -83,7 +83,7 @@ def test_signals_that_mean_nothing_here_change_nothing(engine: EngineProcess, cl
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_the_end_of_a_worker_costs_its_own_statement_only(
+def test_the_end_of_a_worker_fails_only_its_own_statement(
     engine: EngineProcess, client: EngineClient, number: signal.Signals
 ) -> None:
     other = Asking(client, ENDLESS, query_id="other", fingerprint="b")
@@ -103,7 +103,7 @@ def test_the_end_of_a_worker_costs_its_own_statement_only(
     assert other.ended()
 
 
-def test_a_worker_that_is_stopped_under_a_statement_is_killed(runtime: Runtime) -> None:
+def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None:
     engine = runtime.engine(timeout_s=15.0)
     client = runtime.client(engine)
     asking = Asking(client, ENDLESS, query_id="stopped")
@@ -119,7 +119,7 @@ def test_a_worker_that_is_stopped_under_a_statement_is_killed(runtime: Runtime) 
     engine.wait_until_whole(client)
 
 
-def test_a_worker_that_is_stopped_under_a_statement_of_nobody_is_killed(runtime: Runtime) -> None:
+def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> None:
     engine = runtime.engine(timeout_s=15.0)
     runner = runtime.runner(engine)
     runner.run(ENDLESS, "stopped", "k")
@@ -133,7 +133,7 @@ def test_a_worker_that_is_stopped_under_a_statement_of_nobody_is_killed(runtime:
     assert ask(client) == RIGHT
 
 
-def test_an_idle_worker_that_is_stopped_is_killed(engine: EngineProcess, client: EngineClient) -> None:
+def test_a_stopped_idle_worker_is_killed(engine: EngineProcess, client: EngineClient) -> None:
     stopped = min(engine.workers())
 
     os.kill(stopped, signal.SIGSTOP)
@@ -145,7 +145,7 @@ def test_an_idle_worker_that_is_stopped_is_killed(engine: EngineProcess, client:
     assert client.status().workers_killed == 1
 
 
-def test_many_kills_give_few_new_workers_and_then_all_is_well(engine: EngineProcess, client: EngineClient) -> None:
+def test_many_kills_do_not_exceed_the_respawn_rate(engine: EngineProcess, client: EngineClient) -> None:
     first = engine.workers()
     seen = set(first)
     started = time.monotonic()
@@ -181,7 +181,7 @@ def test_no_exit_code_of_a_worker_ends_the_engine(engine: EngineProcess, client:
     assert (client.status().workers_killed > 2) == (code != 0)
 
 
-def test_workers_that_leave_in_peace_are_replaced_at_once(engine: EngineProcess, client: EngineClient) -> None:
+def test_workers_that_end_normally_are_replaced_at_once(engine: EngineProcess, client: EngineClient) -> None:
     seen = set(engine.workers())
     leaves = 6 * SPAWNS_AT_ONCE
     for _ in range(leaves):
@@ -196,7 +196,7 @@ def test_workers_that_leave_in_peace_are_replaced_at_once(engine: EngineProcess,
     assert client.status().workers_killed == 0
 
 
-def test_what_the_system_refuses_is_done_later(engine: EngineProcess, client: EngineClient, runtime: Runtime) -> None:
+def test_failed_system_calls_are_retried(engine: EngineProcess, client: EngineClient, runtime: Runtime) -> None:
     engine.limit_files(1)
 
     for pid in engine.workers():
@@ -214,7 +214,7 @@ def test_what_the_system_refuses_is_done_later(engine: EngineProcess, client: En
     assert {stat.S_IMODE(path.stat().st_mode) for path in scratch} == {0o700}, "an ordinary user could not enter them"
 
 
-def test_respawns_are_many_at_once_and_then_few() -> None:
+def test_respawns_are_a_burst_and_then_a_rate() -> None:
     respawns = Respawns(4, now=0.0)
 
     assert [respawns.take(0.0) for _ in range(5)] == [True] * 4 + [False]
@@ -227,7 +227,7 @@ def test_respawns_are_many_at_once_and_then_few() -> None:
     assert [respawns.take(1000.0) for _ in range(5)] == [True] * 4 + [False]
 
 
-def test_time_in_which_nobody_looked_is_not_held_against_a_worker() -> None:
+def test_time_without_a_check_does_not_count_against_a_worker() -> None:
     pulse = Pulse(0.0)
     for beat in (1.0, 1.0, 1.0):
         pulse.look(beat, pulse.age_s + 0.5)
@@ -239,7 +239,7 @@ def test_time_in_which_nobody_looked_is_not_held_against_a_worker() -> None:
     assert pulse.quiet_s == 0.0
 
 
-def test_what_counts_as_stuck() -> None:
+def test_stuck_workers() -> None:
     quiet, young, old = Pulse(0.0), Pulse(0.0), Pulse(0.0)
     quiet.quiet_s = STUCK_S
     old.age_s = BOOT_S
@@ -278,7 +278,7 @@ def heartbeat() -> Iterator[int]:
     os.close(opened)
 
 
-def test_a_worker_is_killed_in_the_state_it_was_judged_by(heartbeat: int) -> None:
+def test_a_worker_is_killed_only_in_the_state_that_was_checked(heartbeat: int) -> None:
     hit, other = WorkerState(phase="busy", query_id="hit" * 20), WorkerState(phase="busy", query_id="other")
     killed = spared = 0
     for _ in range(20):
@@ -295,7 +295,7 @@ def test_a_worker_is_killed_in_the_state_it_was_judged_by(heartbeat: int) -> Non
     assert killed + spared == 20
 
 
-def test_a_worker_that_is_stopped_already_is_killed_and_one_that_is_gone_is_not(heartbeat: int) -> None:
+def test_a_stopped_worker_is_killed_and_a_dead_one_is_not(heartbeat: int) -> None:
     with worker_of_its_own(heartbeat, WorkerState(phase="idle")) as pid:
         os.kill(pid, signal.SIGSTOP)
         os.waitid(os.P_PID, pid, os.WSTOPPED)
@@ -322,7 +322,7 @@ def test_sigterm_lets_statements_finish_and_refuses_new_ones(engine: EngineProce
     assert not (engine.state_dir / "broker.sock").exists()
 
 
-def test_sigterm_ends_in_time_what_does_not_finish(runtime: Runtime) -> None:
+def test_sigterm_ends_long_statements_within_the_shutdown_timeout(runtime: Runtime) -> None:
     engine = runtime.engine(shutdown_timeout_s=2.0)
     client = runtime.client(engine)
     asking = [Asking(client, ENDLESS, query_id=f"q{number}", fingerprint=str(number)) for number in range(2)]

@@ -31,7 +31,7 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
     return make_bench()
 
 
-def test_a_lost_client_frees_its_slots_and_its_waits_at_once(make_bench: Callable[..., Bench]) -> None:
+def test_a_lost_client_frees_its_slots_and_queue_entries_at_once(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=2, several_keys=False)
     lost, other = bench.client(), bench.client()
     for query_id in "1234":
@@ -47,7 +47,7 @@ def test_a_lost_client_frees_its_slots_and_its_waits_at_once(make_bench: Callabl
     assert bench.broker.is_idle
 
 
-def test_an_id_of_nobody_or_of_somebody_else_frees_nothing(make_bench: Callable[..., Bench]) -> None:
+def test_an_unknown_or_foreign_id_frees_nothing(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     a, b = bench.client(), bench.client()
     a.enter("1")
@@ -65,7 +65,7 @@ def test_an_id_of_nobody_or_of_somebody_else_frees_nothing(make_bench: Callable[
     assert a.leave("1") == [], "twice"
 
 
-def test_a_worker_is_killed_for_a_statement_with_a_slot_only(make_bench: Callable[..., Bench]) -> None:
+def test_a_worker_is_killed_only_for_a_statement_with_a_slot(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -101,7 +101,7 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
     assert b.say(do="active", ask=8, key="nobody") == [{"is": "active", "ask": 8, "statements": []}]
 
 
-def test_a_statement_of_the_runtimes_own_is_nobodys_to_see_or_stop(bench: Bench) -> None:
+def test_an_inner_statement_is_neither_listed_nor_cancelled(bench: Bench) -> None:
     client = bench.client()
     client.say(do="enter", id="1", key="", sql="SELECT 1", started="now", inner=True)
 
@@ -141,7 +141,7 @@ def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> No
         assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": True}]
 
 
-def test_a_forked_process_lets_go_without_harm(bench: Bench) -> None:
+def test_closing_in_a_forked_process_does_not_affect_the_broker(bench: Bench) -> None:
     client = bench.client()
 
     child = os.fork()
@@ -211,7 +211,7 @@ def test_malformed_input_ends_its_connection_only(bench: Bench, data: bytes) -> 
 
 
 @pytest.mark.parametrize("size", [pytest.param(10**7, id="in one go"), pytest.param(6007, id="in odd pieces")])
-def test_many_long_messages_after_one_another_are_served(make_bench: Callable[..., Bench], size: int) -> None:
+def test_many_long_messages_in_a_row_are_served(make_bench: Callable[..., Bench], size: int) -> None:
     bench = make_bench(workers=64)
     client = bench.client()
     sql = "\N{GRINNING FACE}" * 1000 + "\ud800"  # The half character makes escapes of them all.
@@ -266,7 +266,7 @@ def test_a_client_that_reads_late_gets_everything(bench: Bench) -> None:
     assert late.enter("2", "other") == [admitted("2")]
 
 
-def test_a_fault_of_our_own_ends_one_connection_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_ends_one_connection_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = bench.client(), bench.client()
 
     def fail(key: str) -> list[dict[str, str]]:
@@ -280,7 +280,7 @@ def test_a_fault_of_our_own_ends_one_connection_only(bench: Bench, monkeypatch: 
     assert good.enter("1") == [admitted("1")]
 
 
-def test_other_descriptors_end_the_wait(bench: Bench) -> None:
+def test_a_watched_descriptor_ends_the_wait(bench: Bench) -> None:
     reads, writes = os.pipe()
     os.set_blocking(reads, False)
     bench.broker.watch(reads)

@@ -51,7 +51,7 @@ def engine(tier: Tier) -> EngineClient:
     return tier.client()
 
 
-def test_admit_gives_what_the_gate_said(tier: Tier, engine: EngineClient) -> None:
+def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) -> None:
     fields = {"sql": "SELECT 1", "kind": "select", "relations": ["t"], "parameters": ["1"]}
     tier.engine.scripts["SELECT 1;"] = lambda peer: peer.send(encode_json(Kind.END, {"statement": fields}))
     tier.engine.scripts["broken"] = lambda peer: peer.send(encode_json(Kind.END, {"statement": {}}))
@@ -70,7 +70,7 @@ def test_admit_gives_what_the_gate_said(tier: Tier, engine: EngineClient) -> Non
     tier.wait_until_idle()
 
 
-def test_what_admit_has_judged_is_not_listed(tier: Tier, engine: EngineClient) -> None:
+def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["SELECT 2"] = until_stopped
     thread, _ = in_thread(lambda: engine.admit("SELECT 2", frozenset()))
     wait_until(lambda: len(tier.engine.requests) == 1, within_s=LONG_S)
@@ -82,7 +82,7 @@ def test_what_admit_has_judged_is_not_listed(tier: Tier, engine: EngineClient) -
     assert finished(thread)
 
 
-def test_any_process_lists_and_cancels_the_statements_of_its_key(tier: Tier) -> None:
+def test_any_process_lists_and_cancels_the_statements_of_a_key(tier: Tier) -> None:
     one, other = tier.client(), tier.client()
     tier.engine.scripts["wait"] = until_stopped
     thread, outcome = in_thread(lambda: run(one, "wait", query_id="q", fingerprint="k"))
@@ -111,7 +111,7 @@ def test_any_process_lists_and_cancels_the_statements_of_its_key(tier: Tier) -> 
         pytest.param("\ud800", 341, id="no characters"),
     ],
 )
-def test_what_is_listed_of_a_statement_is_short(tier: Tier, engine: EngineClient, character: str, listed: int) -> None:
+def test_listed_sql_is_truncated(tier: Tier, engine: EngineClient, character: str, listed: int) -> None:
     sql = character * 2000
     tier.engine.scripts[sql] = endless
 
@@ -122,7 +122,7 @@ def test_what_is_listed_of_a_statement_is_short(tier: Tier, engine: EngineClient
     running.close()
 
 
-def test_the_status_is_what_the_engine_says(tier: Tier, engine: EngineClient) -> None:
+def test_the_status_is_that_of_the_engine(tier: Tier, engine: EngineClient) -> None:
     assert engine.is_alive()
     assert engine.status() == EngineStatus(workers_alive=2, workers_killed=3)
 
@@ -131,7 +131,7 @@ def test_the_status_is_what_the_engine_says(tier: Tier, engine: EngineClient) ->
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
 
 
-def test_a_silent_engine_is_a_dead_one(tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_engine_counts_as_dead(tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     tier.engine.scripts["endless"] = endless
     held = [run(engine, "endless") for _ in range(2)]
     tier.engine.reports = False
@@ -178,7 +178,7 @@ def test_without_an_engine_a_statement_fails_soon(make_tier: MakeTier) -> None:
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0, is_starting=True)
 
 
-def test_an_engine_starts_until_it_first_has_a_worker(make_tier: MakeTier) -> None:
+def test_an_engine_is_starting_until_its_first_worker(make_tier: MakeTier) -> None:
     tier = make_tier()
     tier.engine.alive = 0
     tier.engine.call(lambda: tier.engine.broker.report(alive=0, killed=3))
@@ -234,7 +234,7 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
 @pytest.mark.parametrize(
     "data", [pytest.param(b"HTTP/1.1 400", id="no frame"), pytest.param(encode_json(Kind.MESSAGE, {}), id="no message")]
 )
-def test_a_broker_that_talks_nonsense_is_left_for_the_next(tier: Tier, engine: EngineClient, data: bytes) -> None:
+def test_a_broker_that_sends_nonsense_is_disconnected(tier: Tier, engine: EngineClient, data: bytes) -> None:
     def talk() -> None:
         for other in tier.engine.broker._clients:
             other.out += data
@@ -248,7 +248,7 @@ def test_a_broker_that_talks_nonsense_is_left_for_the_next(tier: Tier, engine: E
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
-def test_a_client_lives_through_a_restart_of_the_engine(tier: Tier, engine: EngineClient) -> None:
+def test_a_client_survives_a_restart_of_the_engine(tier: Tier, engine: EngineClient) -> None:
     finish = threading.Event()
 
     def finishes(peer: Peer) -> None:
@@ -274,7 +274,7 @@ def test_a_client_lives_through_a_restart_of_the_engine(tier: Tier, engine: Engi
     tier.wait_until_idle()
 
 
-def test_a_question_to_an_engine_that_goes_is_answered(tier: Tier, engine: EngineClient) -> None:
+def test_a_question_fails_when_the_connection_is_lost(tier: Tier, engine: EngineClient) -> None:
     with tier.stalled():
         thread, outcome = in_thread(lambda: engine.active("k"))
         wait_until(lambda: bool(engine._pool.link._questions), within_s=LONG_S)
@@ -287,9 +287,7 @@ def test_a_question_to_an_engine_that_goes_is_answered(tier: Tier, engine: Engin
     assert [type(one) for one in outcome] == [EngineUnavailableError]
 
 
-def test_a_broker_that_pauses_gets_everything_when_it_goes_on(
-    make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paused_broker_gets_every_message_later(make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = make_tier(workers=1, max_queued=10_000)
     monkeypatch.setattr(broker_client, "SILENCE_S", LONG_S)
     tier.engine.scripts["SELECT 1" + " " * 992] = one_row
@@ -310,9 +308,7 @@ def is_full(engine: EngineClient) -> bool:
     return connection is not None and bool(connection._unsent)
 
 
-def test_a_broker_that_stops_reading_costs_no_statement_its_time_limit(
-    make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither those that wait for it nor those that are read, whose end is to be told to it, wait for ever."""
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     tier = make_tier(timeout_s=1.0)
@@ -337,7 +333,7 @@ def test_a_broker_that_stops_reading_costs_no_statement_its_time_limit(
     tier.wait_until_idle()
 
 
-def test_a_broker_that_speaks_but_does_not_read_is_given_up(
+def test_a_broker_that_sends_but_does_not_read_is_disconnected(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = engine._pool.link._connection
@@ -362,7 +358,7 @@ def test_a_broker_that_speaks_but_does_not_read_is_given_up(
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
-def test_a_silent_broker_that_reads_is_given_up_too(
+def test_a_broker_that_reads_but_does_not_send_is_disconnected(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = engine._pool.link._connection
@@ -372,7 +368,7 @@ def test_a_silent_broker_that_reads_is_given_up_too(
     wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
 
 
-def test_a_fault_of_our_own_ends_no_thread_of_the_link(
+def test_an_internal_error_ends_no_thread_of_the_link(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)

@@ -91,7 +91,7 @@ def test_processes_share_one_queue_fairly(runtime: Runtime) -> None:
     assert waiting.answer == b'[{"n":1}]'
 
 
-def test_a_client_lives_through_the_death_of_the_engine(engine: EngineProcess, client: EngineClient) -> None:
+def test_a_client_survives_the_death_of_the_engine(engine: EngineProcess, client: EngineClient) -> None:
     asking = Asking(client, ENDLESS, query_id="q")
     workers = engine.workers()
     engine.worker_of("q")
@@ -215,7 +215,7 @@ print(json.dumps({"outcomes": sorted({job.value for job in jobs}), "backed_up": 
 """
 
 
-def test_under_gevent_an_arbiter_that_is_stopped_holds_nobody_up(engine: EngineProcess, client: EngineClient) -> None:
+def test_under_gevent_a_stopped_arbiter_blocks_no_greenlet(engine: EngineProcess, client: EngineClient) -> None:
     arguments = [str(engine.state_dir), json.dumps(engine._settings), str(engine.pid)]
 
     run = subprocess.run(

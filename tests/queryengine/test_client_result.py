@@ -54,7 +54,7 @@ def engine(tier: Tier) -> EngineClient:
     return tier.client()
 
 
-def test_a_short_answer_is_whole_when_run_returns(tier: Tier, engine: EngineClient) -> None:
+def test_a_small_answer_is_complete_when_run_returns(tier: Tier, engine: EngineClient) -> None:
     protocol: QueryEngine = engine
     query = Query(sql="SELECT 1", encoding="csv", parameters=[1, "x"], query_id="q1", fingerprint="abc")
 
@@ -80,7 +80,7 @@ def test_a_short_answer_is_whole_when_run_returns(tier: Tier, engine: EngineClie
     assert timings.queued_ms > 0
 
 
-def test_a_long_answer_is_held_back_by_a_slow_reader(tier: Tier, engine: EngineClient) -> None:
+def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient) -> None:
     sent: list[int] = []
 
     def long(peer: Peer) -> None:
@@ -117,9 +117,7 @@ def test_cancel_ends_a_statement_while_another_thread_reads(tier: Tier, engine: 
     assert tier.engine.killed == []
 
 
-def test_a_statement_that_is_cancelled_before_its_worker_has_read_it_is_cancelled(
-    tier: Tier, engine: EngineClient
-) -> None:
+def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, engine: EngineClient) -> None:
     def closing(peer: Peer) -> None:
         """Do as a worker does whose connection ends before a statement came."""
         peer.wait_for_stop()
@@ -148,7 +146,7 @@ def test_cancel_ends_a_statement_between_two_chunks(tier: Tier, engine: EngineCl
     tier.wait_until_idle()
 
 
-def test_a_token_cancels_before_the_start_in_the_queue_and_under_way(tier: Tier, engine: EngineClient) -> None:
+def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["wait"] = until_stopped
     before = CancelSource()
     before.cancel()
@@ -175,7 +173,7 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_under_way(tier: Tier,
     tier.wait_until_idle()
 
 
-def test_close_gives_the_slot_back_when_the_worker_has_ended(tier: Tier, engine: EngineClient) -> None:
+def test_close_gives_the_slot_back_once_the_worker_has_stopped(tier: Tier, engine: EngineClient) -> None:
     let_go = threading.Event()
 
     def slow_to_end(peer: Peer) -> None:
@@ -211,7 +209,7 @@ def test_close_ends_a_statement_that_another_thread_reads(tier: Tier, engine: En
     tier.wait_until_idle()
 
 
-def test_close_ends_a_statement_whose_next_chunk_is_under_way(
+def test_close_ends_a_statement_that_has_just_received_a_chunk(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_result, "STOP_S", LONG_S)
@@ -265,7 +263,7 @@ def test_a_worker_that_does_not_stop_is_killed(
     tier.wait_until_idle()
 
 
-def test_a_worker_that_does_not_take_the_statement_is_killed_too(
+def test_a_worker_that_does_not_read_the_statement_is_killed(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
@@ -313,7 +311,7 @@ def test_the_time_limit_holds_in_the_queue(make_tier: MakeTier) -> None:
     tier.wait_until_idle()
 
 
-def test_a_worker_that_ends_after_the_limit_ran_out_of_time(tier: Tier, engine: EngineClient) -> None:
+def test_a_worker_that_ends_after_the_limit_is_a_timeout(tier: Tier, engine: EngineClient) -> None:
     def alarmed(peer: Peer) -> None:
         limits.append(peer.request["timeout_s"])
         time.sleep(peer.request["timeout_s"] + 0.05)
@@ -327,7 +325,7 @@ def test_a_worker_that_ends_after_the_limit_ran_out_of_time(tier: Tier, engine: 
     assert 0 < limits[0] <= 0.1
 
 
-def test_a_full_queue_and_a_long_wait_are_busy(make_tier: MakeTier) -> None:
+def test_a_full_queue_and_a_long_wait_raise_busy(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, max_queued=1, queue_timeout_s=0.2)
     tier.engine.scripts["endless"] = endless
     engine = tier.client()
@@ -343,7 +341,7 @@ def test_a_full_queue_and_a_long_wait_are_busy(make_tier: MakeTier) -> None:
     tier.wait_until_idle()
 
 
-def test_what_is_thrown_into_a_waiting_statement_gives_all_back(
+def test_an_exception_in_any_step_gives_everything_back(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Exit(BaseException):
@@ -368,7 +366,7 @@ def test_what_is_thrown_into_a_waiting_statement_gives_all_back(
     assert engine._pool._statements == {}
 
 
-def test_statements_with_the_same_id_do_not_meet(tier: Tier, engine: EngineClient) -> None:
+def test_a_duplicate_query_id_is_replaced(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["endless"] = endless
     first, second = (run(engine, "endless", query_id="same") for _ in range(2))
 
@@ -379,7 +377,7 @@ def test_statements_with_the_same_id_do_not_meet(tier: Tier, engine: EngineClien
     tier.wait_until_idle()
 
 
-def test_who_never_entered_takes_no_slot_of_another_with_the_same_id(tier: Tier, engine: EngineClient) -> None:
+def test_a_cancelled_duplicate_does_not_affect_the_first_statement(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["endless"] = endless
     first = run(engine, "endless", query_id="same")
     cancelled = CancelSource()

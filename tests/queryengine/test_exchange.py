@@ -115,7 +115,7 @@ def _tree(kind: type[QueryError]) -> list[type[QueryError]]:
     return [kind, *(below for child in kind.__subclasses__() for below in _tree(child))]
 
 
-def test_every_error_can_be_made_again() -> None:
+def test_every_error_can_be_rebuilt() -> None:
     kinds = {kind for kind in _tree(QueryError) if kind.__module__ == errors.__name__}
 
     made = {type(make({"message": "m", "limit_s": 3, "retry_after_s": 9})) for make in ERRORS.values()}
@@ -140,7 +140,7 @@ def test_every_error_can_be_made_again() -> None:
         pytest.param(b"\x04\0\0", EngineWorkerDiedError(), id="half a frame"),
     ],
 )
-def test_what_a_worker_says_last_is_what_is_raised(
+def test_the_last_frame_decides_the_error(
     tier: Tier, engine: EngineClient, frame: bytes, expected: QueryError, rows_first: bool
 ) -> None:
     def fail(peer: Peer) -> None:
@@ -169,14 +169,14 @@ def test_what_a_worker_says_last_is_what_is_raised(
         result.close()
 
 
-def test_data_before_the_header_is_no_answer(tier: Tier, engine: EngineClient) -> None:
+def test_data_before_the_header_is_invalid(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["wrong"] = lambda peer: peer.send(data(b"x"), HEADER, END)
 
     with pytest.raises(QueryError, match="cannot be read"):
         run(engine, "wrong")
 
 
-def test_a_worker_that_is_gone_before_it_has_read_is_a_dead_one(tier: Tier, engine: EngineClient) -> None:
+def test_a_worker_that_ends_before_it_reads_has_died(tier: Tier, engine: EngineClient) -> None:
     sql = "SELECT '" + "x" * 3_000_000 + "'"
 
     def reset(_: ScriptedEngine, connection: socket.socket) -> None:

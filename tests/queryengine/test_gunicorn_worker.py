@@ -138,7 +138,7 @@ def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> No
     wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) == before, within_s=60)
 
 
-def test_an_idle_worker_holds_what_it_needs_and_no_more(engine: Engine) -> None:
+def test_an_idle_worker_keeps_only_the_descriptors_it_needs(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
     wait_until(lambda: kinds(worker).count("socket") == 1, within_s=60)  # It has seen that the connection is closed.
@@ -157,7 +157,7 @@ def test_an_idle_worker_holds_what_it_needs_and_no_more(engine: Engine) -> None:
     ]
 
 
-def test_what_is_open_in_the_arbiter_does_not_reach_a_worker(tmp_path: Path) -> None:
+def test_a_worker_keeps_no_descriptor_of_the_arbiter(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("canary")
     with secret.open() as opened:
@@ -170,7 +170,7 @@ def test_what_is_open_in_the_arbiter_does_not_reach_a_worker(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGPIPE", "SIGCHLD"])
-def test_signals_that_mean_nothing_do_nothing(engine: Engine, name: str) -> None:
+def test_unused_signals_are_ignored(engine: Engine, name: str) -> None:
     worker = engine.worker()
 
     for _ in range(20):
@@ -192,7 +192,7 @@ def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
     still_works(engine)
 
 
-def test_an_idle_worker_shows_that_it_lives(engine: Engine) -> None:
+def test_an_idle_worker_sends_heartbeats(engine: Engine) -> None:
     worker = engine.worker()
     heartbeat = next(entry for entry in Path(f"/proc/{worker}/fd").iterdir() if "wgunicorn-" in str(entry.readlink()))
     before = heartbeat.stat().st_mtime
@@ -205,7 +205,7 @@ def test_an_idle_worker_shows_that_it_lives(engine: Engine) -> None:
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
 
 
-def test_the_next_worker_empties_what_a_killed_one_left(engine: Engine) -> None:
+def test_the_next_worker_removes_the_temporary_files_of_a_killed_one(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
     scratch = engine.state_dir / SCRATCH_DIRECTORY
@@ -220,7 +220,7 @@ def test_the_next_worker_empties_what_a_killed_one_left(engine: Engine) -> None:
     assert len(list(scratch.iterdir())) == 1
 
 
-def test_a_worker_whose_temporary_files_are_swept_away_is_replaced(engine: Engine) -> None:
+def test_a_worker_whose_temporary_directory_is_removed_is_replaced(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
 
@@ -244,7 +244,7 @@ def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
             wait_until(lambda: not any(map(is_running, workers)), within_s=60)
 
 
-def test_without_descriptors_a_worker_waits_and_goes_on(tmp_path: Path) -> None:
+def test_a_worker_without_descriptors_waits_for_some(tmp_path: Path) -> None:
     with running(tmp_path) as engine:
         still_works(engine)
         worker = engine.worker()

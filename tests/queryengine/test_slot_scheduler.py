@@ -23,7 +23,7 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
     return make_bench()
 
 
-def test_slots_are_given_and_given_back(bench: Bench) -> None:
+def test_slots_are_granted_and_released(bench: Bench) -> None:
     a, b = bench.client(), bench.client()
 
     assert a.enter("1") == [admitted("1")]
@@ -37,7 +37,7 @@ def test_slots_are_given_and_given_back(bench: Bench) -> None:
     assert bench.broker.is_idle
 
 
-def test_a_full_queue_makes_room_for_another_key_which_is_next(bench: Bench) -> None:
+def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     flood, other = bench.client(), bench.client()
     for number in range(5):
         flood.enter(f"f{number}", "flood")
@@ -51,7 +51,7 @@ def test_a_full_queue_makes_room_for_another_key_which_is_next(bench: Bench) -> 
     assert other.heard() == [admitted("o2")]
 
 
-def test_who_waits_too_long_is_turned_away(make_bench: Callable[..., Bench]) -> None:
+def test_a_statement_that_waits_too_long_is_refused(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1, queue_timeout_s=0.05)
     client = bench.client()
     client.enter("1")
@@ -71,7 +71,7 @@ def test_who_waits_too_long_is_turned_away(make_bench: Callable[..., Bench]) -> 
     assert bench.broker.is_idle
 
 
-def test_who_leaves_the_queue_gets_no_slot(make_bench: Callable[..., Bench]) -> None:
+def test_a_statement_that_leaves_the_queue_gets_no_slot(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     for query_id in "123":
@@ -81,7 +81,7 @@ def test_who_leaves_the_queue_gets_no_slot(make_bench: Callable[..., Bench]) -> 
     assert client.leave("1") == [admitted("3")]
 
 
-def test_a_slot_that_no_worker_uses_any_longer_is_freed(bench: Bench) -> None:
+def test_a_slot_whose_statement_no_worker_runs_is_freed(bench: Bench) -> None:
     client = bench.client()
     long_id = "x" * 40
     client.enter(long_id, "a")
@@ -100,7 +100,7 @@ def test_a_slot_that_no_worker_uses_any_longer_is_freed(bench: Bench) -> None:
     assert client.enter("more", "d") == [], "the slot of one that runs is not freed"
 
 
-def test_a_slot_that_is_used_for_nothing_for_long_is_freed(make_bench: Callable[..., Bench]) -> None:
+def test_a_slot_that_is_unused_for_long_is_freed(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -116,7 +116,7 @@ def test_a_slot_that_is_used_for_nothing_for_long_is_freed(make_bench: Callable[
     assert client.recalled() == {"1"}, "its process must not use it any more"
 
 
-def test_a_slot_is_used_for_one_statement_after_the_other(make_bench: Callable[..., Bench]) -> None:
+def test_a_slot_serves_one_statement_after_another(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -137,7 +137,7 @@ def test_a_slot_is_used_for_one_statement_after_the_other(make_bench: Callable[.
     assert bench.is_idle()
 
 
-def test_a_statement_that_got_two_slots_is_listed_once(bench: Bench) -> None:
+def test_a_statement_with_two_slots_is_listed_once(bench: Bench) -> None:
     client = bench.client()
     client.enter("1", "")
     client.enter("2", "")
@@ -150,7 +150,7 @@ def test_a_statement_that_got_two_slots_is_listed_once(bench: Bench) -> None:
     assert bench.is_idle()
 
 
-def test_another_key_gets_a_slot_that_is_kept(make_bench: Callable[..., Bench]) -> None:
+def test_a_kept_slot_is_recalled_for_another_key(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     keeper, other = bench.client(), bench.client()
     keeper.enter("1")
@@ -191,7 +191,7 @@ def test_each_process_of_a_key_has_its_share_of_slots(
     assert greedy.recalled() == set(), "both have two"
 
 
-def test_a_slot_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., Bench]) -> None:
+def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(workers=1)
     first, second = bench.client(), bench.client()
     first.enter("1")
@@ -204,7 +204,7 @@ def test_a_slot_is_kept_for_a_while_from_its_own_key(make_bench: Callable[..., B
     assert first.recalled() == {"1"}, "unless it is used for nothing"
 
 
-def test_a_slot_that_does_not_come_back_has_another_called(
+def test_another_slot_is_recalled_if_the_first_does_not_come_back(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.pool.broker_records.RECALL_S", 60.0)
@@ -224,7 +224,7 @@ def test_a_slot_that_does_not_come_back_has_another_called(
     assert other.heard() == [admitted("a")]
 
 
-def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
+def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
@@ -240,7 +240,7 @@ def test_a_share_of_long_statements_is_not_all_that_a_process_gets(
     assert second.recalled() == {"short"}
 
 
-def test_a_statement_with_patience_gets_a_slot_while_there_are_fewer_than_processors(
+def test_a_patient_statement_is_admitted_below_the_number_of_processors(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench(workers=4, several_keys=False, processors=2)
@@ -260,7 +260,7 @@ def test_a_statement_with_patience_gets_a_slot_while_there_are_fewer_than_proces
     assert client.leave("1") == [admitted("3")]
 
 
-def test_of_slots_that_move_on_as_many_are_kept_as_processors(
+def test_only_as_many_slots_rotate_as_there_are_processors(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.pool.broker_records.ROTATION_S", 60.0)

@@ -57,7 +57,7 @@ def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[byt
 
 
 @pytest.mark.usefixtures("keeping")
-def test_statements_of_a_key_leave_slot_and_connection_to_one_another(tier: Tier) -> None:
+def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["wrong"] = lambda peer: peer.send(error("sql_error"))
 
@@ -69,7 +69,7 @@ def test_statements_of_a_key_leave_slot_and_connection_to_one_another(tier: Tier
     assert tier.engine.connections == 1
 
 
-def test_a_slot_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> None:
+def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier) -> None:
     client = tier.client()
 
     assert ask(client) == ROW
@@ -80,7 +80,7 @@ def test_a_slot_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> No
 
 
 @pytest.mark.usefixtures("keeping")
-def test_statements_that_wait_take_over_the_slots_of_their_process(make_tier: MakeTier) -> None:
+def test_waiting_statements_take_over_the_slots_of_their_process(make_tier: MakeTier) -> None:
     tier = make_tier(workers=3, max_queued=64)
     client = tier.client()
 
@@ -93,7 +93,7 @@ def test_statements_that_wait_take_over_the_slots_of_their_process(make_tier: Ma
 
 @pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("key", ["k", "other"])
-def test_an_idle_slot_goes_to_another_process_that_wants_it(make_tier: MakeTier, key: str) -> None:
+def test_an_unused_slot_goes_to_another_process(make_tier: MakeTier, key: str) -> None:
     tier = make_tier(workers=1)
     first, second = tier.client(), tier.client()
 
@@ -152,7 +152,7 @@ def test_two_processes_of_a_key_share_its_slots(make_tier: MakeTier) -> None:
             thread.join(LONG_S)
 
 
-def test_short_statements_settle_on_a_slot_for_each_processor(make_tier: MakeTier) -> None:
+def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
     tier.engine.scripts["endless"] = endless
@@ -189,7 +189,7 @@ def test_short_statements_settle_on_a_slot_for_each_processor(make_tier: MakeTie
     tier.wait_until_idle()
 
 
-def test_what_runs_in_a_slot_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
+def test_a_statement_in_a_reused_slot_is_listed_and_can_be_cancelled(tier: Tier) -> None:
     client, other = tier.client(), tier.client()
     tier.engine.scripts["endless"] = endless
     assert ask(client) == ROW
@@ -205,7 +205,7 @@ def test_what_runs_in_a_slot_that_was_taken_over_is_listed_and_can_be_stopped(ti
     tier.wait_until_idle()
 
 
-def test_a_slot_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_slot_lists_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
 
@@ -215,7 +215,7 @@ def test_a_slot_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeypa
     assert not tier.engine.broker.is_idle
 
 
-def test_a_slot_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier) -> None:
+def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
     client = tier.client()
     go_on = threading.Event()
 
@@ -243,7 +243,7 @@ def test_a_slot_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier)
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_worker_that_ended_between_two_statements_costs_none(tier: Tier) -> None:
+def test_a_worker_that_ends_between_two_statements_fails_neither(tier: Tier) -> None:
     client = tier.client()
     tier.engine.keeps = False
 
@@ -269,7 +269,7 @@ def reads_a_part(peer: Peer) -> None:
 
 @pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("last", [closes_at_once, closes_late, reads_a_part])
-def test_a_statement_that_its_worker_has_not_begun_is_sent_to_another(
+def test_a_statement_that_its_worker_has_not_started_is_sent_to_another(
     tier: Tier, last: Callable[[Peer], object]
 ) -> None:
     client = tier.client()
@@ -306,7 +306,7 @@ def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier) -> No
     assert ask(client) == ROW
 
 
-def test_a_first_statement_that_is_told_of_the_end_is_no_answer(tier: Tier) -> None:
+def test_closing_on_a_new_connection_is_an_invalid_answer(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["closes"] = lambda peer: peer.send(CLOSING)
 
@@ -317,7 +317,7 @@ def test_a_first_statement_that_is_told_of_the_end_is_no_answer(tier: Tier) -> N
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None:
+def test_the_connection_of_a_stopped_statement_is_not_reused(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["endless"] = endless
     held = client.run(Query(sql="endless", fingerprint="k"))
@@ -331,7 +331,7 @@ def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_drain_calls_idle_slots_back_and_refuses_statements(tier: Tier) -> None:
+def test_a_drain_recalls_unused_slots_and_refuses_statements(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
 
@@ -343,7 +343,7 @@ def test_a_drain_calls_idle_slots_back_and_refuses_statements(tier: Tier) -> Non
 
 
 @pytest.mark.usefixtures("keeping")
-def test_slots_of_a_broker_that_has_gone_are_forgotten(tier: Tier) -> None:
+def test_slots_of_a_lost_broker_are_forgotten(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
 
@@ -354,7 +354,7 @@ def test_slots_of_a_broker_that_has_gone_are_forgotten(tier: Tier) -> None:
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_call_for_a_slot_that_crosses_the_end_of_its_client_is_no_fault(
+def test_a_recall_during_the_close_of_a_client_is_harmless(
     tier: Tier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = tier.client()
@@ -385,9 +385,7 @@ def test_a_client_that_closes_gives_its_slots_back(tier: Tier) -> None:
 
 
 @pytest.mark.usefixtures("keeping")
-def test_what_another_process_has_answered_is_neither_listed_nor_found(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_statement_is_not_listed_by_another_process(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "REPORT_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
     tier.engine.scripts["endless"] = endless
