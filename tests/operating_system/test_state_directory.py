@@ -1,4 +1,4 @@
-"""The state directory is this user's alone, or it is not used."""
+"""The state directory belongs to this user only, or it is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from system.lock import ENGINE_LOCK_NAME, FLIGHT_LOCK_NAME, LOCK_NAME, SUPERVISO
 from system.scratch import SCRATCH_DIRECTORY
 from system.state_directory import judge_state_dir, prepare_state_dir
 
-#: Both refuse the same, and one of them changes nothing.
+#: Both refuse the same directories; the second one changes nothing.
 JUDGES = pytest.mark.parametrize("judge", [prepare_state_dir, judge_state_dir])
 Judge = Callable[[Path], None]
 
@@ -32,25 +32,15 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_is_created_with_its_parents_for_this_user_only(tmp_path: Path) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize(("umask", "path"), [(0, "a/b"), (0o277, "a")])
+def test_it_is_created_with_its_parents_for_this_user_only(tmp_path: Path, umask: int, path: str) -> None:
+    before = os.umask(umask)
     try:
-        prepare_state_dir(tmp_path / "a" / "b")
+        prepare_state_dir(tmp_path / path)
     finally:
         os.umask(before)
 
-    assert mode(tmp_path / "a") == 0o700
-    assert mode(tmp_path / "a" / "b") == 0o700
-
-
-def test_a_umask_that_takes_rights_away_does_not_matter(tmp_path: Path) -> None:
-    before = os.umask(0o277)
-    try:
-        prepare_state_dir(tmp_path / "a")
-    finally:
-        os.umask(before)
-
-    assert mode(tmp_path / "a") == 0o700
+    assert mode(tmp_path / "a") == mode(tmp_path / path) == 0o700
 
 
 @pytest.mark.parametrize("found", [0o755, 0o770, 0o777, 0o500, 0o700])
@@ -105,7 +95,7 @@ def test_a_dangling_link_is_no_state_directory(judge: Judge, tmp_path: Path) -> 
 
 
 def test_a_directory_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # /proc takes no new directory, whoever asks; root included.
+    # Nobody can create a directory in /proc, not even root.
     with pytest.raises(StateDirectoryError, match="cannot be used: "):
         prepare_state_dir(Path("/proc/querykeep-state"))
 

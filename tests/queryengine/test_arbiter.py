@@ -48,7 +48,7 @@ def client(runtime: Runtime, engine: EngineProcess) -> EngineClient:
     return runtime.client(engine)
 
 
-#: 10 million rows: more than any buffer takes.
+#: 10 million rows: more than any buffer holds.
 LONG = "SELECT range FROM range(10000000)"
 
 
@@ -65,7 +65,7 @@ def test_statements_run_in_workers(engine: EngineProcess, client: EngineClient) 
 
 
 def test_a_worker_inherits_no_socket_of_the_broker(engine: EngineProcess, client: EngineClient) -> None:
-    """Else a client that the arbiter drops would not notice."""
+    """Otherwise a client that the arbiter drops would not notice."""
     for pid in engine.workers():
         links = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
         assert len([link for link in links if link.startswith("socket:")]) == 1
@@ -211,7 +211,7 @@ def test_failed_system_calls_are_retried(engine: EngineProcess, client: EngineCl
     assert ask(client) == RIGHT
     assert late.answer()[0] == "late"
     scratch = [path for path in (engine.state_dir / "tmp").rglob("*") if path.is_dir()]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in scratch} == {0o700}, "an ordinary user could not enter them"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in scratch} == {0o700}, "an unprivileged user can enter them"
 
 
 def test_respawns_are_a_burst_and_then_a_rate() -> None:
@@ -255,7 +255,7 @@ def test_stuck_workers() -> None:
 
 @contextmanager
 def worker_of_its_own(heartbeat: int, *states: WorkerState) -> Iterator[int]:
-    """A child process that goes from one of *states* to the next, over and over."""
+    """A child process that writes *states* in turn, over and over."""
     pid = os.fork()
     if not pid:
         while True:

@@ -209,7 +209,7 @@ def test_without_a_worker_socket_a_statement_fails_and_gives_its_slot_back(tier:
 def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is of the whole process: it is hit in the slot where it would be."""
+    """The limit applies to the whole test process, so the test raises its error instead."""
     refused = threading.Event()
 
     def no_descriptor(*_: object) -> None:
@@ -303,13 +303,13 @@ def test_a_paused_broker_gets_every_message_later(make_tier: MakeTier, monkeypat
 
 
 def is_full(engine: EngineClient) -> bool:
-    """Whether more was said to the broker than the kernel takes."""
+    """Whether more was sent to the broker than the kernel buffers."""
     connection = engine._pool.link._connection
     return connection is not None and bool(connection._unsent)
 
 
 def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those that wait for it nor those that are read, whose end is to be told to it, wait for ever."""
+    """Both for statements that wait for the broker and for those that run, whose end has to be reported to it."""
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     tier = make_tier(timeout_s=1.0)
     tier.engine.scripts["stubborn"] = stubborn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -101,15 +101,18 @@ def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient
     tier.wait_until_idle()
 
 
-def test_cancel_ends_a_statement_while_another_thread_reads(tier: Tier, engine: EngineClient) -> None:
+@pytest.mark.parametrize("stop", [ClientResult.cancel, ClientResult.close])
+def test_a_statement_ends_while_another_thread_reads(
+    tier: Tier, engine: EngineClient, stop: Callable[[ClientResult], None]
+) -> None:
     tier.engine.scripts["endless"] = endless
     result = run(engine, "endless")
     assert next(result) == b"first"
     thread, outcome = in_thread(lambda: next(result))
     wait_until(lambda: result._state is State.ACTIVE)
 
-    result.cancel()
-    result.cancel()
+    stop(result)
+    stop(result)
 
     assert finished(thread)
     assert [type(one) for one in outcome] == [QueryCancelledError]
@@ -119,7 +122,7 @@ def test_cancel_ends_a_statement_while_another_thread_reads(tier: Tier, engine: 
 
 def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, engine: EngineClient) -> None:
     def closing(peer: Peer) -> None:
-        """Do as a worker does whose connection ends before a statement came."""
+        """Answer like a worker whose connection ends before a request has come."""
         peer.wait_for_stop()
         peer.send(encode_json(Kind.CLOSING, {}))
 
@@ -160,7 +163,7 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: T
         started.append(in_thread(lambda token=token: engine.run(Query(sql="wait"), token)))  # type: ignore[misc]
         wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
     assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
-    # Who has a slot has yet to reach a worker, and does not when it is cancelled before.
+    # A statement with a slot still has to reach its worker, and must not be cancelled before that.
     wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
     for token in reversed(runs):
         token.cancel()
@@ -195,20 +198,6 @@ def test_close_gives_the_slot_back_once_the_worker_has_stopped(tier: Tier, engin
         next(result)
 
 
-def test_close_ends_a_statement_that_another_thread_reads(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
-    result = run(engine, "endless")
-    next(result)
-    thread, outcome = in_thread(lambda: next(result))
-    wait_until(lambda: result._state is State.ACTIVE)
-
-    result.close()
-
-    assert finished(thread)
-    assert [type(one) for one in outcome] == [QueryCancelledError]
-    tier.wait_until_idle()
-
-
 def test_close_ends_a_statement_that_has_just_received_a_chunk(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +217,7 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     reader, outcome = in_thread(lambda: next(result))
     wait_until(lambda: result._state is State.ACTIVE, within_s=LONG_S)
 
-    result.close()  # and nobody asks for another chunk
+    result.close()  # and no thread asks for another chunk
 
     assert finished(reader)
     assert isinstance(outcome[0], QueryCancelledError)
@@ -387,7 +376,7 @@ def test_a_cancelled_duplicate_does_not_affect_the_first_statement(tier: Tier, e
         engine.run(Query(sql="SELECT 1", query_id="same"), cancelled)
 
     assert [one.query_id for one in engine.active("")] == ["same"]
-    assert engine.cancel("same", ""), "it is still told what the broker says"
+    assert engine.cancel("same", ""), "it still receives messages of the broker"
     with pytest.raises(QueryCancelledError):
         list(first)
     tier.wait_until_idle()

@@ -1,4 +1,4 @@
-"""A worker as the system and its arbiter see it."""
+"""A worker under gunicorn's own arbiter, observed from outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import signal
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +20,6 @@ from gunicorn.workers.sync import SyncWorker
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.arbiter import EngineArbiter
 from queryengine.pool.gunicorn_worker import EngineWorker
-from queryengine.pool.slots import ENGINE_SOCKET
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from system.process_limits import NICENESS
 from system.scratch import SCRATCH_DIRECTORY
@@ -57,15 +55,15 @@ def ticks(process: int) -> int:
 
 
 def held(process: int) -> list[str]:
-    """Return what a process holds open beyond its standard streams."""
+    """Return the open files of a process except its standard streams."""
     targets = []
     for entry in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):  # It was closed meanwhile.
+        with suppress(FileNotFoundError):  # closed meanwhile
             targets.append((int(entry.name), str(entry.readlink())))
     return [target for number, target in targets if number > 2]
 
 
-#: What a worker holds open, by what the system calls it.
+#: The descriptors of a worker, by the kernel's names for them.
 KINDS = re.compile(
     r"(?P<heartbeat>/wgunicorn-)|(?P<socket>socket:)|(?P<memory>/proc/\d+/statm$)|(?P<pipe>pipe:)"
     r"|(?P<poll>anon_inode:\[eventpoll\])|(?P<scratch>/tmp/[0-9a-f]{32}$)"
@@ -73,7 +71,7 @@ KINDS = re.compile(
 
 
 def kinds(process: int) -> list[str]:
-    """Return a word for each descriptor beyond the standard streams; what it leads to when a worker has none such."""
+    """Return the kind of each descriptor except the standard streams, or its target if the kind is unknown."""
     found = ((KINDS.search(target), target) for target in held(process))
     return sorted(target if match is None else str(match.lastgroup) for match, target in found)
 
@@ -109,13 +107,6 @@ def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, t
         ), name
 
 
-def test_the_socket_is_for_this_user_only(engine: Engine) -> None:
-    mode = (engine.state_dir / ENGINE_SOCKET).stat().st_mode
-
-    assert stat.S_ISSOCK(mode)
-    assert stat.S_IMODE(mode) == 0o600
-
-
 def test_a_worker_is_confined(engine: Engine) -> None:
     worker = engine.worker()
     status = Path(f"/proc/{worker}/status").read_text()
@@ -141,7 +132,7 @@ def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> No
 def test_an_idle_worker_keeps_only_the_descriptors_it_needs(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
-    wait_until(lambda: kinds(worker).count("socket") == 1, within_s=60)  # It has seen that the connection is closed.
+    wait_until(lambda: kinds(worker).count("socket") == 1, within_s=60)  # the last connection is closed
     standard = [str(Path(f"/proc/{worker}/fd/{number}").readlink()) for number in range(3)]
 
     assert standard == ["/dev/null", "/dev/null", str(Path(f"/proc/{engine.process.pid}/fd/2").readlink())]
@@ -150,10 +141,10 @@ def test_an_idle_worker_keeps_only_the_descriptors_it_needs(engine: Engine) -> N
         "memory",
         "pipe",  # both ends, for signals
         "pipe",
-        "poll",  # one for callers, one for those that hang up
+        "poll",  # one for connections, one for hang-ups
         "poll",
         "scratch",
-        "socket",  # it listens
+        "socket",  # the listener
     ]
 
 
@@ -199,7 +190,7 @@ def test_an_idle_worker_sends_heartbeats(engine: Engine) -> None:
 
     wait_until(lambda: heartbeat.stat().st_mtime > before, within_s=60)
 
-    # gunicorn sets it by the clock that it compares it with.
+    # gunicorn sets the time from the monotonic clock, with which it compares it.
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
     still_works(engine)
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
@@ -249,7 +240,7 @@ def test_a_worker_without_descriptors_waits_for_some(tmp_path: Path) -> None:
         still_works(engine)
         worker = engine.worker()
         limit = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, limit[1]))  # what is open stays open
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, limit[1]))  # open ones stay open
         with engine.send("SELECT 1 AS a") as connection:
             used = ticks(worker)
             time.sleep(1)

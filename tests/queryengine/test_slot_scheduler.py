@@ -41,12 +41,12 @@ def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     flood, other = bench.client(), bench.client()
     for number in range(5):
         flood.enter(f"f{number}", "flood")
-    assert other.enter("o1", "other") == [admitted("o1")], "the flood leaves it a slot"
+    assert other.enter("o1", "other") == [admitted("o1")], "the flood leaves one slot"
     assert other.enter("o2", "third") == [], "both slots are taken"
 
     assert flood.heard() == [busy("f4")]
     assert flood.enter("f5", "flood") == [busy("f5")]
-    assert flood.leave("f0") == [admitted("f1")], "the third key's turn comes after one of who waited before it"
+    assert flood.leave("f0") == [admitted("f1")], "one statement that waited before the third key comes first"
     assert flood.leave("f1") == []
     assert other.heard() == [admitted("o2")]
 
@@ -61,7 +61,7 @@ def test_a_statement_that_waits_too_long_is_refused(make_bench: Callable[..., Be
     deadline = time.monotonic() + 30
     heard: list[dict[str, Any]] = []
     while len(heard) < 2 and time.monotonic() < deadline:
-        bench.broker.poll(30)  # The end of a wait ends it.
+        bench.broker.poll(30)  # returns when a wait ends
         heard += client.heard()
 
     assert heard == [busy("2"), busy("3")]
@@ -97,7 +97,7 @@ def test_a_slot_whose_statement_no_worker_runs_is_freed(bench: Bench) -> None:
 
     assert client.heard() == [admitted("next")]
     assert client.leave("ended") == []
-    assert client.enter("more", "d") == [], "the slot of one that runs is not freed"
+    assert client.enter("more", "d") == [], "the slot of a running statement is not freed"
 
 
 def test_a_slot_that_is_unused_for_long_is_freed(make_bench: Callable[..., Bench]) -> None:
@@ -113,7 +113,7 @@ def test_a_slot_that_is_unused_for_long_is_freed(make_bench: Callable[..., Bench
         bench.broker.free_unused((), any_idle=True)
 
     assert bench.is_idle()
-    assert client.recalled() == {"1"}, "its process must not use it any more"
+    assert client.recalled() == {"1"}, "its process must not reuse it"
 
 
 def test_a_slot_serves_one_statement_after_another(make_bench: Callable[..., Bench]) -> None:
@@ -124,7 +124,7 @@ def test_a_slot_serves_one_statement_after_another(make_bench: Callable[..., Ben
     slot = client.slots["1"]
 
     assert runs(client, slot, "2") == []
-    assert listed(client) == [("2", "running")], "it waits no longer"
+    assert listed(client) == [("2", "running")], "it is queued no longer"
     assert runs(client, slot, "3") == []
     assert listed(client) == [("3", "running")]
     assert runs(client, slot) == []
@@ -133,7 +133,7 @@ def test_a_slot_serves_one_statement_after_another(make_bench: Callable[..., Ben
 
     client.leave("1")
     assert bench.is_idle()
-    assert runs(client, slot, "4") == [], "the slot is nobody's"
+    assert runs(client, slot, "4") == [], "the slot was given back"
     assert bench.is_idle()
 
 
@@ -157,7 +157,7 @@ def test_a_kept_slot_is_recalled_for_another_key(make_bench: Callable[..., Bench
     assert keeper.recalled() == set()
 
     keeper.enter("2", "another")
-    assert keeper.recalled() == {"1"}, "of its own process"
+    assert keeper.recalled() == {"1"}, "also for the same process"
     other.enter("3", "third")
     assert keeper.recalled() == set(), "once"
 
@@ -174,11 +174,11 @@ def test_each_process_of_a_key_has_its_share_of_slots(
     for query_id in "1234":
         greedy.enter(query_id)
     greedy.enter("5")
-    assert greedy.recalled() == set(), "it serves its own"
+    assert greedy.recalled() == set(), "a process serves its own statements"
 
     modest.enter("a")
     assert greedy.recalled() == {"1"}
-    assert greedy.leave("1") == [admitted("5")], "the slot is for who has waited longest"
+    assert greedy.leave("1") == [admitted("5")], "the slot goes to the statement that has waited longest"
     assert greedy.recalled() == {"2"}
     greedy.leave("2")
     assert modest.heard() == [admitted("a")]
@@ -201,7 +201,7 @@ def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: Callable[..., B
     second.enter("2")
     assert first.recalled() == set()
     runs(first, first.slots["1"])
-    assert first.recalled() == {"1"}, "unless it is used for nothing"
+    assert first.recalled() == {"1"}, "unless it is unused"
 
 
 def test_another_slot_is_recalled_if_the_first_does_not_come_back(
@@ -215,7 +215,7 @@ def test_another_slot_is_recalled_if_the_first_does_not_come_back(
     runs(keeper, keeper.slots["2"])
 
     other.enter("a", "another")
-    assert keeper.recalled() == {"2"}, "one that is used for nothing comes soonest"
+    assert keeper.recalled() == {"2"}, "an unused one comes back soonest"
     bench.broker._scheduler._slots[keeper.slots["2"]].recalled_at = time.monotonic() - 61
     assert keeper.recalled() == {"1"}
     assert keeper.recalled() == set(), "one at a time"
@@ -251,10 +251,10 @@ def test_a_patient_statement_is_admitted_below_the_number_of_processors(
     assert client.enter("3", patient=True) == []
     assert client.enter("4", patient=True) == []
     assert dict(listed(client))["3"] == "queued"
-    assert client.enter("5") == [admitted("5")], "one without patience does not wait for those"
+    assert client.enter("5") == [admitted("5")], "an urgent statement does not wait for those"
 
     assert client.say(do="hurry", id="4") == [admitted("4")]
-    assert client.say(do="hurry", id="4") == [], "it has its slot"
+    assert client.say(do="hurry", id="4") == [], "it has its slot already"
     client.leave("5")
     client.leave("4")
     assert client.leave("1") == [admitted("3")]
@@ -283,7 +283,7 @@ def test_only_as_many_slots_rotate_as_there_are_processors(
     assert flood.recalled() == {"1"}
     flood.leave("1")
     runs(flood, flood.slots["2"], "next 6")
-    assert flood.recalled() == set(), "the long statement's slot does not count"
+    assert flood.recalled() == set(), "the slot of the long statement does not count"
 
 
 @pytest.mark.parametrize(

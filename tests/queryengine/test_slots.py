@@ -1,4 +1,4 @@
-"""Slots and connections that statements leave to one another, against a broker and workers that tests script."""
+"""Reuse of slots and connections by the statements of a process, against a scripted engine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tier(make_tier: MakeTier) -> Tier:
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No slot goes back by itself."""
+    """Keep unused slots for the length of the test."""
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
 
 
@@ -67,6 +67,8 @@ def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier) -> None:
             ask(client, "wrong")
 
     assert tier.engine.connections == 1
+    client.close()
+    tier.wait_until_idle()
 
 
 def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier) -> None:
@@ -127,7 +129,7 @@ def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTi
         thread.join(LONG_S)
 
     order = [request["fingerprint"] for request in tier.engine.requests]
-    assert order.index("other") <= 2, "after the statement that ran and one of who waited before it"
+    assert order.index("other") <= 2, "after the running statement and one that waited before it"
 
 
 @pytest.mark.usefixtures("keeping")
@@ -239,7 +241,7 @@ def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
     tier.wait_until_idle()
 
 
-# A worker that goes between two statements.
+# Workers that end between two statements.
 
 
 @pytest.mark.usefixtures("keeping")
@@ -372,16 +374,6 @@ def test_a_recall_during_the_close_of_a_client_is_harmless(
     client.close()
 
     assert caplog.messages == []
-
-
-@pytest.mark.usefixtures("keeping")
-def test_a_client_that_closes_gives_its_slots_back(tier: Tier) -> None:
-    client = tier.client()
-    assert ask(client) == ROW
-
-    client.close()
-
-    tier.wait_until_idle()
 
 
 @pytest.mark.usefixtures("keeping")
