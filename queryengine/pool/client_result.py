@@ -291,11 +291,12 @@ class ClientResult:
                 if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
                     raise self._timeout() from None
                 raise
+            self.basis = exchange.basis
             if exchange.phase is Phase.FINISHED:
                 self._complete(exchange)
 
     def _complete(self, exchange: Exchange) -> None:
-        self.basis, self.fields = exchange.basis, exchange.fields
+        self.fields = exchange.fields
         for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
             setattr(self.timings, name, self.fields.get(name, 0))
         self._end(State.COMPLETE)

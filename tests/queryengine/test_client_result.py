@@ -226,6 +226,11 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     assert tier.engine.killed == []
 
 
+def deaf(peer: Peer) -> None:
+    peer.send(HEADER, data(b"x"))
+    stubborn(peer)
+
+
 @pytest.mark.parametrize("how", ["token", "close", "time limit"])
 def test_a_worker_that_does_not_stop_is_killed(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, how: str
@@ -233,7 +238,7 @@ def test_a_worker_that_does_not_stop_is_killed(
     monkeypatch.setattr(client_result, "STOP_S", 0.05)
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     tier.engine.scripts["mute"] = stubborn
-    tier.engine.scripts["deaf"] = lambda peer: (peer.send(HEADER, data(b"x")), stubborn(peer))
+    tier.engine.scripts["deaf"] = deaf
     token = CancelSource()
     limit_s = 0.05 if how == "time limit" else None
     query = Query(sql="deaf" if how == "close" else "mute", query_id="q", timeout_s=limit_s)

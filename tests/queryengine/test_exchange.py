@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from queryengine.errors import (
 from queryengine.pool.client import EngineClient
 from queryengine.pool.error_frames import ERRORS
 from queryengine.pool.frames import Kind, encode_json
+from runtimeconf.model import ResultsCacheConfig
 from tests.queryengine.scripted_engine import (
     END,
     HEADER,
@@ -167,6 +169,25 @@ def test_the_last_frame_decides_the_error(
         with pytest.raises(QueryCancelledError):
             next(result)
         result.close()
+
+
+@pytest.mark.parametrize(("enabled", "basis"), [(True, (1, 2, 3)), (False, None)])
+def test_the_basis_is_known_before_the_end_if_results_are_cached(
+    tier: Tier, enabled: bool, basis: tuple[int, int, int] | None
+) -> None:
+    def streams(peer: Peer) -> None:
+        peer.send(encode_json(Kind.HEADER, {"basis": [1, 2, 3]}), data(b"x"))
+        peer.wait_for_stop()
+
+    tier.engine.scripts["streams"] = streams
+    engine = EngineClient(replace(tier.config, results_cache=ResultsCacheConfig(enabled=enabled)))
+    tier.clients.append(engine)
+
+    result = run(engine, "streams")
+
+    assert result.basis == basis
+    assert ("basis" in tier.engine.requests[0]) == enabled
+    result.close()
 
 
 def test_data_before_the_header_is_invalid(tier: Tier, engine: EngineClient) -> None:

@@ -20,8 +20,8 @@ def ignore() -> None:
 class Order:
     """A queue, and the keys of its entries in the order in which they were admitted."""
 
-    def __init__(self, **limits: int) -> None:
-        self.queue = FairQueue(**{"max_queued": 16, **limits})
+    def __init__(self, *, slots: int, max_queued: int = 16) -> None:
+        self.queue = FairQueue(slots=slots, max_queued=max_queued)
         self.admitted: list[str] = []
 
     def join(self, name: str) -> QueueEntry:
