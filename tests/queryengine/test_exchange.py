@@ -183,7 +183,7 @@ def test_the_basis_is_known_before_the_end_if_results_are_cached(
     engine = EngineClient(replace(tier.config, results_cache=ResultsCacheConfig(enabled=enabled)))
     tier.clients.append(engine)
 
-    result = run(engine, "streams")
+    result = run(engine, "streams", cache="use")
 
     assert result.basis == basis
     assert ("basis" in tier.engine.requests[0]) == enabled
