@@ -4,7 +4,7 @@ Run statements in processes that can be killed: broker, slots, workers and their
 A client process (web, flight, refresh) has an `EngineClient`. Its `SlotPool` asks the `Broker` in the arbiter for
 execution slots, one per running statement, and the `SlotScheduler` of the broker shares them fairly between keys and
 processes. A `ClientResult` with a slot talks to an engine worker in an `Exchange`; the worker is a `StatementServer`
-under gunicorn's arbiter. In a runtime with a single process `InProcessEngine` takes the place of all this.
+under gunicorn's arbiter. In a runtime with a single process `InProcessEngine` replaces all this.
 
 Who ends a statement
 --------------------
@@ -44,7 +44,7 @@ that is not stopped, the client's request a client that still lives.
   worker without a heartbeat (`STUCK_S`, 5 s) or without an end to its boot (`BOOT_S`, 60 s). The statement fails with
   `EngineWorkerDiedError`, or with its time-out if T has passed; no other statement is affected.
 * **The runtime stops** (SIGTERM). The broker refuses new statements at once. `arbiter.STOP_MARGIN_S` (2 s) before the
-  end of `shutdown_timeout` it has every client stop its statements, as above. Workers that are left after
+  end of `shutdown_timeout`, or halfway if that is later, every client stops its statements as above. Workers left after
   `arbiter.END_S` (1.5 s) get SIGTERM, and SIGKILL `arbiter.LAST_END_S` (0.25 s) later. SIGINT and SIGQUIT kill at once.
 
 `InProcessEngine` has the interrupts, the queue time-out and DuckDB's limits. Nothing can kill a statement there.

@@ -256,7 +256,7 @@ class ClientResult:
         self.slot.connection = connection
         self._chunks = exchange.chunks
         self._exchange = exchange
-        self._check()  # Whoever stops the statement from now on finds the exchange.
+        self._check()  # From now on `stop` finds the exchange.
         return exchange
 
     def _disconnect(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a port can be bound, and the name of who holds it."""
+"""Whether a port can be bound, and which process holds it."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def running(
     """
     Run an engine over what *state_dir* publishes, until the block ends.
 
-    *environment* is added to that of the tests; *constants* take the place of those in `queryengine.pool.worker`;
+    *environment* is added to that of the tests; *constants* replace those in `queryengine.pool.worker`;
     *inherited* are descriptors that the arbiter gets; *program* is a module that calls `main`.
     """
     query = {"timeout_s": 30.0, "workers": 1, "memory_limit_bytes": 256 * 1024 * 1024, **query}
