@@ -198,6 +198,12 @@ def test_duckdb_returns_addresses(first: str) -> None:
     assert retains == "False"
 
 
+def test_without_the_symbol_of_its_allocator_duckdb_keeps_its_memory(caplog: pytest.LogCaptureFixture) -> None:
+    assert process_limits._duckdb_control("libc.so.6") is None
+
+    assert caplog.messages == ["DuckDB's allocator cannot be told to return memory"]
+
+
 def test_memory_is_returned_to_the_system() -> None:
     printed(
         """
