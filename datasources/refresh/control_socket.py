@@ -29,7 +29,7 @@ from datasources.errors import (
 )
 from datasources.refresh.history import run_of
 from queryengine.errors import EngineBusyError, QueryError
-from queryengine.pool.error_frames import ERRORS
+from queryengine.pool.client import ERRORS
 from runtimeconf.model import RefreshMode
 from system.errors import StateDirectoryError
 from system.state_socket import StateSocket
