@@ -55,10 +55,8 @@ def config_of(state_dir: Path, *, shutdown_timeout_s: float = LONG_S, **limits: 
 class EngineProcess:
     """An engine in a process of its own."""
 
-    def __init__(self, state_dir: Path, *, ulimit: str = "", **settings: Any) -> None:
-        """Start the engine, after the shell's `ulimit` with the arguments *ulimit*."""
+    def __init__(self, state_dir: Path, **settings: Any) -> None:
         self.state_dir = state_dir
-        self._limited = ["sh", "-c", f'ulimit {ulimit}; exec "$@"', "sh"] if ulimit else []
         self._settings = settings
         self.log = state_dir / "engine.log"
         self.start()
@@ -68,7 +66,7 @@ class EngineProcess:
         return config_of(self.state_dir, **self._settings)
 
     def start(self) -> None:
-        command = [*self._limited, sys.executable, "-m", __name__, str(self.state_dir), json.dumps(self._settings)]
+        command = [sys.executable, "-m", __name__, str(self.state_dir), json.dumps(self._settings)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env={**os.environ, "STATE_DIR": str(self.state_dir)}

@@ -11,7 +11,8 @@ from queryengine.errors import StatementError
 from queryengine.execution import macros
 from queryengine.pool.client import EngineClient
 from tests.queryengine.asking import rows
-from tests.queryengine.engine_process import EngineProcess
+from tests.queryengine.conftest import config_of
+from tests.queryengine.engine_tier import running
 from tests.queryengine.publishing import Publisher
 
 LEVELS = 200_000
@@ -24,11 +25,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with ExitStack() as held:
         publisher = Publisher(tmp_path_factory.mktemp("nesting") / "state")
         publisher.publish(flights="SELECT 1 AS id")
-        engine = EngineProcess(publisher.state_dir, ulimit=request.param, workers=1)
-        held.callback(engine.close)
-        client = engine.client()
-        held.callback(client.close)
-        yield client
+        yield held.enter_context(running(config_of(publisher.state_dir, workers=1), stack=request.param))
 
 
 @pytest.mark.parametrize(
