@@ -1,4 +1,4 @@
-"""Addresses that a server listens on."""
+"""The addresses on which servers listen."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a TCP port; an IPv6 host is without brackets here and with them in text."""
+    """A host and a TCP port. An IPv6 host has no brackets here, but has them in `str()`."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it; a host name other than `localhost` counts as reachable."""
+        """Whether only this machine can reach it. Any host name other than `localhost` counts as not loopback."""
         try:
             address = ipaddress.ip_address(self.host)
         except ValueError:

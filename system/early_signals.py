@@ -1,4 +1,4 @@
-"""Signals that come while a server only starts: the first thing that it does is to take them."""
+"""Handlers for signals that arrive while a server starts. A server installs them before anything else."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cache
 @cache
 def take_signals() -> None:
     """
-    Have SIGTERM and Ctrl-C end this process by exit code 0, and ignore what must not end a server.
+    Have SIGTERM and Ctrl-C end this process with exit code 0, and ignore the signals that must not end a server.
 
-    Each server replaces these handlers once there is something to stop in order. A second call changes nothing:
-    gunicorn reads its configuration, and so calls this, again when it reloads.
+    Each server replaces these handlers once it needs an orderly stop. A second call changes nothing: gunicorn reads
+    its configuration, which calls this, again when it reloads.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not by an exception: within the engine, or whatever else takes it for its own, it would be a failure.
+        # Do not raise an exception: code that catches it, such as the engine, would treat it as a failure.
         signal.signal(number, lambda *_: os._exit(0))
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

@@ -1,5 +1,5 @@
 """
-What can go wrong with what the operating system keeps for a runtime.
+Errors about the files of a runtime.
 
 ::
 
@@ -10,6 +10,6 @@ from __future__ import annotations
 
 
 class StateDirectoryError(Exception):
-    """The state directory cannot be made, must not be used, or is held by another runtime. `str()` is for operators."""
+    """The state directory cannot be created, is not safe, or belongs to another runtime. `str()` is for operators."""
 
     code = "state_directory_error"

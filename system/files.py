@@ -1,4 +1,4 @@
-"""Reading small files that somebody else may have put there: no hang, no surprise, a bound on memory."""
+"""Read small files from an untrusted source: without blocking, and with a bound on memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Mode bits that let other users of the machine read a file: its group, and everybody.
+#: The mode bits that let other users read a file: its group, and everyone.
 OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 
-#: The least that one call reads.
+#: The smallest read.
 _BLOCK_BYTES = 64 * 1024
 
 _KINDS = {
@@ -22,7 +22,7 @@ _KINDS = {
 
 
 class UnreadableFileError(Exception):
-    """A file cannot be read; `str()` says why in a few words that fit after "cannot be read: "."""
+    """A file cannot be read; `str()` is the reason, which fits after "cannot be read: "."""
 
 
 class MissingFileError(UnreadableFileError):
@@ -44,16 +44,16 @@ class FileContent:
 
 def read_regular_file(path: Path, max_bytes: int) -> FileContent:
     """
-    Read a regular file of *max_bytes* at most; symbolic links are followed.
+    Read a regular file of at most *max_bytes*; symbolic links are followed.
 
-    Anything that could block or never end (a pipe, a device, a socket) is refused after it is opened, never read.
+    A file that could block or never end (a pipe, a device, a socket) is refused and never read.
 
     Raises:
         MissingFileError: There is no such file.
-        UnreadableFileError: It is not a regular file, is too large, or the system refuses it.
+        UnreadableFileError: The file is not regular, is too large, or the system refuses access.
     """
     try:
-        # Without O_NONBLOCK the open itself waits for the other end of a named pipe.
+        # Without O_NONBLOCK, opening a named pipe waits for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise MissingFileError("there is no such file") from None
@@ -72,11 +72,11 @@ def read_regular_file(path: Path, max_bytes: int) -> FileContent:
 def _read(descriptor: int, max_bytes: int) -> FileContent:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS[stat.S_IFMT(status.st_mode)]  # a socket cannot be opened, a link was followed
+        kind = _KINDS[stat.S_IFMT(status.st_mode)]  # never a socket, which cannot be opened, or a link
         raise UnreadableFileError(f"it is {kind}, not a regular file")
     data = bytearray()
-    # A read allocates what it asks for, so it asks for what is there. The size is not trusted beyond that: the file may
-    # grow, and files of /proc say 0.
+    # A read allocates the size it asks for, so ask for the size of the file. It may be wrong: a file can grow, and the
+    # files of /proc have size 0.
     while len(data) <= max_bytes:
         expected = max(status.st_size - len(data), _BLOCK_BYTES)
         chunk = os.read(descriptor, min(expected, max_bytes + 1 - len(data)))

@@ -1,14 +1,14 @@
-"""How long a worker has shown no sign of life, as its arbiter sees it."""
+"""The time since the last heartbeat of a worker, as its arbiter measures it."""
 
 from __future__ import annotations
 
 
 class Pulse:
     """
-    How long a worker has been quiet, by what this process sees of its heartbeat.
+    The silence of a worker, measured by changes of its heartbeat.
 
-    No clock of the worker is trusted, and time in which this process did not look counts for a second at most: after
-    both were stopped, the worker is not to blame.
+    The worker's clock is not used. The time between two looks counts as one second at most: if the arbiter did not
+    run, the worker is not to blame.
     """
 
     def __init__(self, now: float) -> None:
@@ -18,7 +18,7 @@ class Pulse:
         self._looked_at = now
 
     def look(self, beat: float, now: float) -> None:
-        """Take note of the heartbeat file's time."""
+        """Record *beat*, the time of the heartbeat file."""
         passed_s = min(now - self._looked_at, 1.0)
         self._looked_at = now
         self.age_s += passed_s

@@ -1,4 +1,4 @@
-"""One process at a time refreshes the data of a state directory; one runs its engine, one supervises."""
+"""Locks in the state directory: one process refreshes the data, one runs the engine, one supervises."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from system.errors import StateDirectoryError
 from system.state_directory import file_id
 
 LOCK_NAME = "lock"
-#: Of the supervisor, and of the engine's arbiter: there is one of each, too.
 SUPERVISOR_LOCK_NAME = "serve.lock"
 ENGINE_LOCK_NAME = "engine.lock"
-#: Of who serves Flight SQL, from the moment it does until it is told to stop.
+#: Held by the Flight SQL server while it accepts calls.
 FLIGHT_LOCK_NAME = "flight.lock"
 
-#: Seconds that a start waits for the port and the lock of a predecessor that is just ending.
+#: How long a start waits for the port and the lock of a predecessor that is stopping.
 PREDECESSOR_WAIT_S = 5.0
 
 _POLL_S = 0.05
@@ -28,9 +27,9 @@ _POLL_S = 0.05
 
 class StateLock:
     """
-    A lock of *state_dir*, by default that of who refreshes. The system frees it when its holder ends, however it ends.
+    A lock in *state_dir*, by default the refresher's. The kernel frees it when the holder ends for any reason.
 
-    The lock file stays where it is and holds the holder's process id, for the message to the next one.
+    The lock file is never removed. It contains the process id of the holder, for the error message of the next one.
     """
 
     def __init__(self, state_dir: Path, name: str = LOCK_NAME) -> None:
@@ -39,12 +38,12 @@ class StateLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object has the lock."""
+        """Whether this object holds the lock."""
         return self._descriptor is not None
 
     def acquire(self, wait_s: float = 0.0) -> bool:
         """
-        Take the lock, for which a predecessor that is just ending is given *wait_s* seconds; False: another has it.
+        Take the lock, waiting up to *wait_s* seconds; False if another process still holds it.
 
         Raises:
             StateDirectoryError: The lock file cannot be used.
@@ -58,10 +57,10 @@ class StateLock:
 
     def keep(self) -> bool:
         """
-        Take the lock again if its file is gone or another has its name, as after a clean-up.
+        Take the lock again if its file was removed or replaced, for example by a clean-up.
 
         Returns:
-            Whether this object has it: not when another process was quicker, or there is no directory any more.
+            Whether this object holds it; False if another process was faster, or the directory is gone.
         """
         if self._descriptor is None or not self._is_named(self._descriptor):
             self.release()
@@ -70,14 +69,14 @@ class StateLock:
         return self.held
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
+        """Release the lock, if it is held."""
         if self._descriptor is not None:
             _held.discard(self)
             os.close(self._descriptor)
             self._descriptor = None
 
     def holder(self) -> str:
-        """Say who has the lock, as `process 123` or, when that cannot be told, `another process`."""
+        """Return the holder as `process 123`, or `another process` if it is unknown."""
         try:
             pid = self._path.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
@@ -85,7 +84,7 @@ class StateLock:
         return f"process {pid}" if pid.isdigit() else "another process"
 
     def is_taken(self) -> bool:
-        """Say whether anybody has the lock now. Nobody is kept from taking it but for the moment of the look."""
+        """Return whether any process holds the lock. The check itself blocks others only for a moment."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -105,7 +104,7 @@ class StateLock:
             raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Of a file that has been deleted meanwhile, the lock is worth nothing.
+            # A lock on a file that was deleted meanwhile protects nothing.
             if not self._is_named(descriptor):
                 os.close(descriptor)
                 return False
@@ -128,10 +127,10 @@ class StateLock:
 _held: weakref.WeakSet[StateLock] = weakref.WeakSet()
 
 
-def _let_go() -> None:
-    """A child that was forked shares the lock and would keep it beyond the end of its parent."""
+def _release_inherited() -> None:
+    """Release the locks in a forked child, which would otherwise keep them when its parent ends."""
     for lock in list(_held):
         lock.release()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_inherited)

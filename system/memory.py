@@ -1,4 +1,4 @@
-"""How much memory the runtime may use on this machine."""
+"""The memory that is available to the runtime."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
-    """Return the memory of the machine, or the smallest limit of a control group (a container, a unit) around us."""
+    """Return the machine's memory, or the smallest limit of the control groups (container, unit) of this process."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in _limit_files():
-        with suppress(OSError, ValueError):  # It is not there, or says `max`.
+        with suppress(OSError, ValueError):  # The file is missing or contains `max`.
             limits.append(int(file.read_text()))
     return min(limits)
 

@@ -1,4 +1,4 @@
-"""Ending with the process that started this one, however that ends."""
+"""End this process together with its parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG = 1
 
 def die_with_parent(parent: int) -> None:
     """
-    Have the kernel end this process by SIGKILL when *parent*, which forked it, has ended; end it now if it has.
+    Have the kernel kill this process when *parent*, which forked it, ends; kill it now if *parent* has ended.
 
     Raises:
         OSError: The kernel refuses.
@@ -19,6 +19,6 @@ def die_with_parent(parent: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    # It may have ended before the kernel was told.
+    # The parent may have ended before the call.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

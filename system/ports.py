@@ -1,4 +1,4 @@
-"""Whether a TCP port can be bound, and who holds it when not."""
+"""Check whether a TCP port can be bound, and find the process that holds it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
     Return as soon as *address* can be bound.
 
     Args:
-        address: Where a server is about to listen; port 0 is always free.
-        setting: The field of the YAML that says so.
-        deadline: A `time.monotonic()` value until which a predecessor may still hold the port.
+        address: The address of a server that is about to listen; port 0 is always free.
+        setting: The YAML field that sets it.
+        deadline: The `time.monotonic()` until which a predecessor may still hold the port.
 
     Raises:
-        OSError: The address cannot be bound; the sentence names the process that holds it, where it can be seen, and
-            what to do.
+        OSError: The address cannot be bound. The message names the holding process, if visible, and a remedy.
     """
     while True:
         try:
@@ -42,7 +41,7 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
 
 
 def bind_problem(address: Address) -> str | None:
-    """Return why no process could ever listen on *address* here; None when it can, or when one does already."""
+    """Return why *address* can never be bound on this machine; None if it can, or if it is in use."""
     try:
         _try_bind(address)
     except OSError as error:
@@ -63,7 +62,7 @@ def _try_bind(address: Address) -> None:
 
 
 def _holder(port: int) -> str:
-    """Return a clause that names who listens on *port*, as far as /proc shows it to this user."""
+    """Return a clause that names the process listening on *port*, if /proc shows it to this user."""
     inodes = _listening_inodes(port)
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and inodes & _socket_inodes(process):
@@ -90,5 +89,5 @@ def _socket_inodes(process: Path) -> set[str]:
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
     except OSError:
-        return inodes  # Ended meanwhile, or another user's.
+        return inodes  # The process has ended, or belongs to another user.
     return inodes

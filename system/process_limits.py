@@ -1,13 +1,12 @@
 """
-What an engine worker, or a loader, takes from itself before it serves anybody, and how it gives memory back.
+The limits that an engine worker or a loader sets for itself before it serves, and how it returns memory.
 
-Linux only. Limits that a statement runs into end in an error of DuckDB or of the encoders, or in the end of the
-process; the process that started it goes on.
+Linux only. A statement that meets a limit gets an error from DuckDB or the encoders, or ends the process; the process
+that started this one goes on.
 
-Memory is bounded by the kernel's count of private writable memory (RLIMIT_DATA), not of address space: DuckDB, pyarrow
-and the C library reserve far more addresses than they use. For that count to be near what is in use, DuckDB's
-allocator must give addresses back (`queryengine/__init__.py`), and pyarrow must use the C library's allocator: its own
-reserves a gibibyte.
+The memory limit is on private writable memory (RLIMIT_DATA) and not on address space, because DuckDB, pyarrow and the C
+library reserve far more addresses than they use. To keep that count near the memory in use, DuckDB's allocator must
+return addresses (`queryengine/__init__.py`), and pyarrow must use the C library's allocator: its own reserves 1 GiB.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-#: What a worker keeps of the environment: nothing in it is a secret, and nothing in it is needed but by libraries.
+#: The environment variables that a worker keeps. Libraries read them, and none is a secret.
 HARMLESS_VARIABLES = frozenset(
     {"DJANGO_SETTINGS_MODULE", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOG_FORMAT", "PATH", "TMPDIR", "TZ"}
 )
 
-#: How much less of the CPU a worker gets than the processes that answer health checks.
+#: The niceness of a worker, so that the processes that answer health checks take precedence.
 NICENESS = 5
 
 _PR_SET_NO_NEW_PRIVS = 38
 
-#: Memory of up to so many bytes is taken from what was freed before, of which so much is kept at its end: what kernels
-#: of pyarrow make on the way of a few pieces. Pages that are new are cleared first, one by one.
+#: Allocations of up to `_REUSED_BYTES` reuse freed memory, and up to `_KEPT_BYTES` of that stay with the process: the
+#: intermediate results of pyarrow's kernels. The kernel would have to clear each new page.
 _MIB = 1024 * 1024
 _REUSED_BYTES = 4 * _MIB
 _KEPT_BYTES = 32 * _MIB
 
-#: What a thread that runs statements has of stack: the C library's default where the limit is the usual one.
+#: The stack of a thread that runs statements: the C library's default under the usual limit.
 STACK_BYTES = 8 * _MIB
 
 #: Parameters of the C library's `mallopt` (malloc.h).
@@ -53,7 +52,7 @@ _M_ARENA_MAX = -8
 #: The size of a `pthread_attr_t`: 56 bytes with glibc and musl on 64 bits, and room to spare.
 _PTHREAD_ATTR_BYTES = 128
 
-#: jemalloc's "all arenas" in the names of its controls.
+#: The name of jemalloc's control that purges all arenas (4096 stands for all).
 _PURGE = b"arena.4096.purge"
 
 
@@ -65,13 +64,13 @@ def forget_environment() -> None:
 
 def close_descriptors(keep: Iterable[int]) -> None:
     """
-    Let go of every descriptor but *keep* and standard error, where the log goes.
+    Close every descriptor except *keep* and standard error, which is the log.
 
-    Their numbers stay taken, by the null device: objects that were inherited with them may close them later, and must
-    not close what this process opens.
+    The null device takes their numbers: inherited objects may close their descriptors later, and must not close one
+    that this process has opened.
     """
     kept = set(keep)
-    if sys.__stderr__ is not None:  # else a file that was opened later has its number
+    if sys.__stderr__ is not None:  # otherwise its number may belong to a file that was opened later
         kept.add(sys.__stderr__.fileno())
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for entry in list(Path("/proc/self/fd").iterdir()):
@@ -83,10 +82,10 @@ def close_descriptors(keep: Iterable[int]) -> None:
 
 def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
     """
-    Limit what this process may do, but for memory and CPU.
+    Restrict this process, apart from memory and CPU.
 
-    It gains no privileges, leaves no core file, writes no file of more than *file_bytes* (None: of any size), and is
-    nicer than others by *niceness*. If it is to use pyarrow, that has to be imported before.
+    It gains no privileges, leaves no core file, writes no file larger than *file_bytes* (None: no limit), and raises
+    its niceness by *niceness*. If it uses pyarrow, import that first.
 
     Raises:
         OSError: A limit cannot be set.
@@ -111,28 +110,28 @@ class MemoryUse:
 
 
 class Memory:
-    """What this process uses of memory. It holds a descriptor to ask by, so that asking needs none."""
+    """The memory use of this process. It holds a descriptor, so `use` works when there is none left."""
 
     def __init__(self) -> None:
-        """Raise OSError when there is no descriptor to be had."""
+        """Raise OSError when there is no descriptor left."""
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def use(self) -> MemoryUse:
-        """Return what is in use now."""
+        """Return the memory in use now."""
         _, resident, shared, _, _, data, _ = map(int, os.pread(self._statm, 128, 0).split())
         page = resource.getpagesize()
         return MemoryUse(resident=(resident - shared) * page, data=data * page)
 
     def limit(self, more_bytes: int) -> None:
-        """Allow *more_bytes* beyond what is in use now."""
+        """Allow *more_bytes* beyond the memory in use now."""
         _set_soft(resource.RLIMIT_DATA, self.use().data + more_bytes)
 
 
 def reuse_memory() -> None:
     """
-    Keep what is freed for what is asked for next, until `give_memory_back`. Has to be called before there are threads.
+    Keep freed memory for the next allocations, until `give_memory_back`. Call this before any thread starts.
 
-    These share what is kept: the C library gives back the end of the first of its arenas only.
+    All threads share one arena, because the C library trims only its first one.
     """
     libc = ctypes.CDLL(None)
     for parameter, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _REUSED_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES)):
@@ -141,9 +140,9 @@ def reuse_memory() -> None:
 
 def set_stack_size() -> bool:
     """
-    Give each thread that is made from now on `STACK_BYTES`, whatever the limit of this process is.
+    Give each new thread a stack of `STACK_BYTES`, whatever the limit of this process is.
 
-    The first thread gets as much if the limit can be raised; False when it cannot.
+    The main thread gets as much if the limit can be raised; otherwise this returns False.
     """
     libc = ctypes.CDLL(None)
     attributes = ctypes.create_string_buffer(_PTHREAD_ATTR_BYTES)
@@ -159,7 +158,7 @@ def set_stack_size() -> bool:
 
 
 def give_memory_back() -> None:
-    """Return to the system what allocators keep for later. It takes some milliseconds after a large statement."""
+    """Return to the system the memory that allocators keep. It takes some milliseconds after a large statement."""
     if (engine := _loaded("_duckdb")) is not None and (purge := _duckdb_control(engine.__file__)) is not None:
         purge(_PURGE, None, None, None, 0)
     if (pa := _loaded("pyarrow")) is not None:
@@ -168,20 +167,20 @@ def give_memory_back() -> None:
 
 
 def limit_cpu(more_s: float) -> None:
-    """Have the system end this process when it has used *more_s* seconds of CPU from now on, all threads together."""
+    """Have the kernel end this process once its threads together have used another *more_s* seconds of CPU."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _set_soft(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + more_s) + 1)
 
 
 def lift_cpu_limit() -> None:
-    """Take back what `limit_cpu` did."""
+    """Undo `limit_cpu`."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
 @contextmanager
 def limited_files(file_bytes: int) -> Iterator[None]:
-    """Write no file of more than *file_bytes* within the block: that fails with EFBIG, as Python ignores SIGXFSZ."""
+    """Limit files to *file_bytes* within the block. A larger write fails with EFBIG: Python ignores SIGXFSZ."""
     _set_soft(resource.RLIMIT_FSIZE, file_bytes)
     try:
         yield
@@ -196,14 +195,14 @@ def _set_soft(kind: int, value: int) -> None:
 
 
 def _loaded(library: str) -> Any:
-    """Return the module *library*; None in a process that does without it, and would start later and larger by it."""
+    """Return the module *library* if it is loaded: a process without it must not pay for the import."""
     return sys.modules.get(library)
 
 
 def _is_open(descriptor: int) -> bool:
     try:
         os.fstat(descriptor)
-    except OSError:  # the one by which the directory was read
+    except OSError:  # the descriptor by which the directory was read
         return False
     return True
 
@@ -217,11 +216,16 @@ def _set_no_new_privileges() -> None:
 
 @cache
 def _duckdb_control(library: str) -> Any:
-    """Find the control function of DuckDB's allocator; None when this build of DuckDB has another one."""
+    """
+    Return the control function of DuckDB's allocator, or None if this build of DuckDB has another allocator.
+
+    DuckDB has no SQL or API that returns freed memory to the system, so this calls the exported function of its
+    bundled jemalloc. Without it a worker keeps more memory after a large statement, and is replaced sooner.
+    """
     try:
         control = ctypes.CDLL(library).duckdb_je_mallctl
     except (OSError, AttributeError):
-        logger.warning("DuckDB's allocator cannot be told to give memory back")
+        logger.warning("DuckDB's allocator cannot be told to return memory")
         return None
     control.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return control

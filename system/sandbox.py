@@ -1,10 +1,10 @@
 """
-What the kernel refuses an engine worker whatever it runs: programs, the network, other processes, other files.
+The sandbox of an engine worker: no programs, no network, no other processes, no writes to other files.
 
-Two means of Linux, each used as far as the kernel has it. Landlock (5.13, more with each version of its interface)
-refuses to write, make or remove files outside the directories it is given, to execute, and to signal processes outside.
-A seccomp filter (x86_64 and aarch64) answers system calls that no worker needs with EPERM. Reading is not restricted:
-snapshots are opened later, and libraries find their files themselves.
+It uses two features of Linux, each as far as the kernel supports it. Landlock (5.13, extended by each version of its
+interface) denies writing, creating and removing files outside the given directories, executing, and signalling
+processes outside. A seccomp filter (x86_64 and aarch64) answers system calls that no worker needs with EPERM. Reading
+is not restricted: a worker opens snapshots later, and libraries load their files themselves.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: System calls of Landlock, the same on every architecture, and their arguments (linux/landlock.h).
+#: Landlock's system calls, which have the same numbers on every architecture, and arguments (linux/landlock.h).
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
 
-#: Accesses to files: to execute, to write, to remove (a directory, a file), to make (seven kinds of file); and of later
-#: versions: to move to another directory, to truncate, to control a device.
+#: Rights on files: execute, write, remove (a directory, a file), make (seven kinds of file); in later versions also
+#: move to another directory, truncate, and control a device.
 _EXECUTE, _WRITE_FILE, _REMOVE, _MAKE = 1 << 0, 1 << 1, 0b11 << 4, 0b111_1111 << 6
 _REFER, _TRUNCATE, _CONTROL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 _SINCE = {2: _REFER, 3: _TRUNCATE, 5: _CONTROL_DEVICE}
-#: What is allowed below a directory that can be written. Of what can be made these are directories and regular files.
+#: The rights below a writable directory. Only directories (bit 7) and regular files (bit 8) may be made.
 _BELOW = _WRITE_FILE | _REMOVE | 1 << 7 | 1 << 8 | _REFER | _TRUNCATE
-#: To bind and to connect TCP sockets (4); to reach abstract sockets, and to signal processes, outside (6).
+#: Bind and connect TCP sockets (since version 4); reach abstract sockets and signal processes outside (since 6).
 _TCP, _TCP_SINCE = 0b11, 4
 _SCOPES, _SCOPES_SINCE = 0b11, 6
-#: With this version, no file outside can be changed: before, one could be truncated.
+#: From this version on no file outside can be changed; before, it could be truncated.
 _WHOLE_SINCE = 3
 
 #: seccomp(2). Without the flag, kernels before 5.16 slow down the whole process.
 _SET_FILTER, _ASK_ACTION, _ALLOW_SPECULATION = 1, 2, 4
 _ERRNO, _ALLOW = 0x0005_0000, 0x7FFF_0000
-#: For each machine what seccomp calls it, its own number, and those of what is refused: socket, execve, execveat,
-#: ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup, which leads to some of them.
+#: For each machine: seccomp's name of the architecture, the number of seccomp(2), and the denied system calls: socket,
+#: execve, execveat, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup, which can make
+#: some of them.
 _REFUSED = {
     "x86_64": (0xC000_003E, 317, (41, 59, 322, 101, 310, 311, 438, 321, 425)),
     "aarch64": (0xC000_00B7, 277, (198, 221, 281, 117, 270, 271, 438, 280, 425)),
 }
-#: x86_64 has system calls of a second kind, with numbers from here; nothing uses them.
+#: The first number of the x32 system calls of x86_64, which nothing uses.
 _OTHER_CALLS = 0x4000_0000
 
-#: Instructions of the filter: load a word, skip so many instructions if it is (at least) a number, return.
+#: Instructions of the filter: load a word, jump if it is equal to (or at least) a number, return.
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_NUMBER, _MACHINE = 0, 4  # where the words are
+_NUMBER, _MACHINE = 0, 4  # the offsets of the words
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def missing() -> list[str]:
-    """Return what this system lacks of what `enter` uses, in words for a log."""
+    """Return the features for `enter` that this system lacks, for a log message."""
     version = _landlock()
     lacks = [] if version >= _WHOLE_SINCE else [f"Landlock {_WHOLE_SINCE} (it has {version or 'none'})"]
     return lacks if _can_filter() else [*lacks, "seccomp filters"]
@@ -65,13 +66,13 @@ def missing() -> list[str]:
 
 def enter(writable: Iterable[Path]) -> None:
     """
-    Restrict this thread and those it starts from now on, for ever, as far as the system can.
+    Restrict this thread, and those it starts from now on, permanently, as far as the system can.
 
-    Files are written, made and removed below the directories *writable* only; one that is not there is passed over. The
-    process must not be able to gain privileges any more (`process_limits.confine`).
+    Files can be written, made and removed only below the directories *writable*; a missing one is skipped. The process
+    must have given up gaining privileges before (`process_limits.confine`).
 
     Raises:
-        OSError: The system refuses what it says it can do.
+        OSError: The system refuses a feature that it reports as supported.
     """
     if version := _landlock():
         _restrict_files(version, writable)
@@ -80,7 +81,7 @@ def enter(writable: Iterable[Path]) -> None:
 
 
 def _landlock() -> int:
-    """Return the version of Landlock's interface; 0 when there is none."""
+    """Return the version of Landlock's interface; 0 without Landlock."""
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)))
 
 
@@ -93,7 +94,7 @@ def _restrict_files(version: int, writable: Iterable[Path]) -> None:
     handled = _EXECUTE | _WRITE_FILE | _REMOVE | _MAKE
     for since, access in _SINCE.items():
         handled |= access if version >= since else 0
-    # A kernel that knows fewer fields takes the others if they are 0.
+    # An older kernel, which knows fewer fields, accepts the others if they are 0.
     attributes = struct.pack(
         "=QQQ", handled, _TCP if version >= _TCP_SINCE else 0, _SCOPES if version >= _SCOPES_SINCE else 0
     )
@@ -110,11 +111,11 @@ def _restrict_files(version: int, writable: Iterable[Path]) -> None:
 
 
 def _refuse_calls(machine: int, seccomp: int, numbers: tuple[int, ...]) -> None:
-    """Put a filter before all system calls: *numbers*, and calls of another kind than *machine*'s, end in EPERM."""
-    last = len(numbers) + 5  # the instruction that refuses
+    """Deny the system calls *numbers*, and all those of an architecture other than *machine*, with EPERM."""
+    last = len(numbers) + 5  # the instruction that denies
     program = [(_LOAD, 0, 0, _MACHINE), (_IF_EQUAL, 0, last - 2, machine)]
     program += [(_LOAD, 0, 0, _NUMBER), (_IF_AT_LEAST, last - 4, 0, _OTHER_CALLS)]
-    program += [(_IF_EQUAL, last - place - 1, 0, number) for place, number in enumerate(numbers, len(program))]
+    program += [(_IF_EQUAL, last - index - 1, 0, number) for index, number in enumerate(numbers, len(program))]
     program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
     filter_ = struct.pack("@HP", len(program), ctypes.addressof(code))  # a `struct sock_fprog`

@@ -1,8 +1,8 @@
 """
-Directories for what the engine spills to disk: private to one engine, gone when it closes.
+Temporary directories for data that the engine spills to disk: each private to one engine, removed when it closes.
 
-What a killed process left behind is removed by the next one that starts. A directory in use is one whose lock is
-held, so that neither a reused process id nor a container's namespaces mislead.
+The next engine that starts removes what a killed process has left. A directory is in use while its lock is held;
+process ids would be unreliable, because they are reused and differ between containers.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from pathlib import Path
 #: Below the state directory.
 SCRATCH_DIRECTORY = "tmp"
 
-#: Names that engines give their directories there.
+#: The names of the engines' directories.
 _OURS = re.compile("[0-9a-f]{32}")
 
 
 def scratch_parent(state_dir: Path) -> Path:
-    """Make the directory of all scratch directories, if it is not there, and return it; raises OSError."""
+    """Return the parent of all scratch directories, and create it if necessary; raises OSError."""
     parent = state_dir / SCRATCH_DIRECTORY
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return parent
 
 
 class ScratchDirectory:
-    """One engine's own directory under `state_dir/tmp`, 0700, locked as long as this object is open."""
+    """The directory of one engine under `state_dir/tmp`, with mode 0700, locked while this object is open."""
 
     def __init__(self, state_dir: Path) -> None:
         """
-        Make it, and remove those that nobody holds any more.
+        Create the directory, and remove those that no process holds any more.
 
         Raises:
-            OSError: The state directory cannot be written, or `tmp` in it is no directory.
+            OSError: The state directory cannot be written, or its `tmp` is not a directory.
         """
         parent = scratch_parent(state_dir)
-        # Another process that starts now must not find the directory between its making and its locking.
+        # Another process that starts now must not find the new directory before it is locked.
         guard = _lock(parent, wait=True)
         try:
             for name in [entry.name for entry in os.scandir(guard)]:
@@ -55,17 +55,17 @@ class ScratchDirectory:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was not removed by somebody else."""
+        """Whether the directory still exists."""
         return self.path.is_dir()
 
     def subdirectory(self, name: str) -> Path:
-        """Make and return a directory inside this one."""
+        """Create and return a directory inside this one."""
         path = self.path / name
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def close(self) -> None:
-        """Remove it with all that is in it. More than one call is harmless."""
+        """Remove the directory and its contents. Idempotent."""
         if self._lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -84,7 +84,7 @@ def _lock(directory: Path | str, parent: int | None = None, *, wait: bool = Fals
 
 
 def _remove_unheld(name: str, parent: int) -> None:
-    with suppress(OSError):  # held, or no directory: it stays
+    with suppress(OSError):  # It is held, or not a directory: keep it.
         descriptor = _lock(name, parent)
         if os.fstat(descriptor).st_uid == os.geteuid():
             shutil.rmtree(name, dir_fd=parent, ignore_errors=True)

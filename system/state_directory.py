@@ -1,8 +1,8 @@
 """
-The state directory: snapshots, sockets and the salt of the key digests lie in it, for this user alone.
+The state directory: it holds snapshots, sockets and the salt of the key digests, for this user only.
 
-Nothing is deleted or replaced in it by what a name promises alone: links are not followed, and what has another kind,
-another owner or a name that this runtime does not give stays.
+A name alone is no reason to delete or replace a file in it: links are not followed, and a file of another kind, of
+another owner or with a name that this runtime does not use is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from system.errors import StateDirectoryError
 
 _MODE = 0o700
 
-#: What is in the directory, by name: what tells that it is of the right kind, and the word for that.
+#: The entries of the directory by name: the test for the right kind of file, and the word for it.
 _KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
     **dict.fromkeys(("snapshots", "refresh_tmp", "tmp"), (stat.S_ISDIR, "directory")),
     **dict.fromkeys(("control.sock", "broker.sock", "engine.sock"), (stat.S_ISSOCK, "socket")),
@@ -34,11 +34,11 @@ _KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
 
 def prepare_state_dir(path: Path) -> None:
     """
-    Make *path*, its missing parents included, with mode 0700; take the rights of others away from one that exists.
+    Create *path* and its missing parents with mode 0700, or remove the rights of other users from an existing one.
 
     Raises:
-        StateDirectoryError: It cannot be made or written, is no directory, belongs to somebody else, or is shared by
-            design (a sticky directory such as /tmp); or something in it is not what its name promises.
+        StateDirectoryError: The directory cannot be created or written, is not a directory, belongs to another user, is
+            shared by design (sticky, such as /tmp), or contains an entry of the wrong kind or owner.
     """
     try:
         for missing in reversed([directory for directory in (path, *path.parents) if not directory.exists()]):
@@ -48,17 +48,17 @@ def prepare_state_dir(path: Path) -> None:
         if stat.S_IMODE(status.st_mode) != _MODE:
             path.chmod(_MODE)
         with tempfile.TemporaryFile(dir=path):
-            pass  # it can be written: the disk is not full and not mounted read-only
+            pass  # proves that it can be written: the disk is neither full nor read-only
     except OSError as exc:
         raise _unusable(path, exc) from exc
 
 
 def judge_state_dir(path: Path) -> None:
     """
-    Say whether *path* can be the state directory, as far as that shows without making or changing anything.
+    Check whether *path* can be the state directory, without creating or changing anything.
 
     Raises:
-        StateDirectoryError: As `prepare_state_dir`.
+        StateDirectoryError: As `prepare_state_dir`, as far as it can be foreseen.
     """
     try:
         _refuse_unmakable(path)
@@ -102,10 +102,10 @@ def _unusable(path: Path, error: OSError) -> StateDirectoryError:
 
 def remove_ours(directory: Path, ours: re.Pattern[str], keep: Collection[str] = ()) -> None:
     """
-    Delete what has a name of *ours* in *directory*, but for *keep*.
+    Delete the entries of *directory* whose names match *ours*, except *keep*.
 
-    A directory goes with all that is in it. A link is deleted, not followed; nothing is when *directory* is one itself.
-    What belongs to another user, or cannot be deleted, stays.
+    Directories are deleted with their contents. Links are deleted, not followed; if *directory* itself is a link,
+    nothing is deleted. Entries that belong to another user or cannot be deleted are kept.
     """
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -129,7 +129,7 @@ def _remove(name: str, directory: int) -> None:
 
 
 def file_id(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file at *path* from all others that are there now; None when there is none."""
+    """Return the identity (device and inode) of the file at *path*; None if there is none."""
     try:
         found = path.lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Sockets in the state directory, and whether their names still lead to them."""
+"""Sockets in the state directory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from system.state_directory import file_id
 
 class StateSocket:
     """
-    A socket in the state directory at which other processes of the runtime connect.
+    A listening socket in the state directory, for the other processes of the runtime.
 
-    Whoever makes it has the lock that goes with its name, so a socket that is there is a dead predecessor's.
+    The process that creates it holds the matching lock, so an existing socket belongs to a dead predecessor.
 
     Attributes:
         listener: The listening socket.
 
     Raises:
-        OSError: It cannot be made, or something else has its name.
+        OSError: The socket cannot be created, or its path is another kind of file.
     """
 
     def __init__(self, path: Path, backlog: int) -> None:
@@ -32,7 +32,7 @@ class StateSocket:
             path.unlink()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.fchmod(self.listener.fileno(), 0o600)  # the mode that its name gets, and so from its first moment
+            os.fchmod(self.listener.fileno(), 0o600)  # before `bind`, so the file has this mode from the start
             self.listener.bind(str(path))
             self.listener.listen(backlog)
             self._id = file_id(path)
@@ -42,11 +42,11 @@ class StateSocket:
 
     @property
     def is_there(self) -> bool:
-        """Whether its name still leads to it."""
+        """Whether the path still leads to this socket."""
         return file_id(self._path) == self._id
 
     def close(self) -> None:
-        """Close it and remove its name."""
+        """Close the socket and remove its file."""
         is_there = self.is_there
         self.listener.close()
         if is_there:

@@ -1,20 +1,26 @@
-"""Times for people: ISO 8601 in UTC, to the millisecond. What is waited for goes by a clock that never steps."""
+"""Times for people: ISO 8601 in UTC, to the millisecond. Waits use the monotonic clock instead."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime
+
+
+def utc_at(timestamp: float) -> str:
+    """Return the time *timestamp* (`time.time()`)."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def utc_now() -> str:
-    """Return the time as ISO 8601 in UTC, to the millisecond."""
-    return utc_in(0.0)
+    """Return the current time."""
+    return utc_at(time.time())
 
 
 def utc_in(seconds: float) -> str:
     """Return the time in *seconds* from now."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_at(time.time() + seconds)
 
 
 def seconds_since(time: str) -> float:
-    """Return the seconds from *time* to now; 0 when the clock was set back meanwhile."""
+    """Return the seconds since *time*; 0 if the clock was set back in between."""
     return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())

@@ -1,9 +1,11 @@
 """
 The engine: gunicorn's arbiter over the engine workers, with the broker in its loop.
 
-What differs from gunicorn's arbiter: the wait for signals serves the broker; a worker that leaves, however it does,
-never ends the arbiter; respawning has a limit; workers that are stuck are killed by what their heartbeat files say; and
-SIGTERM lets statements finish. It has no thread and opens no DuckDB instance, so that forking is safe and quick.
+It differs from gunicorn's arbiter in five points. While it waits for signals it serves the broker. No exit of a worker
+ends it. Respawning is rate-limited. Workers are stuck if their heartbeat files say so, and are killed then. SIGTERM
+lets statements finish. It has no thread and opens no DuckDB instance, so forking is safe and fast.
+
+It uses only names of gunicorn without a leading underscore; `test_gunicorn_worker` fails when an upgrade moves one.
 """
 
 from __future__ import annotations
@@ -38,32 +40,32 @@ from system.state_directory import file_id
 
 logger = logging.getLogger(__name__)
 
-#: How often workers are looked at; more often while one boots, so that it is known at once when it is there.
-LOOK_S = 0.5
-BOOTING_LOOK_S = 0.1
-#: A busy worker ends itself at its deadline. One that has not done so this much later is stopped, and is killed.
+#: How often the workers are checked; more often while one boots, so that it counts as alive at once.
+CHECK_S = 0.5
+BOOTING_CHECK_S = 0.1
+#: A busy worker ends itself at its deadline. One that has not done so this much later is killed.
 OVERDUE_S = 2.0
-#: An idle worker without a heartbeat for so long is not counted as alive, and then is killed.
+#: An idle worker without a heartbeat for `QUIET_S` does not count as alive; after `STUCK_S` it is killed.
 QUIET_S = 3.0
 STUCK_S = 5.0
-#: A worker that has not booted after so long is killed: a slow machine needs its time.
+#: A worker that has not booted after this time is killed. It is long, for slow machines.
 BOOT_S = 60.0
-#: A process that was told to stop has so long for it; one that cannot does nothing else either.
+#: How long `kill_if` waits until SIGSTOP takes effect. A process on which it has none does nothing else either.
 HALT_S = 0.1
-#: Before the end of the time to stop, statements are ended, so that their callers hear of it.
+#: Statements are stopped this long before the end of the shutdown time-out, so that their callers get an answer.
 STOP_MARGIN_S = 2.0
-#: How long statements that were told to end, and idle workers, have for it.
+#: How long stopped statements and idle workers have to end; after stopped statements, how long workers have.
 END_S = 1.5
 LAST_END_S = 0.25
-#: Seconds between two new workers, once as many as `SPAWNS_AT_ONCE` times their number were made in a row.
+#: The interval between two new workers, after a burst of `SPAWNS_AT_ONCE` times the number of workers.
 SPAWN_INTERVAL_S = 0.5
 SPAWNS_AT_ONCE = 2
-#: The exit code of an engine that nobody can reach.
+#: The exit code of an engine whose sockets are gone.
 SOCKETS_GONE = 1
 
 
 class Respawns:
-    """How many workers may be made now: a bucket that holds *burst* and fills by one every `SPAWN_INTERVAL_S`."""
+    """A token bucket for new workers: it holds *burst* tokens and gains one every `SPAWN_INTERVAL_S`."""
 
     def __init__(self, burst: int, now: float) -> None:
         self._burst = burst
@@ -71,7 +73,7 @@ class Respawns:
         self._filled_at = now
 
     def take(self, now: float) -> bool:
-        """Take one, if there is one."""
+        """Take a token; False if there is none."""
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled_at) / SPAWN_INTERVAL_S)
         self._filled_at = now
         if self._tokens < 1:
@@ -80,12 +82,12 @@ class Respawns:
         return True
 
     def give_back(self) -> None:
-        """Give one back: what it was taken for has come to a good end."""
+        """Return a token, after a worker has ended normally."""
         self._tokens = min(float(self._burst), self._tokens + 1)
 
 
 class EngineArbiter(Arbiter):
-    """gunicorn's arbiter with the broker of `broker.sock`."""
+    """gunicorn's arbiter, with the broker."""
 
     LISTENERS: list[Any]
     WORKERS: dict[int, Any]
@@ -98,9 +100,9 @@ class EngineArbiter(Arbiter):
         self._killed = 0
         self._broker: Broker | None = None
         self._drain_until: float | None = None
-        self._ended_at: float | None = None
-        self._looked_for_ended_at = 0.0
-        self._names: dict[Path, tuple[int, int] | None] = {}  # of the listening sockets, and what they lead to
+        self._statements_ended_at: float | None = None
+        self._slots_checked_at = 0.0
+        self._socket_ids: dict[Path, tuple[int, int] | None] = {}  # of the listening sockets, by path
         super().__init__(app)
         self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers, time.monotonic())
 
@@ -111,7 +113,7 @@ class EngineArbiter(Arbiter):
         Bind both sockets.
 
         Raises:
-            StateDirectoryError: Another engine has them.
+            StateDirectoryError: Another engine uses this state directory.
         """
         if not self._lock.acquire(PREDECESSOR_WAIT_S):
             raise StateDirectoryError(
@@ -126,8 +128,10 @@ class EngineArbiter(Arbiter):
             kill=self._kill_runner,
         )
         self._broker = broker
-        self._names = {path: file_id(path) for path in (Path(listener.getsockname()) for listener in self.LISTENERS)}
-        # A signal's handler only queues it: the byte that Python writes here is what ends the broker's wait.
+        self._socket_ids = {
+            path: file_id(path) for path in (Path(listener.getsockname()) for listener in self.LISTENERS)
+        }
+        # gunicorn's handler only queues a signal. The byte that Python writes here ends the broker's wait.
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes):
             end.setblocking(False)
@@ -135,41 +139,31 @@ class EngineArbiter(Arbiter):
         broker.watch(self._woken.fileno())
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """Serve the broker until there is a signal, or it is time to look at the workers."""
+        """Serve the broker until a signal comes or it is time to check the workers."""
         booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
         missing = len(self.WORKERS) < self.num_workers
-        until = time.monotonic() + (BOOTING_LOOK_S if booting or missing else LOOK_S)
-        if self._broker is not None:
-            while self.SIG_QUEUE.empty() and not self._is_drained and (left_s := until - time.monotonic()) > 0:
-                self._broker.poll(left_s)
-        signals = []
-        while not self.SIG_QUEUE.empty():  # nobody else takes from it
-            signals.append(self.SIG_QUEUE.get_nowait())
-        return [received for received in signals if received != self.WAKEUP_REQUEST]
+        until = time.monotonic() + (BOOTING_CHECK_S if booting or missing else CHECK_S)
+        signals: list[int] = []
+        while not (signals := super().wait_for_signals(timeout=0)) and self._broker is not None:
+            left_s = until - time.monotonic()
+            if self._is_drained or left_s <= 0:
+                break
+            self._broker.poll(left_s)
+        return signals
 
     # Signals.
 
     def handle_hup(self) -> None:
-        """Say that nothing is read again."""
+        """Log that there is no reload."""
         logger.info("SIGHUP does nothing: restart the runtime to change its configuration")
 
-    def handle_ttin(self) -> None:
-        """Do nothing: the number of workers is in the YAML."""
+    def _ignore(self) -> None:
+        """Do nothing: the YAML sets the number of workers, and there is no log file and no upgrade in place."""
 
-    def handle_ttou(self) -> None:
-        """Do nothing: the number of workers is in the YAML."""
-
-    def handle_usr1(self) -> None:
-        """Do nothing: there are no log files to open again."""
-
-    def handle_usr2(self) -> None:
-        """Do nothing: a runtime is not replaced while it runs."""
-
-    def handle_winch(self) -> None:
-        """Do nothing."""
+    handle_ttin = handle_ttou = handle_usr1 = handle_usr2 = handle_winch = _ignore
 
     def handle_term(self) -> None:
-        """Refuse new statements, and stop when the others have ended."""
+        """Refuse new statements, and stop when the running ones have ended."""
         if self._broker is None or self._drain_until is not None:
             return
         whole_s = self._config.shutdown_timeout_s
@@ -181,24 +175,24 @@ class EngineArbiter(Arbiter):
         return self._drain_until is not None and self._broker is not None and self._broker.is_idle
 
     def _drain(self, broker: Broker, until: float) -> None:
-        """Stop once nothing runs; when time is up, have what runs ended first."""
+        """Stop once no statement runs; end the remaining ones when the time is up."""
         now = time.monotonic()
-        if self._ended_at is None and now >= until:
-            self._ended_at = now
+        if self._statements_ended_at is None and now >= until:
+            self._statements_ended_at = now
             broker.end_statements()
-        if broker.is_idle or (self._ended_at is not None and now >= self._ended_at + END_S):
+        if broker.is_idle or (self._statements_ended_at is not None and now >= self._statements_ended_at + END_S):
             raise StopIteration
 
     # Workers.
 
     def murder_workers(self) -> None:
-        """Look at every worker: kill what is stuck, tell the broker's clients who is alive, go on with a stop."""
+        """Check every worker, kill those that are stuck, report the status to the clients, and advance a shutdown."""
         now = time.monotonic()
         alive = 0
         running = set()
         any_idle = False
         for pid, worker in list(self.WORKERS.items()):
-            state, pulse = self._look_at(pid, worker, now)
+            state, pulse = self._check(pid, worker, now)
             if _is_stuck(state, pulse, now) and kill_if(
                 pid, worker.tmp.fileno(), partial(_is_stuck, pulse=pulse, now=now)
             ):
@@ -212,44 +206,44 @@ class EngineArbiter(Arbiter):
         if self._broker is None:
             return
         self._broker.report(alive=alive, killed=self._killed)
-        if now - self._looked_for_ended_at >= 1.0:
-            self._looked_for_ended_at = now
-            self._see_that_sockets_are_there(self._broker)
-            self._broker.look(running, any_idle=any_idle)
+        if now - self._slots_checked_at >= 1.0:
+            self._slots_checked_at = now
+            self._halt_if_unreachable(self._broker)
+            self._broker.free_unused(running, any_idle=any_idle)
         if self._drain_until is not None:
             self._drain(self._broker, self._drain_until)
 
-    def _see_that_sockets_are_there(self, broker: Broker) -> None:
+    def _halt_if_unreachable(self, broker: Broker) -> None:
         """
-        End this process when nobody can reach it any more: whoever started it starts another.
+        End an engine that clients can no longer reach, so that the supervisor starts another.
 
         Raises:
-            HaltServer: A socket's name leads to it no more, as after a clean-up of temporary files, or another process
-                has its lock.
+            HaltServer: The path of a socket no longer leads to it, for example after a clean-up of temporary files, or
+                another process has the lock.
         """
         if self._drain_until is None and not (
-            broker.is_reachable and all(map(self._is_there, self._names)) and self._lock.keep()
+            broker.is_reachable and all(map(self._is_there, self._socket_ids)) and self._lock.keep()
         ):
-            logger.error("the engine's sockets are gone from the state directory: it ends")
+            logger.error("the engine ends: its sockets are gone from the state directory")
             raise HaltServer("the sockets are gone", SOCKETS_GONE)
 
     def _is_there(self, path: Path) -> bool:
-        return file_id(path) == self._names[path]
+        return file_id(path) == self._socket_ids[path]
 
-    def _look_at(self, pid: int, worker: Any, now: float) -> tuple[WorkerState, Pulse]:
+    def _check(self, pid: int, worker: Any, now: float) -> tuple[WorkerState, Pulse]:
         pulse = self._pulses.setdefault(pid, Pulse(now))
         pulse.look(worker.tmp.last_update(), now)
         return read_state(worker.tmp.fileno()), pulse
 
     def _kill_runner(self, query_id: str) -> None:
-        """Kill the worker that runs a statement whose client has given it up."""
+        """Kill the worker that runs the statement *query_id*, at the request of its client."""
         for pid, worker in list(self.WORKERS.items()):
             if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
                 fields = {"pid": pid, "query_id": query_id}
-                logger.warning("engine worker is killed for its client", extra={"fields": fields})
+                logger.warning("engine worker is killed at the request of its client", extra={"fields": fields})
 
     def reap_workers(self) -> None:
-        """Take note of workers that have ended. How they did never ends this process."""
+        """Record the workers that have ended. Unlike in gunicorn, no exit code ends the arbiter."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -264,29 +258,29 @@ class EngineArbiter(Arbiter):
             code = os.waitstatus_to_exitcode(status)
             state = read_state(worker.tmp.fileno())
             if code == 0 and state.phase != "booting":
-                self._respawns.give_back()  # It has served until it was worn out, and is not one of many that fail.
-            if code != 0 and self.LISTENERS:  # else this is the end of all
+                self._respawns.give_back()  # It served until it was worn out, so it is no sign of a crash loop.
+            if code != 0 and self.LISTENERS:  # without listeners the engine is stopping
                 self._killed += 1
                 fields = {"pid": pid, "exit": code, **_shown(state)}
                 logger.warning("engine worker ended", extra={"fields": fields})
             worker.tmp.close()
 
     def manage_workers(self) -> None:
-        """Make workers for those that are missing, as fast as `Respawns` lets it."""
+        """Start the missing workers, as fast as `Respawns` permits."""
         while len(self.WORKERS) < self.num_workers and self._respawns.take(time.monotonic()):
             try:
                 self.spawn_worker()
-            except OSError as error:  # no process, no descriptor or no space for its heartbeat: later, perhaps
-                # gunicorn has set the one of its sockets and not come to setting it back: a later worker would make
-                # directories that it cannot enter.
+            except OSError as error:  # no process, descriptor or space for its heartbeat file; retried later
+                # gunicorn sets the umask of its sockets, and the error kept it from restoring the previous one. With
+                # it a later worker would make directories that it cannot enter.
                 os.umask(gunicorn_worker.PRIVATE_UMASK)
-                logger.error(  # noqa: TRY400 - the system's sentence is all there is to know
-                    "an engine worker could not be made", extra={"fields": {"error": error.strerror}}
+                logger.error(  # noqa: TRY400 - a traceback adds nothing to the system's message
+                    "an engine worker could not be started", extra={"fields": {"error": error.strerror}}
                 )
                 return
 
     def spawn_worker(self) -> int:
-        """Fork a worker. In the worker this does not return: nothing above is for it."""
+        """Fork a worker. In the worker this does not return, because the callers' code is the arbiter's."""
         try:
             pid: int = super().spawn_worker()
         except SystemExit as end:
@@ -294,7 +288,7 @@ class EngineArbiter(Arbiter):
         return pid
 
     def close_in_worker(self) -> None:
-        """In a worker that was just forked: let go of what is the arbiter's."""
+        """Close what a worker, just forked, has inherited from the arbiter."""
         signal.set_wakeup_fd(-1)
         self._woken.close()
         self._wakes.close()
@@ -305,18 +299,18 @@ class EngineArbiter(Arbiter):
     # The end.
 
     def stop(self, graceful: bool = True) -> None:
-        """End the workers, which are idle or are not to finish, and close both sockets."""
-        are_there = [path for path in self._names if self._is_there(path)]
+        """End the workers and close both sockets. No statement is given time to finish."""
+        still_ours = [path for path in self._socket_ids if self._is_there(path)]
         for listener in self.LISTENERS:
             listener.close()
-        for path in are_there:
+        for path in still_ours:
             with contextlib.suppress(OSError):
                 path.unlink()
         self.LISTENERS = []
         if graceful:
             self.kill_workers(signal.SIGTERM)
-            # One that still runs a statement when time was up has been told to end before.
-            until = time.monotonic() + (END_S if self._ended_at is None else LAST_END_S)
+            # After a drain that ran out of time, the workers have had the time to end their statements.
+            until = time.monotonic() + (END_S if self._statements_ended_at is None else LAST_END_S)
             while self.WORKERS and time.monotonic() < until:
                 self.reap_workers()
                 if self._broker is not None:
@@ -333,9 +327,9 @@ class EngineArbiter(Arbiter):
 
 def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) -> bool:
     """
-    Kill the worker *pid* if *condition* holds of the state in its *heartbeat* file; whether it was killed.
+    Kill the worker *pid* if *condition* holds for the state in its *heartbeat* file; return whether it was killed.
 
-    The worker is stopped before that is decided, so that its next statement is not hit.
+    The worker is stopped before the decision, so the kill cannot hit its next statement.
     """
     if not condition(read_state(heartbeat)):
         return False
@@ -366,7 +360,7 @@ def _shown(state: WorkerState) -> dict[str, str]:
 
 
 class EngineApplication(BaseApplication):
-    """What gunicorn asks for its settings; there is no WSGI application."""
+    """The source of gunicorn's settings; there is no WSGI application."""
 
     def __init__(self, config: RuntimeConfig, *, several_keys: bool) -> None:
         self.config = config
@@ -374,13 +368,13 @@ class EngineApplication(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Take the settings of the engine."""
+        """Set the engine's settings."""
         for name, value in gunicorn_worker.options(self.config).items():
             self.cfg.set(name, value)
         self.cfg.set("post_fork", _after_fork)
 
     def load(self) -> None:
-        """Nothing to load."""
+        """Load nothing."""
 
 
 def _after_fork(arbiter: EngineArbiter, _worker: Any) -> None:
@@ -389,7 +383,7 @@ def _after_fork(arbiter: EngineArbiter, _worker: Any) -> None:
 
 def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
     """
-    Run the engine of *config* until a signal ends it; the process exits with 0 then.
+    Run the engine of *config* until a signal ends it; then the process exits with 0.
 
     *several_keys* says whether there is more than one key to be fair to.
     """
@@ -400,4 +394,4 @@ def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
     arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys))
     share_what_is_loaded()
     arbiter.run()
-    raise SystemExit(errno.EIO)  # gunicorn's loop ends by SystemExit only
+    raise SystemExit(errno.EIO)  # not reached: gunicorn's loop ends with SystemExit

@@ -1,10 +1,9 @@
 """
-A client process's side of the broker: one connection for all its statements, and what came over it.
+A client process's connection to the broker, shared by all its statements.
 
-One thread reads, and connects again after a loss; another is the clock of all statements, so that none of their waits
-needs a time-out of its own. Sending never waits: what a broker does not read at once is kept until it does, or for
-`SILENCE_S` seconds. The threads are greenlets where gevent has replaced threads: everything of `socket` and
-`threading` is looked up when it is used, so that its patches hold whenever they were made.
+One thread reads, and reconnects after a loss. Another one is the clock of all statements, so that none of their waits
+needs its own time-out. Sending never blocks: what the broker does not read at once is kept for up to `SILENCE_S`.
+Under gevent the threads are greenlets: `socket` and `threading` are looked up when used, so its patches always apply.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 
 logger = logging.getLogger(__name__)
 
-#: An engine that has said nothing for so long is dead; a connection is given up after twice that, or when nothing that
-#: is said to it was read for so long.
+#: An engine that has sent nothing for this time counts as dead. A connection is given up after twice this time, or when
+#: the broker has read nothing of what was sent for this time.
 SILENCE_S = 4.0
-#: How often the clock looks.
+#: The longest interval between two ticks of the clock.
 TICK_S = 0.25
-#: How long a statement waits for a connection that was lost, or never was, so that a restart costs none.
+#: How long a statement waits for a connection, so that a restart of the engine fails no statement.
 RECONNECT_GRACE_S = 1.0
 
 _FIRST_RETRY_S = 0.02
@@ -47,20 +46,20 @@ unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try
 
 
 class Listener(Protocol):
-    """Who is told what the broker says. Called from the threads of the link; nothing in it blocks."""
+    """Receives what the broker sends. Called from the threads of the link; must not block."""
 
     def take(self, message: dict[str, Any]) -> None:
-        """Take a message that is no answer to a question and no status."""
+        """Handle a message that is neither an answer nor a status."""
 
     def lost(self) -> None:
-        """Take note that the connection is lost: whatever the broker knew is forgotten."""
+        """The connection is lost, and the broker has forgotten everything about this process."""
 
     def tick(self, now: float) -> float:
-        """Do what is due at *now* (`time.monotonic()`); seconds until the next tick at the latest."""
+        """Do what is due at *now* (`time.monotonic()`); return the seconds until the next tick at the latest."""
 
 
 class _Question:
-    """Something asked of the broker."""
+    """A question to the broker."""
 
     def __init__(self) -> None:
         self.answer: dict[str, Any] | None = None
@@ -68,31 +67,31 @@ class _Question:
         self._waits.acquire()
 
     def wake(self) -> None:
-        """Let who asks go on. Called once."""
+        """Let `wait` return. Call this once."""
         self._waits.release()
 
     def wait(self) -> dict[str, Any] | None:
-        """Wait for the answer; None when there is none in time."""
+        """Wait for the answer; None after a time-out or a lost connection."""
         self._waits.acquire(timeout=_ANSWER_TIMEOUT_S)
         return self.answer
 
 
 class _Connection:
-    """A connection to the broker at *path*. One thread reads it; any thread sends, and none waits for that."""
+    """A connection to the broker at *path*. One thread reads it; any thread sends, without blocking."""
 
     def __init__(self, path: str) -> None:
         """
         Connect.
 
         Raises:
-            OSError: There is no broker, or no descriptor.
+            OSError: There is no broker, or this process has no descriptor left.
         """
         self._lock = threading.Lock()  # nothing under it blocks
         self._unsent = bytearray()
-        self._moved_at = 0.0  # when something was read of what is unsent, or the first of it was said
+        self._progress_at = 0.0  # when the broker last read, or the oldest unsent message was added
         self._reads = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The kernel knows one socket, a non-blocking one: with a time-out, this end of it waits all the same.
+            # Both objects share one socket, which is non-blocking: the time-out makes Python wait for this one.
             self._reads.settimeout(SILENCE_S)
             self._reads.connect(path)
             self._writes = self._reads.dup()
@@ -111,37 +110,37 @@ class _Connection:
         frame = encode_json(Kind.MESSAGE, fields)
         with self._lock:
             if not self._unsent:
-                self._moved_at = time.monotonic()
+                self._progress_at = time.monotonic()
             self._unsent += frame
             self._push()
 
     def flush(self) -> None:
-        """Send what was kept, as far as the broker takes it. A loss is found by who reads."""
+        """Send what was kept, as far as the broker takes it. The reader detects a loss."""
         if self._unsent:
             with self._lock, suppress(OSError):
                 self._push()
 
     def is_read(self, now: float) -> bool:
-        """Whether the broker has read something lately, if there was anything to read."""
-        return not self._unsent or now - self._moved_at < SILENCE_S
+        """Whether the broker reads: nothing is unsent, or it has read something recently."""
+        return not self._unsent or now - self._progress_at < SILENCE_S
 
     def receive(self) -> bytes:
-        """Wait for bytes; none when the connection is lost."""
+        """Wait for bytes; empty when the connection is lost."""
         while True:
             try:
                 return self._reads.recv(_RECEIVE_BYTES)
             except TimeoutError:
-                continue  # How long is too long is for the clock to say.
+                continue  # The clock decides when the silence has lasted too long.
             except OSError:
                 return b""
 
     def hang_up(self) -> None:
-        """End the connection for who reads it, who then closes it."""
+        """Shut the connection down; its reader then closes it."""
         with suppress(OSError):
             self._reads.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it, for who reads it."""
+        """Close the connection. For its reader."""
         self.hang_up()
         with self._lock:
             self._writes.close()
@@ -151,7 +150,7 @@ class _Connection:
         with suppress(BlockingIOError):
             while self._unsent:
                 del self._unsent[: self._writes.send(self._unsent)]
-                self._moved_at = time.monotonic()
+                self._progress_at = time.monotonic()
 
 
 class BrokerLink:
@@ -177,34 +176,34 @@ class BrokerLink:
         ]
 
     def start(self) -> None:
-        """Connect, and stay so. The listener is called from now on."""
+        """Connect and stay connected. From now on the listener is called."""
         for thread in self._threads:
             thread.start()
 
     @property
     def era(self) -> object | None:
-        """Another object for each connection, None while there is none."""
+        """A different object for each connection; None while there is none."""
         return self._connection
 
     @property
     def is_heard(self) -> bool:
-        """Whether the broker has said something lately."""
+        """Whether the broker has sent a status recently."""
         return time.monotonic() - self._status_at < SILENCE_S
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the runtime ends, or this does."""
+        """Whether the runtime or this process is stopping."""
         return self._status[2] or self._closed.is_set()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine takes statements, as far as is known."""
+        """Whether the engine accepts statements, as far as is known."""
         alive, _, is_stopping = self._status
         return self.is_heard and alive > 0 and not is_stopping
 
     @property
     def status(self) -> EngineStatus:
-        """What the broker said last; none alive when that is too long ago."""
+        """The last status; no worker counts as alive if it is too old."""
         alive, killed, _ = self._status
         return EngineStatus(
             workers_alive=alive if self.is_heard else 0, workers_killed=killed, is_starting=not self._was_alive
@@ -212,10 +211,10 @@ class BrokerLink:
 
     def require(self) -> None:
         """
-        Wait a moment for a connection, if there is none.
+        Wait up to `RECONNECT_GRACE_S` for a connection, if there is none.
 
         Raises:
-            EngineUnavailableError: There is no broker, or this is closed.
+            EngineUnavailableError: There is no broker, or the link is closed.
         """
         if not self._connected.is_set():
             self._connected.wait(max(0.0, self._lost_at + RECONNECT_GRACE_S - time.monotonic()))
@@ -225,7 +224,7 @@ class BrokerLink:
             raise unreachable()
 
     def say(self, fields: Mapping[str, Any]) -> bool:
-        """Send a message, without waiting; False: not now. For what is lost after that, `Listener.lost` is called."""
+        """Send a message without blocking; False without a connection. A later loss calls `Listener.lost`."""
         connection = self._connection
         if connection is None:
             return False
@@ -234,15 +233,15 @@ class BrokerLink:
         return True
 
     def wake(self) -> None:
-        """Have `Listener.tick` called soon: what it is to do may be due earlier than it said."""
+        """Call `Listener.tick` soon, because something is due earlier than it said."""
         self._woken.set()
 
     def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Ask the broker something and wait for the answer.
+        Ask the broker a question and wait for the answer.
 
         Raises:
-            EngineUnavailableError: There is none.
+            EngineUnavailableError: No answer came.
         """
         question = _Question()
         with self._lock:
@@ -262,12 +261,12 @@ class BrokerLink:
         return answer
 
     def shut(self) -> None:
-        """Let nothing begin any more. More than one call is harmless."""
+        """Refuse new statements. Idempotent."""
         self._closed.set()
         self._woken.set()
 
     def close(self) -> None:
-        """End the connection. More than one call is harmless."""
+        """Close the connection. Idempotent."""
         self.shut()
         with self._lock:
             connection = self._connection
@@ -290,7 +289,7 @@ class BrokerLink:
         while not self._closed.is_set():
             self._woken.wait(wait_s)
             self._woken.clear()
-            with _going_on():
+            with _logged_faults():
                 wait_s = self._tick(time.monotonic())
 
     def _tick(self, now: float) -> float:
@@ -304,15 +303,15 @@ class BrokerLink:
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._closed.is_set():
-            with _going_on():
-                connection = self._connected_one()
+            with _logged_faults():
+                connection = self._try_to_connect()
                 if connection is not None:
                     retry_s = _FIRST_RETRY_S
                     self._serve(connection)
             self._closed.wait(retry_s)
             retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
 
-    def _connected_one(self) -> _Connection | None:
+    def _try_to_connect(self) -> _Connection | None:
         try:
             return _Connection(self._path)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -331,14 +330,14 @@ class BrokerLink:
     def _gain(self, connection: _Connection) -> None:
         with self._lock:
             self._connection = connection
-            # It has as long for its first status as for any other.
+            # The first status may take as long as any other.
             self._status, self._status_at = (0, self._status[1], False), time.monotonic()
-            if self._closed.is_set():  # `close` came before there was something to hang up
+            if self._closed.is_set():  # `close` found no connection to hang up
                 connection.hang_up()
         self._connected.set()
 
     def _lose(self, connection: _Connection) -> None:
-        """Take leave of a connection: who asks over it asks in vain."""
+        """Forget a connection; questions over it get no answer."""
         with self._lock:
             self._connection = None
             self._connected.clear()
@@ -356,7 +355,7 @@ class BrokerLink:
         while data := connection.receive():
             for _, payload in decoder.feed(data):
                 self._take(decode_json(payload))
-            connection.flush()  # Who speaks has read, too.
+            connection.flush()  # A broker that sends has probably read as well.
 
     def _take(self, fields: dict[str, Any]) -> None:
         match fields.get("is"):
@@ -375,9 +374,9 @@ class BrokerLink:
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """Log what is raised, and go on: a thread of the link ends with the link only."""
+def _logged_faults() -> Iterator[None]:
+    """Log any exception and go on: a thread of the link ends only with the link."""
     try:
         yield
     except Exception:
-        logger.exception("the link to the broker failed and goes on")
+        logger.exception("the link to the broker failed; it goes on")

@@ -1,4 +1,4 @@
-"""What the broker keeps of its clients: their connections, what waits, what places are used for, what is asked."""
+"""The broker's records: client connections, statements, granted slots, and questions that wait for answers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queryengine.engine import ACTIVE_SQL_CHARACTERS
-from queryengine.pool.fair_queue import Ticket
+from queryengine.pool.fair_queue import QueueEntry
 from queryengine.pool.frames import FrameDecoder, FrameError
 
-#: The longest message a client has reason to send, with room: the statement in it is cut. Nothing longer is waited for.
+#: The largest message accepted from a client, with room to spare: clients truncate the SQL text.
 MAX_MESSAGE_BYTES = 64 * 1024
-#: A place that was called back and does not come for so long is not counted on: another one is called back.
+#: A recalled slot that has not come back after this time is no longer counted on: the broker recalls another.
 RECALL_S = 0.02
-#: A place moves on if its client has told within this time that it is used for another statement.
-MOVES_S = 0.15
+#: A slot is in rotation if its client has reported another statement for it within this time.
+ROTATION_S = 0.15
 
 
-class Statement:
-    """A statement that waits, or that a place is used for."""
+class StatementRecord:
+    """A statement that is queued or that a slot is used for."""
 
-    __slots__ = ("client", "id", "is_inner", "key", "serial", "since", "sql", "started", "ticket", "waits_until")
+    __slots__ = ("client", "entry", "id", "is_inner", "key", "queued_until", "serial", "since", "sql", "started")
 
-    ticket: Ticket
+    entry: QueueEntry
 
-    def __init__(self, client: Client, fields: dict[str, Any], key: str, serial: int) -> None:
+    def __init__(self, client: ClientConnection, fields: dict[str, Any], key: str, serial: int) -> None:
         self.client = client
         self.id = text(fields, "id")
         self.key = key
@@ -37,68 +37,68 @@ class Statement:
         self.started = text(fields, "started")
         self.serial = serial
         self.since = time.monotonic()
-        self.waits_until = 0.0
+        self.queued_until = 0.0
 
 
-class Place:
-    """A place that a client process has, and the statement it was last known to use it for."""
+class GrantedSlot:
+    """A slot that a client process holds, and the statement it last reported for it."""
 
-    __slots__ = ("client", "moved_at", "number", "recalled_at", "since", "statement", "ticket", "unseen")
+    __slots__ = ("client", "entry", "missed_checks", "number", "recalled_at", "reused_at", "since", "statement")
 
-    def __init__(self, number: int, statement: Statement) -> None:
+    def __init__(self, number: int, statement: StatementRecord) -> None:
         self.number = number
         self.client = statement.client
-        self.ticket = statement.ticket
-        self.statement: Statement | None = statement
+        self.entry = statement.entry
+        self.statement: StatementRecord | None = statement
         self.since = time.monotonic()
         self.recalled_at: float | None = None
-        self.moved_at = -math.inf
-        self.unseen = 0
+        self.reused_at = -math.inf
+        self.missed_checks = 0
 
     @property
     def is_recalled(self) -> bool:
-        """Whether its client was asked for it."""
+        """Whether its client was asked to return it."""
         return self.recalled_at is not None
 
-    def is_awaited(self, now: float) -> bool:
-        """Whether its client was asked for it so lately that it may come at any moment."""
+    def is_expected(self, now: float) -> bool:
+        """Whether it was recalled so recently that it may come back at any moment."""
         return self.recalled_at is not None and now < self.recalled_at + RECALL_S
 
-    def moves(self, now: float) -> bool:
-        """Whether it serves one statement after the other, and goes on to."""
-        return self.recalled_at is None and now < self.moved_at + MOVES_S
+    def is_rotating(self, now: float) -> bool:
+        """Whether it serves one statement after another and is not recalled."""
+        return self.recalled_at is None and now < self.reused_at + ROTATION_S
 
 
-class Client:
-    """The connection of one client process, and what it has in hand."""
+class ClientConnection:
+    """The connection of one client process, with its slots and queued statements."""
 
-    __slots__ = ("decoder", "out", "places", "socket", "waiting", "writes")
+    __slots__ = ("decoder", "out", "queued", "slots", "socket", "writes")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.decoder = FrameDecoder(max_json_bytes=MAX_MESSAGE_BYTES)
         self.out = bytearray()
-        self.writes = False  # whether the selector waits for it to read
-        self.waiting: dict[str, Statement] = {}
-        self.places: dict[int, Place] = {}
+        self.writes = False  # whether the selector waits until it can be written to
+        self.queued: dict[str, StatementRecord] = {}
+        self.slots: dict[int, GrantedSlot] = {}
 
-    def places_of(self, key: str) -> int:
-        """How many places of this key it has, and keeps."""
-        return sum(place.ticket.key == key and not place.is_recalled for place in self.places.values())
+    def slots_of(self, key: str) -> int:
+        """Return the number of its slots of *key* that are not recalled."""
+        return sum(slot.entry.key == key and not slot.is_recalled for slot in self.slots.values())
 
 
 @dataclass(eq=False, slots=True)
-class Question:
-    """What *client* asks about the statements of all; answered when those in `untold` have told theirs, or late."""
+class PendingQuestion:
+    """A question of *client* about all statements. It waits for the reports of the clients in `unreported`."""
 
-    client: Client
+    client: ClientConnection
     answer: Callable[[], dict[str, Any]]
-    untold: set[Client] = field(default_factory=set)
-    late_at: float = 0.0
+    unreported: set[ClientConnection] = field(default_factory=set)
+    deadline: float = 0.0
 
 
 def text(fields: dict[str, Any], name: str) -> str:
-    """Return the text *name* of a message; raises FrameError."""
+    """Return the string *name* of a message; raises FrameError."""
     value = fields.get(name)
     if not isinstance(value, str):
         raise FrameError(f"a message has no {name}")

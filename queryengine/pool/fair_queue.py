@@ -1,11 +1,11 @@
 """
-Who runs next: so many statements at once, so many waiting, and no caller at the cost of another.
+The queue for execution slots: how many statements run at once, how many wait, and which runs next.
 
-Places are given round robin over the keys that wait, first come first served within a key. With two or more places
-a key never holds all of them, so that a flood of one key leaves the next caller of another a place. Callers without
-a key are not held to that: with authentication off there is nobody else to keep a place for.
+An execution slot is the right to run one statement. Keys that wait get slots round robin; within a key the order is
+first come, first served. With two or more slots a key never holds all of them, so a flood of one key leaves a slot for
+the next statement of another. Callers without a key are exempt: with authentication off there is nobody to protect.
 
-`Turns` decides, for one thread at a time; the broker asks it directly. `Admission` lets threads wait for it.
+`FairQueue` decides and is not thread-safe; the broker calls it directly. `Admission` lets threads wait for it.
 """
 
 from __future__ import annotations
@@ -19,209 +19,206 @@ from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError
 
 
-class Standing(enum.Enum):
-    """Where a statement stands. It only ever moves down this list."""
+class EntryState(enum.Enum):
+    """The state of a queue entry. It only moves down this list."""
 
-    WAITING = enum.auto()
+    QUEUED = enum.auto()
     ADMITTED = enum.auto()
-    TURNED_AWAY = enum.auto()  # to make room for another key
-    GONE = enum.auto()
+    EVICTED = enum.auto()  # to make room for another key
+    CLOSED = enum.auto()
 
 
-class Ticket:
+class QueueEntry:
     """
-    A statement before `Turns`: what it was told so far. *decided* is called when it need wait no longer.
+    A statement in a `FairQueue`. *on_decision* is called when a queued entry is admitted or evicted.
 
-    A *patient* one has a turn elsewhere as well, before long.
+    A *patient* entry can wait, because its process will soon have a free slot of its own.
     """
 
-    __slots__ = ("decided", "key", "patient", "standing")
+    __slots__ = ("key", "on_decision", "patient", "state")
 
-    def __init__(self, key: str, decided: Callable[[], None], *, patient: bool = False) -> None:
+    def __init__(self, key: str, on_decision: Callable[[], None], *, patient: bool = False) -> None:
         self.key = key
-        self.decided = decided
+        self.on_decision = on_decision
         self.patient = patient
-        self.standing = Standing.WAITING
+        self.state = EntryState.QUEUED
 
 
-class Turns:
+class FairQueue:
     """
-    At most *workers* statements at once; at most *max_queued* wait.
+    At most *slots* statements run at once; at most *max_queued* wait.
 
-    With *several_keys* a key never holds the last place, so that another key's next statement finds one.
-    When the queue is full, a key with fewer statements waiting takes the place of the newest of the key with most.
-    A patient statement waits as soon as *plenty* run (as many as there are *workers*, unless given).
+    With *several_keys* a key never holds the last slot, so that the next statement of another key finds one.
+    When the queue is full and a key with fewer queued statements arrives, the newest entry of the longest queue is
+    evicted. A patient entry is queued once *patient_slots* statements run (default: *slots*).
     """
 
-    def __init__(self, *, workers: int, max_queued: int, several_keys: bool = True, plenty: int | None = None) -> None:
+    def __init__(
+        self, *, slots: int, max_queued: int, several_keys: bool = True, patient_slots: int | None = None
+    ) -> None:
         self.running = 0
         self.waiting = 0
-        self._workers = workers
-        self._plenty = workers if plenty is None else plenty
-        self._per_key = max(1, workers - 1) if several_keys else workers
+        self._slots = slots
+        self._patient_slots = slots if patient_slots is None else patient_slots
+        self._slots_per_key = max(1, slots - 1) if several_keys else slots
         self._max_queued = max_queued
         self._running: dict[str, int] = {}
-        self._queues: OrderedDict[str, deque[Ticket]] = OrderedDict()  # in the order of the round; none is empty
+        self._queues: OrderedDict[str, deque[QueueEntry]] = OrderedDict()  # in round-robin order; none is empty
 
-    def ask(self, key: str, decided: Callable[[], None], *, patient: bool = False) -> Ticket:
+    def join(self, key: str, on_decision: Callable[[], None], *, patient: bool = False) -> QueueEntry:
         """
-        Ask for a place for a statement of *key*, which is "" when the caller has none. It may be *patient*.
+        Ask for a slot for a statement of *key* ("" for a caller without a key).
 
-        The answer is admitted, or waits; then *decided* is called, within another call to this object, once it is
-        admitted or turned away.
+        The entry is admitted at once or queued. *on_decision* is called during a later call of this object, when the
+        queued entry is admitted or evicted.
 
         Raises:
             EngineBusyError: The queue is full.
         """
-        ticket = Ticket(key, decided, patient=patient)
-        # Whoever waits now waits for a place that is not free, or for one of its own key, or has patience.
-        if self._has_place_for(ticket):
-            self._admit(ticket)
-            return ticket
+        entry = QueueEntry(key, on_decision, patient=patient)
+        # No queued entry could use a slot that is free now: each is patient, or its key is at its limit.
+        if self._fits(entry):
+            self._admit(entry)
+            return entry
         if self.waiting >= self._max_queued:
             self._make_room(key)
-        self._queues.setdefault(key, deque()).append(ticket)
+        self._queues.setdefault(key, deque()).append(entry)
         self.waiting += 1
-        return ticket
+        return entry
 
-    def leave(self, ticket: Ticket) -> None:
-        """Give the place of *ticket* to whoever is next, or take it out of the queue. Twice is harmless."""
-        standing, ticket.standing = ticket.standing, Standing.GONE
-        if standing is Standing.WAITING:
-            self._drop(ticket)
-        elif standing is Standing.ADMITTED:
-            self._give_back(ticket.key)
+    def leave(self, entry: QueueEntry) -> None:
+        """Free the slot of *entry*, or remove it from the queue. Idempotent."""
+        state, entry.state = entry.state, EntryState.CLOSED
+        if state is EntryState.QUEUED:
+            self._remove(entry)
+        elif state is EntryState.ADMITTED:
+            self.running -= 1
+            self._running[entry.key] -= 1
+            if not self._running[entry.key]:
+                del self._running[entry.key]
+            self._admit_queued()
 
-    def hurry(self, ticket: Ticket) -> None:
-        """Have the statement of *ticket* be patient no longer."""
-        ticket.patient = False
-        self._admit_waiting()
+    def hurry(self, entry: QueueEntry) -> None:
+        """Make *entry* a patient one no longer."""
+        entry.patient = False
+        self._admit_queued()
 
     def may_run(self, key: str) -> bool:
-        """Whether *key* does not hold all places that it may."""
-        return not key or self._running.get(key, 0) < self._per_key
+        """Whether *key* holds fewer slots than its limit."""
+        return not key or self._running.get(key, 0) < self._slots_per_key
 
-    def waits_for_one(self, ticket: Ticket) -> bool:
-        """Whether one place that is given back is enough for *ticket*, unless its key holds all that it may."""
-        return self.running <= self._most(ticket)
+    def needs_one_slot(self, entry: QueueEntry) -> bool:
+        """Whether one freed slot would let *entry* run, the limit of its key aside."""
+        return self.running <= self._limit(entry)
 
-    def _has_place_for(self, ticket: Ticket) -> bool:
-        return self.running < self._most(ticket) and self.may_run(ticket.key)
+    def _fits(self, entry: QueueEntry) -> bool:
+        return self.running < self._limit(entry) and self.may_run(entry.key)
 
-    def _most(self, ticket: Ticket) -> int:
-        return self._plenty if ticket.patient else self._workers
+    def _limit(self, entry: QueueEntry) -> int:
+        return self._patient_slots if entry.patient else self._slots
 
-    def _admit(self, ticket: Ticket) -> None:
+    def _admit(self, entry: QueueEntry) -> None:
         self.running += 1
-        self._running[ticket.key] = self._running.get(ticket.key, 0) + 1
-        ticket.standing = Standing.ADMITTED
+        self._running[entry.key] = self._running.get(entry.key, 0) + 1
+        entry.state = EntryState.ADMITTED
 
-    def _give_back(self, key: str) -> None:
-        self.running -= 1
-        self._running[key] -= 1
-        if not self._running[key]:
-            del self._running[key]
-        self._admit_waiting()
+    def _admit_queued(self) -> None:
+        while self.running < self._slots and (entry := self._next()) is not None:
+            self._remove(entry)
+            if entry.key in self._queues:
+                self._queues.move_to_end(entry.key)  # the end of the round
+            self._admit(entry)
+            entry.on_decision()
 
-    def _admit_waiting(self) -> None:
-        while self.running < self._workers and (ticket := self._next()) is not None:
-            self._drop(ticket)
-            if ticket.key in self._queues:
-                self._queues.move_to_end(ticket.key)  # the end of the round
-            self._admit(ticket)
-            ticket.decided()
-
-    def _next(self) -> Ticket | None:
-        return next(
-            (ticket for queue in self._queues.values() for ticket in queue if self._has_place_for(ticket)), None
-        )
+    def _next(self) -> QueueEntry | None:
+        return next((entry for queue in self._queues.values() for entry in queue if self._fits(entry)), None)
 
     def _make_room(self, key: str) -> None:
-        greediest = max(self._queues, key=lambda other: len(self._queues[other]), default=key)
-        if len(self._queues.get(greediest, ())) <= len(self._queues.get(key, ())) + 1:
+        longest = max(self._queues, key=lambda other: len(self._queues[other]), default=key)
+        if len(self._queues.get(longest, ())) <= len(self._queues.get(key, ())) + 1:
             raise EngineBusyError
-        turned_away = self._queues[greediest][-1]
-        self._drop(turned_away)
-        turned_away.standing = Standing.TURNED_AWAY
-        turned_away.decided()
+        evicted = self._queues[longest][-1]
+        self._remove(evicted)
+        evicted.state = EntryState.EVICTED
+        evicted.on_decision()
 
-    def _drop(self, ticket: Ticket) -> None:
-        queue = self._queues[ticket.key]
-        queue.remove(ticket)
+    def _remove(self, entry: QueueEntry) -> None:
+        queue = self._queues[entry.key]
+        queue.remove(entry)
         self.waiting -= 1
         if not queue:
-            del self._queues[ticket.key]
+            del self._queues[entry.key]
 
 
-def _nobody_waits() -> None:
-    """Stand for the event of a statement that is admitted at once, as most are."""
+def _ignore_decision() -> None:
+    """Placeholder for an entry that is admitted at once, as most are: a real event is only made for a wait."""
 
 
-class Place:
-    """The right to run one statement."""
+class AdmittedStatement:
+    """A statement that holds an execution slot of an `Admission`."""
 
-    def __init__(self, admission: Admission, ticket: Ticket) -> None:
+    def __init__(self, admission: Admission, entry: QueueEntry) -> None:
         self._admission = admission
-        self._ticket = ticket
+        self._entry = entry
 
     def leave(self) -> None:
-        """Give the place to whoever is next. More than one call is harmless, from any thread."""
-        self._admission._leave(self._ticket)  # noqa: SLF001 - the other half of this class
+        """Free the slot. Idempotent, and safe from any thread."""
+        self._admission._leave(self._entry)  # noqa: SLF001 - the other half of this class
 
 
 class Admission:
-    """`Turns` for threads, which wait *queue_timeout_s* seconds at most."""
+    """A `FairQueue` for threads, which wait at most *queue_timeout_s* seconds."""
 
     def __init__(self, *, workers: int, max_queued: int, queue_timeout_s: float, several_keys: bool = True) -> None:
         self._lock = threading.Lock()
-        self._turns = Turns(workers=workers, max_queued=max_queued, several_keys=several_keys)
+        self._queue = FairQueue(slots=workers, max_queued=max_queued, several_keys=several_keys)
         self._queue_timeout_s = queue_timeout_s
 
     @property
     def running(self) -> int:
-        """How many statements hold a place."""
-        return self._turns.running
+        """The number of statements that hold a slot."""
+        return self._queue.running
 
     @property
     def waiting(self) -> int:
-        """How many statements are in the queue."""
-        return self._turns.waiting
+        """The number of queued statements."""
+        return self._queue.waiting
 
-    def enter(self, key: str, interruption: Interruption) -> Place:
+    def enter(self, key: str, interruption: Interruption) -> AdmittedStatement:
         """
-        Wait for a place for a statement of *key*, which is "" when the caller has none.
+        Wait for a slot for a statement of *key* ("" for a caller without a key).
 
         Raises:
-            EngineBusyError: The queue is full, or the wait was too long.
+            EngineBusyError: The queue is full, or the wait took too long.
             QueryError: *interruption* was stopped meanwhile; its reason.
         """
         interruption.check()
         with self._lock:
-            ticket = self._turns.ask(key, _nobody_waits)
-            admitted = ticket.standing is Standing.ADMITTED
+            entry = self._queue.join(key, _ignore_decision)
+            admitted = entry.state is EntryState.ADMITTED
             if not admitted:
                 woken = threading.Event()
-                ticket.decided = woken.set
+                entry.on_decision = woken.set
         if not admitted:
-            self._wait(ticket, woken, interruption)
-        return Place(self, ticket)
+            self._wait(entry, woken, interruption)
+        return AdmittedStatement(self, entry)
 
-    def _wait(self, ticket: Ticket, woken: threading.Event, interruption: Interruption) -> None:
+    def _wait(self, entry: QueueEntry, woken: threading.Event, interruption: Interruption) -> None:
         interruption.attach(woken.set)
         try:
             woken.wait(self._queue_timeout_s)
-        except BaseException:  # The server ends the thread that waits, by SystemExit for example.
-            self._leave(ticket)
+        except BaseException:  # for example SystemExit, with which a server ends the waiting thread
+            self._leave(entry)
             raise
         finally:
             interruption.detach()
         with self._lock:
-            if ticket.standing is Standing.ADMITTED and not interruption.stopped:
+            if entry.state is EntryState.ADMITTED and not interruption.stopped:
                 return
-            self._turns.leave(ticket)
+            self._queue.leave(entry)
         interruption.check()
         raise EngineBusyError
 
-    def _leave(self, ticket: Ticket) -> None:
+    def _leave(self, entry: QueueEntry) -> None:
         with self._lock:
-            self._turns.leave(ticket)
+            self._queue.leave(entry)

@@ -1,12 +1,15 @@
 """
-The frames that travel between an engine client, the broker and an engine worker, over Unix sockets.
+The frames between an engine client, the broker and an engine worker, over Unix sockets.
 
 A frame is one byte of kind, four bytes of payload length (unsigned, network order), and the payload: a JSON object in
-UTF-8, or bytes for DATA. A worker's connection carries one REQUEST there and back either HEADER, any number of DATA,
-END, or at any point an ERROR; then the next REQUEST. An answer that stops before its END or ERROR was cut. A worker
-that will take no further REQUEST says CLOSING: one that crosses it was not begun, nor one that meets a connection which
-is closed or reset, for a worker reads all of a REQUEST first. A broker's connection carries MESSAGE frames in both
-directions.
+UTF-8, or bytes for DATA.
+
+On a worker's connection the client sends a REQUEST. The worker answers with HEADER, any number of DATA and END, or with
+ERROR at any point; then the next REQUEST may follow. An answer without END or ERROR was cut. A worker that accepts no
+further REQUEST sends CLOSING. It has not started a REQUEST that crosses this frame, nor one sent to a connection that
+turns out to be closed or reset, because it reads a REQUEST to its end first.
+
+A broker's connection carries MESSAGE frames in both directions.
 """
 
 from __future__ import annotations
@@ -14,28 +17,27 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from json.encoder import c_make_encoder, encode_basestring, encode_basestring_ascii  # type: ignore[attr-defined]
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _HEAD = struct.Struct("!BI")
 
-#: The longest payload of DATA, and what a stream of bytes is split into: a reader then holds no more of it at once.
+#: The largest payload of DATA, and the size into which a stream of bytes is split to bound the memory of a reader.
 MAX_DATA_BYTES = 2**31 - 1
 STREAM_DATA_BYTES = 1024 * 1024
 
-#: What is received at once, until it is known to be too little.
+#: How much is received at once, until a frame is known to be larger.
 _READ_BYTES = 64 * 1024
 
-#: Of a DATA payload more is to come than this: then its pieces are kept as they are, and joined at its end.
+#: A DATA payload that misses at least this much is kept in pieces, which are joined at its end.
 _LONG_BYTES = 64 * 1024
 
-#: The longest JSON payload. A statement with its parameters is the largest one.
+#: The largest JSON payload. A statement with its parameters is the largest kind.
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
 class Kind(enum.IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     REQUEST = 1
     HEADER = 2
@@ -49,31 +51,25 @@ class Kind(enum.IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-def _encoder(write_text: Callable[[str], str]) -> Callable[[Any], str]:
-    """Return what `JSONEncoder.encode` does, without white space, without making an encoder anew for each call."""
-    encode = c_make_encoder(None, json.JSONEncoder().default, write_text, None, ":", ",", False, False, True)
-    return lambda fields: "".join(encode(fields, 0))
-
-
-# Every statement is several small frames.
-_to_json = _encoder(encode_basestring)
-_to_ascii_json = _encoder(encode_basestring_ascii)
-_of_json = json.JSONDecoder().raw_decode
+# Every statement is several small frames, so the encoders are made once.
+_to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_to_ascii_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+_from_json = json.JSONDecoder().raw_decode
 
 
 class FrameError(Exception):
-    """The bytes are no frames, or not the ones expected; `str()` is for the log."""
+    """The bytes are not frames, or not the ones expected; `str()` is for the log."""
 
 
 def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> Iterator[bytes | memoryview]:
     """
-    Give the DATA frames, each of *limit* bytes at most, of *parts* that follow each other; none for no bytes.
+    Split *parts*, which follow each other, into DATA frames of at most *limit* bytes; no frame for no bytes.
 
-    They come as heads and payloads, of which nothing is copied.
+    Yields heads and payloads separately, so that no payload is copied.
     """
     views = [memoryview(part) for part in parts]
     left = sum(map(len, views))
-    room = 0  # in the frame that was begun
+    room = 0  # in the current frame
     for view in views:
         rest = view
         while rest:
@@ -88,15 +84,15 @@ def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> I
 
 def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
     """
-    Return one frame of *kind* that holds *fields*.
+    Return a frame of *kind* that holds *fields*.
 
     Raises:
-        FrameError: *fields* are too long to be sent.
+        FrameError: *fields* are too large to be sent.
     """
     try:
         payload = _to_json(fields).encode()
     except UnicodeEncodeError:
-        # Lone surrogates, which JSON bodies can bring in, survive as escapes; these take up to three times the bytes.
+        # Lone surrogates, which a JSON body may contain, survive as escapes. Escapes take up to three times the bytes.
         payload = _to_ascii_json(fields).encode()
     if len(payload) > MAX_JSON_BYTES:
         raise FrameError("a frame would be too long")
@@ -105,15 +101,15 @@ def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
 
 class FrameDecoder:
     """
-    Takes bytes as they come, in any pieces, and gives whole frames. One connection has one; not for two threads.
+    Assembles frames from bytes in pieces of any size. For one connection and one thread.
 
-    A frame whose head announces more than *max_json_bytes* of JSON is refused before its payload is waited for.
+    A frame whose head announces more than *max_json_bytes* of JSON is refused before its payload arrives.
     """
 
     def __init__(self, *, max_json_bytes: int = MAX_JSON_BYTES) -> None:
         self._buffer = bytearray()
         self._max_json_bytes = max_json_bytes
-        #: A long DATA payload under way, which is not to go through the buffer, and how much of it is still to come.
+        #: The pieces of a long DATA payload, which bypasses the buffer, and how many of its bytes are missing.
         self._long: list[bytes | memoryview] = []
         self.missing = 0
         self._follows_long = False
@@ -121,18 +117,19 @@ class FrameDecoder:
     @property
     def wanted(self) -> int:
         """
-        How many bytes should be received next, so that as little as possible is copied.
+        The number of bytes to receive next, so that as little as possible is copied.
 
-        It is what a long payload still misses, and after one the head of what follows, so that none begins in between.
+        It is the missing part of a long payload, and after one only the head of the next frame: then a long payload
+        never starts in the buffer.
         """
         return self.missing or (_HEAD.size if self._follows_long else _READ_BYTES)
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[Kind, bytes]]:
         """
-        Add *data*, and give each frame that is complete when it is asked for.
+        Add *data*, and yield the frames that are complete.
 
         Raises:
-            FrameError: What came is no frame.
+            FrameError: The bytes are not a frame.
         """
         if self.missing:
             part = data if len(data) <= self.missing else data[: self.missing]
@@ -171,7 +168,7 @@ class FrameDecoder:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether every byte so far belonged to a whole frame."""
+        """Whether all bytes so far belong to complete frames."""
         return not self._buffer and not self._long and not self.missing
 
 
@@ -180,11 +177,11 @@ def decode_json(payload: bytes) -> dict[str, Any]:
     Return the fields of a JSON payload.
 
     Raises:
-        FrameError: It is not a JSON object.
+        FrameError: The payload is not a JSON object.
     """
     try:
         text = payload.decode()
-        fields, end = _of_json(text)
+        fields, end = _from_json(text)
     except (ValueError, RecursionError):
         raise FrameError("a payload is not JSON") from None
     if end != len(text):

@@ -1,14 +1,14 @@
 """
-Engine workers under gunicorn's arbiter: its settings, and a worker class that speaks frames instead of HTTP.
+Engine workers under gunicorn's arbiter: the settings, and a worker class that speaks frames instead of HTTP.
 
-gunicorn forks the workers, hands them the listening socket and a heartbeat file, and forks anew when one ends.
+gunicorn forks the workers and gives them the listening socket and a heartbeat file. This class uses only names of
+`SyncWorker` without a leading underscore; `test_gunicorn_worker` fails when an upgrade moves one.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-import math
 import os
 import select
 import signal
@@ -24,7 +24,7 @@ from gunicorn.workers.sync import SyncWorker
 
 import runtimeconf.state
 from queryengine.pool.slots import ENGINE_SOCKET
-from queryengine.pool.worker import GRACE_S, StatementServer
+from queryengine.pool.worker import StatementServer
 from queryengine.pool.worker_state import WorkerState, write_state
 from runtimeconf.model import RuntimeConfig
 from system import process_limits, sandbox
@@ -34,46 +34,44 @@ from system.scratch import scratch_parent
 
 logger = logging.getLogger(__name__)
 
-#: How often an idle worker shows that it lives.
+#: The interval between two heartbeats of an idle worker.
 HEARTBEAT_S = 1.0
-#: An arbiter that knows nothing of deadlines waits so much longer than a statement may take.
-HEARTBEAT_MARGIN_S = 5.0
-#: How long a worker waits that cannot accept a connection, for want of descriptors for example.
-REFUSED_ACCEPT_S = 0.1
+#: The pause after a failed accept, for example when the process has no descriptor left.
+ACCEPT_RETRY_S = 0.1
 
-#: What the engine writes is for this user alone.
+#: Files of the engine are readable for this user only.
 PRIVATE_UMASK = 0o077
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn makes the file there safely, and unlinks it
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn creates the file safely and unlinks it
 
-#: Signals that a process group or an operator may send, and that are for the arbiter or mean nothing here.
+#: Signals to the process group that are for the arbiter, or that have no meaning here.
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
-#: Signals that end the process whatever it is busy with, without any Python.
+#: Signals that end the process whatever it is doing: the kernel acts, not Python.
 _FATAL = (signal.SIGABRT, signal.SIGALRM, signal.SIGQUIT, signal.SIGXCPU)
 
 
 def options(config: RuntimeConfig) -> dict[str, Any]:
-    """Return gunicorn's settings for the engine of *config*, which `runtimeconf.state` must hold as well."""
+    """Return gunicorn's settings for the engine of *config*, which must also be the one in `runtimeconf.state`."""
     return {
         "bind": [f"unix:{config.state_dir / ENGINE_SOCKET}"],
-        "umask": 0o177,  # of the socket: this user's processes alone may connect
+        "umask": 0o177,  # of the socket: only this user's processes may connect
         "worker_class": "queryengine.pool.gunicorn_worker.EngineWorker",
         "workers": config.query.workers,
-        "timeout": math.ceil(config.query.timeout_s + GRACE_S + HEARTBEAT_MARGIN_S),
+        "timeout": 0,  # `EngineArbiter` decides when a worker is stuck
         "graceful_timeout": max(1, round(config.shutdown_timeout_s)),
         "logger_class": "httpserver.gunicorn_server.ServerLogger",
         "proc_name": "engine",
         "control_socket_disable": True,
-        # On a disk, writing a heartbeat can take as long as the disk is busy.
+        # On a disk, a heartbeat could block while the disk is busy.
         "worker_tmp_dir": str(_SHARED_MEMORY) if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK) else None,
     }
 
 
 class EngineWorker(SyncWorker):
-    """A process that runs one statement at a time, and may be killed at any moment."""
+    """A process that runs one statement at a time and may be killed at any moment."""
 
     def init_process(self) -> None:
-        """Confine this process, then serve. What goes wrong never ends the arbiter: it does for exit code 3."""
+        """Confine this process, then serve. A failure exits with 1: a plain gunicorn arbiter would end with 3."""
         try:
             self._confine()
             super().init_process()
@@ -85,7 +83,7 @@ class EngineWorker(SyncWorker):
         """Load nothing: there is no WSGI application."""
 
     def init_signals(self) -> None:
-        """SIGTERM ends the process after its statement; what is to end it at once must not need Python."""
+        """Let SIGTERM end the process after its statement, and the kernel end it at once for the fatal signals."""
         super().init_signals()
         for ignored in _IGNORED:
             signal.signal(ignored, signal.SIG_IGN)
@@ -93,45 +91,45 @@ class EngineWorker(SyncWorker):
             signal.signal(fatal, signal.SIG_DFL)
 
     def run(self) -> None:
-        """Serve connections until told to end, or worn out. Does not return."""
+        """Serve connections until the process is told to end or is worn out. Does not return."""
         self._poll = select.epoll()
-        # One connection wakes one worker, not all that are idle.
+        # A connection wakes one idle worker, not all of them.
         self._poll.register(self.sockets[0], select.EPOLLIN | select.EPOLLEXCLUSIVE)
         self._poll.register(self.PIPE[0], select.EPOLLIN)
         self._server = StatementServer(runtimeconf.state.get_config(), self._report, lambda: not self.alive)
         self._server.warm_up()
-        # What is there now stays: a collector that looked through it would hold up a statement for some 20 ms.
+        # These objects stay: a collection that traversed them would delay a statement by about 20 ms.
         gc.freeze()
         self._server.be_idle()
         super().run()
         self._server.close()
-        # Not the interpreter's own end, which is slow and not made for what DuckDB and pyarrow leave to it.
+        # Skip the interpreter's shutdown, which is slow and not safe with the threads of DuckDB and pyarrow.
         os._exit(0)
 
     def wait(self, timeout: float) -> None:
-        """Wait for a connection or a signal, and show at least every `HEARTBEAT_S` seconds that this process lives."""
+        """Wait for a connection, a signal or the time of the next heartbeat."""
         self._server.be_idle()
-        for descriptor, _ in self._poll.poll(min(timeout, HEARTBEAT_S)):
+        for descriptor, _ in self._poll.poll(HEARTBEAT_S):
             if descriptor == self.PIPE[0]:
                 os.read(self.PIPE[0], 4096)
         if self._server.worn_out:
             self.alive = False
 
     def accept(self, listener: socket.socket) -> None:
-        """Serve the next connection, if there is one."""
+        """Serve the next connection, if any."""
         try:
             super().accept(listener)
         except BlockingIOError:
             raise
         except OSError as exc:
             logger.warning("engine worker cannot accept", extra={"fields": {"error": exc.strerror}})
-            time.sleep(REFUSED_ACCEPT_S)
+            time.sleep(ACCEPT_RETRY_S)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
         """Answer the statements of *client*."""
         if self._has_stack:
             self._server.serve(client)
-        else:  # A nested statement would end the process in this thread.
+        else:  # In this thread a deeply nested statement would overflow the stack.
             serving = threading.Thread(target=self._server.serve, args=[client], name="engine-statements")
             serving.start()
             serving.join()
@@ -140,14 +138,14 @@ class EngineWorker(SyncWorker):
 
     def _report(self, state: WorkerState) -> None:
         write_state(self.tmp.fileno(), state)
-        self.notify()  # writing has set the file's time to that of another clock
+        self.notify()  # the write has set the file's time from another clock than gunicorn's
 
     def _confine(self) -> None:
         die_with_parent(self.ppid)
         os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
-        raise_soft_limit()  # It opens each snapshot, more than once while a session takes another one's place.
+        raise_soft_limit()  # It opens each snapshot, and more than once while one session replaces another.
         config = runtimeconf.state.get_config()
         process_limits.confine(file_bytes=config.query.temp_directory_limit_bytes)
         process_limits.reuse_memory()
@@ -156,11 +154,11 @@ class EngineWorker(SyncWorker):
 
 
 def _writable(config: RuntimeConfig) -> list[Path]:
-    """Return the directories that a worker may write to."""
+    """Return the directories to which a worker may write."""
     directories = []
-    with suppress(OSError):  # There will be no engine then, and later another worker.
+    with suppress(OSError):  # The engine will not start then, and another worker tries later.
         directories.append(scratch_parent(config.state_dir))
-    # Under tests that measure coverage, this process saves what it has run.
+    # Under a coverage measurement this process saves its data.
     if (coverage := sys.modules.get("coverage")) and (measuring := coverage.Coverage.current()):
         directories.append(Path(measuring.config.data_file).absolute().parent)
     return directories

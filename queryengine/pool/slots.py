@@ -1,11 +1,10 @@
 """
-The places that a client process has: who waits for one, what each is used for, and the worker that serves it.
+The execution slots of a client process: which statement holds or awaits one, and the worker connection of each.
 
-A place is the right to have one statement run. The broker gives it for a key; its statement connects to a worker, and
-when it has ended in peace the next statement of that key takes the place over together with the connection. So a
-process that answers many short statements asks the broker for a place once, and tells it only every `TELL_S` what the
-place is used for. The broker asks for it back when somebody else should have it, and a place that nobody has used for
-`KEEP_S` goes back by itself.
+A slot is the right to run one statement. The broker grants it for a key, and the statement connects to a worker. When
+the statement ends normally, the next one of that key takes over the slot together with the connection. So a process
+that answers many short statements asks the broker for a slot once, and reports only every `REPORT_S` what the slot is
+used for. The broker recalls a slot that is needed elsewhere; a slot that is unused for `KEEP_S` is given back.
 """
 
 from __future__ import annotations
@@ -29,376 +28,364 @@ logger = logging.getLogger(__name__)
 
 #: The name of the workers' socket in the state directory.
 ENGINE_SOCKET = "engine.sock"
-#: A statement that finds all places of its process and key in use waits so long for one of these before another one is
-#: asked for; of those that wait, one asks at a time.
+#: A statement waits this long for a slot that its process already has before it asks for another one. Of the waiting
+#: statements of a key, one asks at a time.
 ASK_S = 0.01
-#: The broker hears of every statement that waits, and of what each place is used for, after so long.
-TELL_S = 0.05
-#: A place that is used for nothing is given back after so long.
+#: The broker is told of each waiting statement, and of each new use of a slot, within this time.
+REPORT_S = 0.05
+#: An unused slot is given back after this time.
 KEEP_S = 0.1
-#: How often statements are looked at while there are no places.
-_LOOK_S = 1.0
+#: The interval between two ticks while the process holds no slot.
+_IDLE_TICK_S = 1.0
 
 
-class Party(Protocol):
-    """A statement, as far as its place goes. Called from any thread; it must not block."""
+class PooledStatement(Protocol):
+    """A statement that awaits or holds a slot. Called from any thread; it must not block."""
 
     query_id: str
     key: str
-    place: Place | None
+    slot: Slot | None
 
     def entry(self) -> dict[str, Any]:
-        """Return what the broker is told of it: `id`, `sql`, `started`, and `inner` for one of the runtime's own."""
+        """Return the fields that the broker keeps: `id`, `sql`, `started`, and `inner` for the runtime's own."""
 
     def admitted(self) -> None:
-        """Take note that it has its place. Called under the lock."""
+        """The statement has its slot. Called under the pool's lock."""
 
     def refused(self, error: QueryError) -> None:
-        """Take note that it gets none; nothing happens when it has one. Called under the lock."""
+        """The statement gets no slot; ignored if it has one. Called under the pool's lock."""
 
     def stop(self, reason: Reason) -> None:
-        """End it, wherever it is."""
+        """Stop the statement, queued or running."""
 
-    def look(self, now: float) -> None:
-        """See whether its time is up at *now* (`time.monotonic()`)."""
+    def check_time(self, now: float) -> None:
+        """Enforce the statement's time limits at *now* (`time.monotonic()`)."""
 
 
-class Place:
+class Slot:
     """
-    The right to have one statement of `key` run.
+    The right to run one statement of `key`.
 
-    `connection` leads to a worker that waits for the next statement, or runs the one of `party`; None until there is
-    one. What is here belongs to `party`, or while there is none, to whoever holds the lock.
+    `connection` leads to a worker that waits for the next statement or runs the current one; None before the first.
+    A slot with a statement belongs to that statement; one without belongs to the holder of the pool's lock.
     """
 
-    __slots__ = ("changed", "connection", "key", "number", "party", "recalled", "since", "told_at")
+    __slots__ = ("connection", "key", "number", "recalled", "reported_at", "since", "statement", "unreported")
 
     def __init__(self, number: int, key: str) -> None:
         self.number = number
         self.key = key
         self.connection: socket.socket | None = None
-        self.party: Party | None = None
+        self.statement: PooledStatement | None = None
         self.recalled = False
-        self.changed = False  # since the broker was told
-        self.since = 0.0  # when `party` got it, or when it lost the last
-        self.told_at = time.monotonic()
+        self.unreported = False  # whether its use has changed since the last report
+        self.since = 0.0  # when it was last taken or left
+        self.reported_at = time.monotonic()
 
 
-class _Waiting:
-    """A statement that waits."""
+class _Waiter:
+    """A statement that waits for a slot."""
 
-    __slots__ = ("is_patient", "party", "since", "told")
+    __slots__ = ("is_announced", "is_patient", "since", "statement")
 
-    def __init__(self, party: Party) -> None:
-        self.party = party
+    def __init__(self, statement: PooledStatement) -> None:
+        self.statement = statement
         self.since = time.monotonic()
-        self.told = False
-        self.is_patient = False  # as the broker was told
+        self.is_announced = False  # to the broker
+        self.is_patient = False  # as announced
 
 
-class Places:
-    """The places of this process, and its statements. Safe from any thread."""
+class SlotPool:
+    """The slots and the statements of this process. Safe from any thread."""
 
     def __init__(self, state_dir: Path) -> None:
-        self.lock = threading.Lock()  # of this object and its parties; nothing under it blocks
+        self.lock = threading.Lock()  # also guards the statements; nothing under it blocks
         self.engine_path = str(state_dir / ENGINE_SOCKET)
         self.link = BrokerLink(state_dir, self)
-        self._parties: dict[str, Party] = {}
-        self._waiting: dict[str, deque[_Waiting]] = {}  # by key; none of them is empty
-        self._places: dict[int, Place] = {}
-        self._kept: dict[str, list[Place]] = {}  # those without a party, by key
-        self._had: dict[str, int] = {}  # how many there are of a key that will serve another statement
-        self._moved_at: dict[str, float] = {}  # when one of these was last passed on, by key
-        self._looks_at = math.inf  # when `tick` is called next
-        self._asked_at: dict[str, float] = {}  # when another one was last asked for though these move on, by key
+        self._statements: dict[str, PooledStatement] = {}
+        self._waiters: dict[str, deque[_Waiter]] = {}  # by key; none is empty
+        self._slots: dict[int, Slot] = {}
+        self._unused: dict[str, list[Slot]] = {}  # by key
+        self._reusable: dict[str, int] = {}  # number of slots by key that are not recalled
+        self._reused_at: dict[str, float] = {}  # when one of these was last passed on, by key
+        self._asked_at: dict[str, float] = {}  # when another slot was last asked for although these rotate, by key
+        self._next_tick = math.inf
         self.link.start()
 
-    def enter(self, party: Party) -> None:
+    def enter(self, statement: PooledStatement) -> None:
         """
-        Ask for a place. *party* is told the answer, perhaps at once, and whatever is said of it until it leaves.
+        Ask for a slot. From now until it leaves, *statement* gets the answer, perhaps at once, and all other calls.
 
-        Its `query_id` is replaced when another statement has the same.
+        A `query_id` that another statement of this process has is replaced.
 
         Raises:
-            EngineUnavailableError: There is no engine, or this is closed.
+            EngineUnavailableError: There is no engine, or the pool is closed.
         """
         self.link.require()
         with self.lock:
-            if not party.query_id or party.query_id in self._parties:
-                party.query_id = uuid.uuid4().hex
-            kept = self._kept.get(party.key)
-            if kept and not self.link.is_stopping:
-                self._parties[party.query_id] = party
-                self._use(kept.pop(), party)
-                party.admitted()
+            if not statement.query_id or statement.query_id in self._statements:
+                statement.query_id = uuid.uuid4().hex
+            unused = self._unused.get(statement.key)
+            if unused and not self.link.is_stopping:
+                self._statements[statement.query_id] = statement
+                self._assign(unused.pop(), statement)
+                statement.admitted()
                 return
-            waiting = _Waiting(party)
-            # With a place of its own the process serves itself: soon, or else the broker hears of it.
-            if (self.link.is_stopping or not self._had.get(party.key)) and not self._tell(waiting, patient=False):
+            waiter = _Waiter(statement)
+            # If the process has a slot of this key, that one will soon be free; otherwise the broker has to know now.
+            waits_here = self._reusable.get(statement.key) and not self.link.is_stopping
+            if not waits_here and not self._announce(waiter, patient=False):
                 raise unreachable()
-            self._parties[party.query_id] = party
-            self._waiting.setdefault(party.key, deque()).append(waiting)
-            if self._looks_at > waiting.since + ASK_S:
-                self._look_soon()
+            self._statements[statement.query_id] = statement
+            self._waiters.setdefault(statement.key, deque()).append(waiter)
+            if self._next_tick > waiter.since + ASK_S:
+                self._tick_soon()
 
-    def leave(self, party: Party, *, kill: bool = False) -> None:
+    def leave(self, statement: PooledStatement, *, kill: bool = False) -> None:
         """
-        Give the place of *party* to who waits, keep it, or give it back; or end its wait. Never fails.
+        Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
 
-        The place's connection goes with it, so it must be one that a worker waits on, or None. *kill* has the worker
-        killed that runs the statement. Nothing happens for a party that has not entered or has left.
+        The connection goes with the slot, so it must be one on which a worker waits, or None. With *kill* the worker
+        that runs the statement is killed. A statement that has not entered or has left is ignored.
         """
         closing = None
         with self.lock:
-            if self._parties.get(party.query_id) is not party:
+            if self._statements.get(statement.query_id) is not statement:
                 return
-            del self._parties[party.query_id]
-            place, party.place = party.place, None
-            if place is None:
-                self._drop(party)
+            del self._statements[statement.query_id]
+            slot, statement.slot = statement.slot, None
+            if slot is None:
+                self._withdraw(statement)
                 return
-            place.party = None
-            if self._is_lost(place):
-                closing, place.connection = place.connection, None
-            elif place.connection is None or place.recalled or self.link.is_stopping:
-                closing = self._give_back(place, kill=party.query_id if kill else None)
-            elif (waiting := self._next(place.key)) is not None:
-                self._pass(place, waiting)
+            slot.statement = None
+            if self._slots.get(slot.number) is not slot:  # the broker that granted it is gone
+                closing, slot.connection = slot.connection, None
+            elif slot.connection is None or slot.recalled or self.link.is_stopping:
+                closing = self._give_back(slot, kill=statement.query_id if kill else None)
+            elif (waiter := self._next_waiter(slot.key)) is not None:
+                self._pass_on(slot, waiter)
             else:
-                place.since = time.monotonic()
-                place.changed = True
-                self._kept.setdefault(place.key, []).append(place)
+                slot.since = time.monotonic()
+                slot.unreported = True
+                self._unused.setdefault(slot.key, []).append(slot)
         _close(closing)
 
-    def tell(self) -> None:
-        """Tell the broker all that it does not know yet."""
+    def report(self) -> None:
+        """Report everything that the broker does not know yet."""
         with self.lock:
-            self._tell_all()
+            self._report_all()
 
     def close(self) -> None:
-        """End every statement and the link. More than one call is harmless."""
+        """Stop every statement and close the link. Idempotent."""
         self.link.shut()
         with self.lock:
-            parties = list(self._parties.values())
-            kept = [place for places in self._kept.values() for place in places]
-            closing = [self._recalled(place) for place in kept]
-        for party in parties:
-            party.stop(stopping)
+            statements = list(self._statements.values())
+            closing = [self._recall(slot) for slot in self._all_unused()]
+        for statement in statements:
+            statement.stop(stopping)
         self.link.close()
         _close(*closing)
 
-    # What the link calls.
+    # Called by the link.
 
     def take(self, message: dict[str, Any]) -> None:
         """
-        Take a message of the broker.
+        Handle a message of the broker.
 
         Raises:
-            FrameError: It says nothing that is known.
+            FrameError: The message is unknown or malformed.
         """
-        closing = party = None
+        closing = stopped = None
         with self.lock:
             match message:
-                case {"is": "admitted", "id": str(query_id), "key": str(key), "place": int(number)}:
-                    self._gain(Place(number, key), query_id)
-                case {"is": "recall", "place": int(number)}:
-                    closing = self._recalled(self._places.get(number))
+                case {"is": "admitted", "id": str(query_id), "key": str(key), "slot": int(number)}:
+                    self._gain(Slot(number, key), query_id)
+                case {"is": "recall", "slot": int(number)}:
+                    if (slot := self._slots.get(number)) is not None:  # else it was given back meanwhile
+                        closing = self._recall(slot)
                 case {"is": "busy", "id": str(query_id), "retry_after_s": int(retry_after_s)}:
                     self._refuse(query_id, EngineBusyError(retry_after_s))
-                case {"is": "tell", "ask": int(number)}:
-                    self._tell_all()
-                    self.link.say({"do": "told", "ask": number})
+                case {"is": "report", "ask": int(number)}:
+                    self._report_all()
+                    self.link.say({"do": "reported", "ask": number})
                 case {"is": "stopping" | "cancel", "id": str(query_id)}:
-                    party = self._parties.get(query_id)
+                    stopped = self._statements.get(query_id)
                 case _:
                     raise FrameError("a message of the broker is unknown")
         _close(closing)
-        if party is not None:
-            party.stop(stopping if message["is"] == "stopping" else QueryCancelledError)
+        if stopped is not None:
+            stopped.stop(stopping if message["is"] == "stopping" else QueryCancelledError)
 
     def lost(self) -> None:
-        """Forget every place: who waits does so in vain, and who has a place goes on."""
+        """Forget every slot and refuse the waiting statements. A statement that holds a slot goes on."""
         with self.lock:
-            kept = [place for places in self._kept.values() for place in places]
-            self._kept.clear()
-            self._places.clear()
-            self._had.clear()
-            self._moved_at.clear()
-            self._asked_at.clear()
+            unused = self._all_unused()
+            for known in (self._unused, self._slots, self._reusable, self._reused_at, self._asked_at):
+                known.clear()
             self._refuse_all()
-        _close(*(place.connection for place in kept))
+        _close(*(slot.connection for slot in unused))
 
     def tick(self, now: float) -> float:
-        """Do what is due."""
-        closing: list[socket.socket | None] = []
+        """Send the reports that are due, give back unused slots, and have each statement check its time."""
         with self.lock:
             if not self.link.is_heard:
                 self._refuse_all()
-            self._tell_what_is_due(now)
-            idle = [place for kept in self._kept.values() for place in kept if now >= place.since + KEEP_S]
-            closing += [self._recalled(place) for place in idle]
-            parties = list(self._parties.values())
-            wait_s = ASK_S if self._waiting else TELL_S if self._places else _LOOK_S
-            self._looks_at = now + wait_s
+            self._report_due(now)
+            closing = [self._recall(slot) for slot in self._all_unused() if now >= slot.since + KEEP_S]
+            statements = list(self._statements.values())
+            wait_s = ASK_S if self._waiters else REPORT_S if self._slots else _IDLE_TICK_S
+            self._next_tick = now + wait_s
         _close(*closing)
-        for party in parties:
+        for statement in statements:
             try:
-                party.look(now)
-            except Exception:  # One must not cost the others their time.
-                logger.exception("a statement's clock failed")
+                statement.check_time(now)
+            except Exception:  # A fault in one statement must not affect the time limits of the others.
+                logger.exception("the time limit of a statement could not be checked")
         return wait_s
 
     # Under the lock.
 
-    def _gain(self, place: Place, query_id: str) -> None:
-        """Take a place that the broker gives: for its statement, or the next one when that has a place or has left."""
-        self._places[place.number] = place
-        self._had[place.key] = self._had.get(place.key, 0) + 1
-        if len(self._places) == 1:
-            self._look_soon()
-        waiting = self._taken_out(query_id, place.key)
-        if waiting is not None:
-            self._use(place, waiting.party)
-            place.changed = False
-            waiting.party.admitted()
-        elif (waiting := self._next(place.key)) is not None:
-            self._pass(place, waiting)
-        else:
-            self._give_back(place)
+    def _all_unused(self) -> list[Slot]:
+        return [slot for slots in self._unused.values() for slot in slots]
 
-    def _look_soon(self) -> None:
-        """Have `tick` called: its next call was not due soon."""
-        self._looks_at = -math.inf
+    def _gain(self, slot: Slot, query_id: str) -> None:
+        """Use a granted slot for its statement, or for the next one if that has a slot already or has left."""
+        self._slots[slot.number] = slot
+        self._reusable[slot.key] = self._reusable.get(slot.key, 0) + 1
+        if len(self._slots) == 1:
+            self._tick_soon()
+        waiter = self._take_waiter(query_id, slot.key)
+        if waiter is not None:
+            self._assign(slot, waiter.statement)
+            slot.unreported = False
+            waiter.statement.admitted()
+        elif (waiter := self._next_waiter(slot.key)) is not None:
+            self._pass_on(slot, waiter)
+        else:
+            self._give_back(slot)
+
+    def _tick_soon(self) -> None:
+        self._next_tick = -math.inf
         self.link.wake()
 
-    def _use(self, place: Place, party: Party) -> None:
-        place.party, party.place = party, place
-        place.since = time.monotonic()
-        place.changed = True
+    def _assign(self, slot: Slot, statement: PooledStatement) -> None:
+        slot.statement, statement.slot = statement, slot
+        slot.since = time.monotonic()
+        slot.unreported = True
 
-    def _pass(self, place: Place, waiting: _Waiting) -> None:
-        self._use(place, waiting.party)
-        self._moved_at[place.key] = place.since
-        if waiting.told:
-            self._tell_use(place)  # which ends its wait at the broker
-        waiting.party.admitted()
+    def _pass_on(self, slot: Slot, waiter: _Waiter) -> None:
+        self._assign(slot, waiter.statement)
+        self._reused_at[slot.key] = slot.since
+        if waiter.is_announced:
+            self._report_use(slot)  # which ends its wait at the broker
+        waiter.statement.admitted()
 
-    def _recalled(self, place: Place | None) -> socket.socket | None:
-        """Keep a place no longer than its statement runs; its connection is to be closed when there is none."""
-        if place is None:  # given back meanwhile
+    def _recall(self, slot: Slot) -> socket.socket | None:
+        """Give *slot* back now or after its statement; return the connection to close, if any."""
+        if slot.statement is not None:
+            self._mark_recalled(slot)
             return None
-        if place.party is not None:
-            self._count_out(place)
-            return None
-        self._kept[place.key].remove(place)
-        return self._give_back(place)
+        self._unused[slot.key].remove(slot)
+        return self._give_back(slot)
 
-    def _give_back(self, place: Place, *, kill: str | None = None) -> socket.socket | None:
-        self._count_out(place)
-        del self._places[place.number]
-        self.link.say({"do": "leave", "place": place.number, **({"kill": kill} if kill else {})})
-        connection, place.connection = place.connection, None
+    def _give_back(self, slot: Slot, *, kill: str | None = None) -> socket.socket | None:
+        self._mark_recalled(slot)
+        del self._slots[slot.number]
+        self.link.say({"do": "leave", "slot": slot.number, **({"kill": kill} if kill else {})})
+        connection, slot.connection = slot.connection, None
         return connection
 
-    def _count_out(self, place: Place) -> None:
-        """Count *place* no longer among those that will serve another statement."""
-        if place.recalled:
+    def _mark_recalled(self, slot: Slot) -> None:
+        """Count *slot* no longer among those that will serve another statement."""
+        if slot.recalled:
             return
-        place.recalled = True
-        self._had[place.key] -= 1
-        if not self._had[place.key]:
-            del self._had[place.key]
-            self._moved_at.pop(place.key, None)
-            self._asked_at.pop(place.key, None)
-            for waiting in self._waiting.get(place.key, ()):
-                self._hurry(waiting)
+        slot.recalled = True
+        self._reusable[slot.key] -= 1
+        if not self._reusable[slot.key]:
+            del self._reusable[slot.key]
+            self._reused_at.pop(slot.key, None)
+            self._asked_at.pop(slot.key, None)
+            for waiter in self._waiters.get(slot.key, ()):
+                self._announce_urgently(waiter)
 
-    def _is_lost(self, place: Place) -> bool:
-        return self._places.get(place.number) is not place
+    def _next_waiter(self, key: str) -> _Waiter | None:
+        """Take out the statement of *key* that has waited longest."""
+        queue = self._waiters.get(key)
+        return self._take_waiter(queue[0].statement.query_id, key) if queue else None
 
-    def _next(self, key: str) -> _Waiting | None:
-        """Take out who has waited longest for a place of *key*."""
-        queue = self._waiting.get(key)
-        if not queue:
-            return None
-        waiting = queue.popleft()
-        if not queue:
-            del self._waiting[key]
-        return waiting
-
-    def _taken_out(self, query_id: str, key: str) -> _Waiting | None:
-        queue = self._waiting.get(key, deque())
-        found = next((waiting for waiting in queue if waiting.party.query_id == query_id), None)
+    def _take_waiter(self, query_id: str, key: str) -> _Waiter | None:
+        queue = self._waiters.get(key, deque())
+        found = next((waiter for waiter in queue if waiter.statement.query_id == query_id), None)
         if found is not None:
             queue.remove(found)
             if not queue:
-                del self._waiting[key]
+                del self._waiters[key]
         return found
 
-    def _drop(self, party: Party) -> None:
-        """End the wait of a party, if it waits."""
-        waiting = self._taken_out(party.query_id, party.key)
-        if waiting is not None and waiting.told:
-            self.link.say({"do": "leave", "id": party.query_id})
+    def _withdraw(self, statement: PooledStatement) -> None:
+        """End the wait of a statement, if it waits."""
+        waiter = self._take_waiter(statement.query_id, statement.key)
+        if waiter is not None and waiter.is_announced:
+            self.link.say({"do": "leave", "id": statement.query_id})
 
     def _refuse(self, query_id: str, error: QueryError) -> None:
-        party = self._parties.get(query_id)
-        if party is not None and self._taken_out(query_id, party.key) is not None:
-            party.refused(error)
+        statement = self._statements.get(query_id)
+        if statement is not None and self._take_waiter(query_id, statement.key) is not None:
+            statement.refused(error)
 
     def _refuse_all(self) -> None:
-        for queue in list(self._waiting.values()):
-            for waiting in queue:
-                waiting.party.refused(unreachable())
-        self._waiting.clear()
+        for queue in self._waiters.values():
+            for waiter in queue:
+                waiter.statement.refused(unreachable())
+        self._waiters.clear()
 
-    def _tell(self, waiting: _Waiting, *, patient: bool) -> bool:
-        """Have the broker know of a statement that waits, unless it does; whether it can be told."""
-        if waiting.told:
+    def _announce(self, waiter: _Waiter, *, patient: bool) -> bool:
+        """Tell the broker once about a statement that waits; False when there is no broker."""
+        if waiter.is_announced:
             return True
-        waiting.told, waiting.is_patient = True, patient
-        soon = {"soon": True} if patient else {}
-        return self.link.say({"do": "enter", "key": waiting.party.key, **soon, **waiting.party.entry()})
+        waiter.is_announced, waiter.is_patient = True, patient
+        fields = {"do": "enter", "key": waiter.statement.key, **waiter.statement.entry()}
+        return self.link.say({**fields, "patient": True} if patient else fields)
 
-    def _hurry(self, waiting: _Waiting) -> None:
-        """Have the broker give a statement that waits a place as soon as there is one."""
-        self._tell(waiting, patient=False)
-        if waiting.is_patient:
-            waiting.is_patient = False
-            self.link.say({"do": "hurry", "id": waiting.party.query_id})
+    def _announce_urgently(self, waiter: _Waiter) -> None:
+        """Have the broker grant a slot to *waiter* as soon as one is free."""
+        self._announce(waiter, patient=False)
+        if waiter.is_patient:
+            waiter.is_patient = False
+            self.link.say({"do": "hurry", "id": waiter.statement.query_id})
 
-    def _ask(self, key: str, waiting: _Waiting, now: float) -> None:
-        """Ask for another place: at once if those of the key stand still, else now and then, and with patience."""
-        if now >= self._moved_at.get(key, -math.inf) + ASK_S:
-            self._hurry(waiting)
-        elif now >= self._asked_at.get(key, -math.inf) + TELL_S:
+    def _ask(self, key: str, waiter: _Waiter, now: float) -> None:
+        """Ask for another slot: urgently if those of the key are stuck, else every `REPORT_S` and with patience."""
+        if now >= self._reused_at.get(key, -math.inf) + ASK_S:
+            self._announce_urgently(waiter)
+        elif now >= self._asked_at.get(key, -math.inf) + REPORT_S:
             self._asked_at[key] = now
-            self._tell(waiting, patient=True)
+            self._announce(waiter, patient=True)
 
-    def _tell_all(self) -> None:
-        for key, queue in self._waiting.items():
-            for waiting in queue:
-                self._tell(waiting, patient=key in self._had)
-        for place in self._places.values():
-            self._tell_use(place)
+    def _report_all(self) -> None:
+        for key, queue in self._waiters.items():
+            for waiter in queue:
+                self._announce(waiter, patient=key in self._reusable)
+        for slot in self._slots.values():
+            self._report_use(slot)
 
-    def _tell_use(self, place: Place) -> None:
-        if place.changed:
-            place.changed = False
-            place.told_at = time.monotonic()
-            entry = {} if place.party is None else place.party.entry()
-            self.link.say({"do": "runs", "place": place.number, **entry})
+    def _report_use(self, slot: Slot) -> None:
+        if slot.unreported:
+            slot.unreported = False
+            slot.reported_at = time.monotonic()
+            entry = {} if slot.statement is None else slot.statement.entry()
+            self.link.say({"do": "runs", "slot": slot.number, **entry})
 
-    def _tell_what_is_due(self, now: float) -> None:
-        for key, queue in self._waiting.items():
+    def _report_due(self, now: float) -> None:
+        for key, queue in self._waiters.items():
             if now >= queue[0].since + ASK_S:
                 self._ask(key, queue[0], now)
-            for waiting in queue:
-                if now >= waiting.since + TELL_S:
-                    self._tell(waiting, patient=True)
-        for place in self._places.values():
-            if place.party is None or now >= place.told_at + TELL_S:
-                self._tell_use(place)
+            for waiter in queue:
+                if now >= waiter.since + REPORT_S:
+                    self._announce(waiter, patient=True)
+        for slot in self._slots.values():
+            if slot.statement is None or now >= slot.reported_at + REPORT_S:
+                self._report_use(slot)
 
 
 def _close(*connections: socket.socket | None) -> None:

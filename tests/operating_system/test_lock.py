@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from system import lock as module
 from system.errors import StateDirectoryError
 from system.lock import FLIGHT_LOCK_NAME, LOCK_NAME, StateLock
 from tests.datasources.support import wait_for
@@ -29,7 +28,7 @@ time.sleep(600)
 
 
 def hold_elsewhere(directory: Path, more: str = "") -> subprocess.Popen[str]:
-    """Start a process that has the lock when this returns."""
+    """Start a process that holds the lock when this returns."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD.format(more=more), str(directory)], stdout=subprocess.PIPE, text=True
     )
@@ -43,7 +42,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_one_has_the_lock_at_a_time(tmp_path: Path) -> None:
+def test_only_one_holds_the_lock(tmp_path: Path) -> None:
     first, second = StateLock(tmp_path), StateLock(tmp_path)
 
     assert first.acquire()
@@ -84,21 +83,7 @@ def test_a_child_that_outlives_the_holder_does_not_keep_the_lock(tmp_path: Path)
         lock.release()
 
 
-def test_a_lock_let_go_of_in_a_child_is_free(tmp_path: Path) -> None:
-    first, second = StateLock(tmp_path), StateLock(tmp_path)
-    first.acquire()
-
-    # As after a fork; here no parent is left that holds it too.
-    module._let_go()
-
-    assert not first.held
-    assert second.acquire()
-    second.release()
-
-
-def test_the_lock_of_a_file_that_is_replaced_just_now_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acquire_retries_if_the_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = StateLock(tmp_path)
     flock = fcntl.flock
     replaced: list[Path] = []
@@ -117,7 +102,7 @@ def test_the_lock_of_a_file_that_is_replaced_just_now_is_tried_again(
     lock.release()
 
 
-def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
+def test_acquire_waits_for_a_stopping_predecessor(tmp_path: Path) -> None:
     predecessor, lock = StateLock(tmp_path), StateLock(tmp_path)
     predecessor.acquire()
     threading.Timer(0.2, predecessor.release).start()
@@ -128,7 +113,7 @@ def test_a_predecessor_that_is_just_ending_is_waited_for(tmp_path: Path) -> None
     lock.release()
 
 
-def test_the_lock_of_a_file_that_was_deleted_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+def test_a_lock_on_a_deleted_file_does_not_count(tmp_path: Path) -> None:
     first, second, third = StateLock(tmp_path), StateLock(tmp_path), StateLock(tmp_path)
     first.acquire()
     (tmp_path / LOCK_NAME).unlink()
@@ -140,14 +125,14 @@ def test_the_lock_of_a_file_that_was_deleted_is_not_taken_for_the_lock(tmp_path:
 
 
 @pytest.mark.parametrize("content", [b"", b"nobody\n", b"\xff"])
-def test_a_holder_that_cannot_be_told_is_another_process(tmp_path: Path, content: bytes) -> None:
+def test_an_unknown_holder_is_another_process(tmp_path: Path, content: bytes) -> None:
     (tmp_path / LOCK_NAME).write_bytes(content)
 
     assert StateLock(tmp_path).holder() == "another process"
     assert StateLock(tmp_path / "absent").holder() == "another process"
 
 
-def test_a_lock_file_that_cannot_be_used_is_said_without_its_path(tmp_path: Path) -> None:
+def test_an_unusable_lock_file_is_an_error_without_its_path(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).mkdir()
 
     with pytest.raises(
@@ -156,16 +141,16 @@ def test_a_lock_file_that_cannot_be_used_is_said_without_its_path(tmp_path: Path
         StateLock(tmp_path).acquire()
 
 
-def test_a_lock_file_that_takes_no_lock_is_said(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).symlink_to("/dev/full")
 
     with pytest.raises(StateDirectoryError, match="cannot be used"):
         StateLock(tmp_path).acquire()
 
 
-def test_a_look_tells_whether_anybody_has_the_lock(tmp_path: Path) -> None:
+def test_is_taken(tmp_path: Path) -> None:
     lock, look = StateLock(tmp_path, FLIGHT_LOCK_NAME), StateLock(tmp_path, FLIGHT_LOCK_NAME)
-    assert not look.is_taken()  # There is no file yet, and none is made.
+    assert not look.is_taken()  # there is no file yet, and this creates none
     assert list(tmp_path.iterdir()) == []
 
     assert lock.acquire()
@@ -177,19 +162,7 @@ def test_a_look_tells_whether_anybody_has_the_lock(tmp_path: Path) -> None:
     assert lock.acquire()
 
 
-def test_a_look_sees_the_lock_of_another_process(tmp_path: Path) -> None:
-    holder = hold_elsewhere(tmp_path)
-    assert StateLock(tmp_path).is_taken()
-
-    holder.kill()
-    holder.wait()
-    assert holder.stdout is not None
-    holder.stdout.close()
-
-    assert not StateLock(tmp_path).is_taken()
-
-
-def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path) -> None:
+def test_keep_takes_the_lock_again_if_its_file_is_gone(tmp_path: Path) -> None:
     lock, other = StateLock(tmp_path), StateLock(tmp_path)
     assert lock.acquire()
     assert lock.keep()
@@ -207,7 +180,7 @@ def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_lock_without_a_directory_is_lost_until_there_is_one(tmp_path: Path) -> None:
+def test_keep_without_a_directory_loses_the_lock(tmp_path: Path) -> None:
     lock = StateLock(tmp_path / "state")
     (tmp_path / "state").mkdir()
     assert lock.acquire()

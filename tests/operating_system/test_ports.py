@@ -1,4 +1,4 @@
-"""Whether a port can be bound, and the name of who holds it."""
+"""Whether a port can be bound, and which process holds it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_holder_is_named() -> None:
             wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), BIND, time.monotonic())
 
 
-def test_a_holder_that_does_not_listen_is_not_known() -> None:
+def test_a_holder_that_does_not_listen_is_unknown() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
 
@@ -37,7 +37,7 @@ def test_a_holder_that_does_not_listen_is_not_known() -> None:
             wait_until_bindable(Address("127.0.0.1", holder.getsockname()[1]), BIND, time.monotonic())
 
 
-def test_a_predecessor_that_ends_is_waited_for() -> None:
+def test_it_waits_for_a_stopping_predecessor() -> None:
     holder = socket.socket()
     holder.bind(("127.0.0.1", 0))
     holder.listen()

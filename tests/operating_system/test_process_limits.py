@@ -56,7 +56,7 @@ def test_the_environment_keeps_harmless_variables_only() -> None:
     assert set(names) <= process_limits.HARMLESS_VARIABLES | {"PWD", "SHLVL", "_"}
 
 
-def test_descriptors_go_but_their_numbers_stay() -> None:
+def test_descriptors_are_closed_but_their_numbers_stay_taken() -> None:
     kept, gone, sockets = printed(
         """
         import os, socket
@@ -82,7 +82,7 @@ def test_descriptors_go_but_their_numbers_stay() -> None:
         pytest.param("2", "/dev/null,/dev/null,/dev/null", id="standard error, whose number a file has got"),
     ],
 )
-def test_of_the_standard_streams_the_log_stays(tmp_path: Path, closed: str, left: str) -> None:
+def test_only_the_log_of_the_standard_streams_is_kept(tmp_path: Path, closed: str, left: str) -> None:
     code = """
         import os, sys
         from system import process_limits
@@ -123,7 +123,7 @@ def test_a_confined_process_has_its_limits() -> None:
     )
 
 
-def test_a_process_without_pyarrow_does_not_get_it_here_and_may_write_what_it_likes() -> None:
+def test_pyarrow_is_not_imported_and_files_may_be_unlimited() -> None:
     printed(
         """
         import os, resource, sys
@@ -151,7 +151,7 @@ def test_a_file_that_grows_too_large_is_an_error(tmp_path: Path) -> None:
     assert "File too large" in finished.stderr
 
 
-def test_memory_is_limited_to_what_is_used_and_more() -> None:
+def test_memory_is_limited_relative_to_its_use() -> None:
     printed(
         """
         import ctypes
@@ -181,7 +181,7 @@ def test_memory_is_limited_to_what_is_used_and_more() -> None:
         pytest.param("queryengine.pool.gunicorn_worker", id="a worker"),
     ],
 )
-def test_duckdb_gives_addresses_back(first: str) -> None:
+def test_duckdb_returns_addresses(first: str) -> None:
     (retains,) = printed(
         f"""
         import ctypes, os
@@ -198,7 +198,13 @@ def test_duckdb_gives_addresses_back(first: str) -> None:
     assert retains == "False"
 
 
-def test_memory_goes_back_to_the_system() -> None:
+def test_without_the_symbol_of_its_allocator_duckdb_keeps_its_memory(caplog: pytest.LogCaptureFixture) -> None:
+    assert process_limits._duckdb_control("libc.so.6") is None
+
+    assert caplog.messages == ["DuckDB's allocator cannot be told to return memory"]
+
+
+def test_memory_is_returned_to_the_system() -> None:
     printed(
         """
         import duckdb
@@ -277,7 +283,7 @@ def test_the_limit_of_cpu_time_is_lifted() -> None:
     )
 
 
-def test_what_can_spill_spills_though_little_is_left_beside_the_buffers(tmp_path: Path) -> None:
+def test_a_large_sort_spills_under_a_small_memory_limit(tmp_path: Path) -> None:
     Publisher(tmp_path)
     with running(tmp_path, memory_limit_bytes=128 * MIB) as engine:
         worker = engine.worker()

@@ -76,7 +76,7 @@ def asked(tmp_path: Path) -> Iterator[dict[str, Any]]:
     assert [path.name for path in outside.iterdir()] == ["victim"]
 
 
-def test_a_worker_writes_below_its_directory_only_and_reaches_nobody(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_a_worker_is_confined_to_its_directory(tmp_path: Path, asked: dict[str, Any]) -> None:
     assert sandbox.missing() == [], "this kernel is too old for what is tested here"
     (tmp_path / "state").mkdir()
     with running(tmp_path / "state", program="tests.queryengine.breakout") as engine, engine.connect() as connection:
@@ -106,7 +106,7 @@ def in_child(code: str, *arguments: str) -> str:
     return finished.stdout
 
 
-def test_landlock_holds_without_the_filter_of_system_calls(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_landlock_holds_without_seccomp(tmp_path: Path, asked: dict[str, Any]) -> None:
     inside = Path(asked["inside"])
     inside.mkdir(parents=True)
     code = """
@@ -139,7 +139,7 @@ OLDER = """
     """
 
 
-def test_an_older_kernel_is_told_once_and_statements_run(tmp_path: Path) -> None:
+def test_an_older_kernel_is_logged_once_and_statements_run(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     log = tmp_path / "engine.log"
     command = ["-m", "tests.queryengine.engine_process", str(tmp_path), "{}"]

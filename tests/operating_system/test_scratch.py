@@ -9,7 +9,7 @@ import pytest
 from system.scratch import ScratchDirectory
 
 
-def test_it_is_private_and_goes_with_what_is_in_it(tmp_path: Path) -> None:
+def test_it_is_private_and_removed_with_its_contents(tmp_path: Path) -> None:
     scratch = ScratchDirectory(tmp_path / "state")
     (scratch.subdirectory("1") / "spilled").write_text("x")
 
@@ -22,7 +22,7 @@ def test_it_is_private_and_goes_with_what_is_in_it(tmp_path: Path) -> None:
     assert list((tmp_path / "state" / "tmp").iterdir()) == []
 
 
-def test_what_another_engine_uses_stays(tmp_path: Path) -> None:
+def test_the_directory_of_another_engine_is_kept(tmp_path: Path) -> None:
     one, other = ScratchDirectory(tmp_path), ScratchDirectory(tmp_path)
 
     assert one.path != other.path
@@ -32,7 +32,7 @@ def test_what_another_engine_uses_stays(tmp_path: Path) -> None:
     other.close()
 
 
-def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+def test_the_directory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from system.scratch import ScratchDirectory;"
         "scratch = ScratchDirectory(Path(sys.argv[1])); (scratch.path / 'spilled').write_text('x');"
@@ -47,7 +47,7 @@ def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     scratch.close()
 
 
-def test_what_has_no_name_of_ours_is_left_alone(tmp_path: Path) -> None:
+def test_entries_with_other_names_are_kept(tmp_path: Path) -> None:
     (tmp_path / "tmp" / "directory").mkdir(parents=True)
     (tmp_path / "tmp" / "note").write_text("x")
     (tmp_path / "tmp" / ("0" * 32)).symlink_to(tmp_path / "tmp" / "directory")

@@ -1,4 +1,4 @@
-"""The state directory is this user's alone, or it is not used."""
+"""The state directory belongs to this user only, or it is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from system.lock import ENGINE_LOCK_NAME, FLIGHT_LOCK_NAME, LOCK_NAME, SUPERVISO
 from system.scratch import SCRATCH_DIRECTORY
 from system.state_directory import judge_state_dir, prepare_state_dir
 
-#: Both refuse the same, and one of them changes nothing.
+#: Both refuse the same directories; the second one changes nothing.
 JUDGES = pytest.mark.parametrize("judge", [prepare_state_dir, judge_state_dir])
 Judge = Callable[[Path], None]
 
@@ -32,29 +32,19 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_is_made_with_its_parents_for_this_user_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize(("umask", "path"), [(0, "a/b"), (0o277, "a")])
+def test_it_is_created_with_its_parents_for_this_user_only(tmp_path: Path, umask: int, path: str) -> None:
+    before = os.umask(umask)
     try:
-        prepare_state_dir(tmp_path / "a" / "b")
+        prepare_state_dir(tmp_path / path)
     finally:
         os.umask(before)
 
-    assert mode(tmp_path / "a") == 0o700
-    assert mode(tmp_path / "a" / "b") == 0o700
-
-
-def test_a_umask_that_takes_rights_away_does_not_matter(tmp_path: Path) -> None:
-    before = os.umask(0o277)
-    try:
-        prepare_state_dir(tmp_path / "a")
-    finally:
-        os.umask(before)
-
-    assert mode(tmp_path / "a") == 0o700
+    assert mode(tmp_path / "a") == mode(tmp_path / path) == 0o700
 
 
 @pytest.mark.parametrize("found", [0o755, 0o770, 0o777, 0o500, 0o700])
-def test_the_rights_of_others_are_taken_away_and_its_files_stay(tmp_path: Path, found: int) -> None:
+def test_the_rights_of_others_are_removed_and_files_are_kept(tmp_path: Path, found: int) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "manifest.json").write_text("{}")
     (tmp_path / "state").chmod(found)
@@ -75,7 +65,7 @@ def test_a_link_to_a_directory_is_followed(tmp_path: Path) -> None:
 
 
 @JUDGES
-def test_a_shared_directory_is_left_alone(judge: Judge, tmp_path: Path) -> None:
+def test_a_shared_directory_is_refused_and_unchanged(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
 
@@ -104,14 +94,16 @@ def test_a_dangling_link_is_no_state_directory(judge: Judge, tmp_path: Path) -> 
         judge(tmp_path / "state")
 
 
-def test_a_directory_that_the_system_does_not_let_us_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    # /proc takes no new directory, whoever asks; root included.
+def test_a_directory_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody can create a directory in /proc, not even root.
     with pytest.raises(StateDirectoryError, match="cannot be used: "):
         prepare_state_dir(Path("/proc/querykeep-state"))
 
 
 @JUDGES
-def test_the_directory_of_somebody_else(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_of_another_user_is_refused(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
 
@@ -119,7 +111,7 @@ def test_the_directory_of_somebody_else(judge: Judge, tmp_path: Path, monkeypatc
         judge(tmp_path)
 
 
-def test_judging_makes_and_changes_nothing(tmp_path: Path) -> None:
+def test_judging_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir(mode=0o755)
 
     for path in (tmp_path / "there", tmp_path / "a" / "b"):
@@ -152,9 +144,7 @@ MAKE: dict[str, Callable[[Path], object]] = {
     ("name", "right"),
     [("snapshots", "directory"), ("tmp", "directory"), ("control.sock", "socket"), ("manifest.json", "file")],
 )
-def test_what_is_not_what_its_name_promises_is_refused_and_stays(
-    tmp_path: Path, name: str, right: str, kind: str
-) -> None:
+def test_an_entry_of_the_wrong_kind_is_refused_and_kept(tmp_path: Path, name: str, right: str, kind: str) -> None:
     MAKE[kind](tmp_path / name)
 
     with (
@@ -167,7 +157,7 @@ def test_what_is_not_what_its_name_promises_is_refused_and_stays(
     assert os.path.lexists(tmp_path / name)
 
 
-def test_every_name_of_the_rooms_is_looked_at(tmp_path: Path) -> None:
+def test_every_known_name_is_checked(tmp_path: Path) -> None:
     for name in (
         *(SNAPSHOT_DIRECTORY, TEMPORARY_DIRECTORY, SCRATCH_DIRECTORY),
         *(SOCKET_NAME, BROKER_SOCKET, ENGINE_SOCKET),

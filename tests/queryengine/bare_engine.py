@@ -1,4 +1,4 @@
-"""Engine workers under gunicorn's own arbiter, in a process of their own: the program, and what tests do with it."""
+"""Engine workers under gunicorn's own arbiter, in a process of their own: the program, and its control by tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runtime_site.logs import logging_config
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
 from tests.queryengine.heartbeats import state_of
 
-#: A statement that is told to stop has so long before its worker dies: a slow machine needs it.
+#: The grace period of a stopped statement before its worker dies; long, for slow machines.
 GRACE_S = 20.0
 
 
@@ -58,7 +58,7 @@ def main(state_dir: str, query: str, constants: str) -> None:
 
 @dataclass
 class Answer:
-    """What came back on one connection."""
+    """The answer on one connection."""
 
     header: dict[str, Any] | None = None
     data: bytes = b""
@@ -103,7 +103,7 @@ class Engine:
     def send(self, sql: str, **fields: Any) -> socket.socket:
         connection = self.connect()
         request = {"call": "run", "sql": sql, "encoding": "json", "timeout_s": self.timeout_s, "query_id": "q"}
-        # A worker that takes no more of it has said why before.
+        # A worker that stops reading has sent the reason before.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(encode_json(Kind.REQUEST, request | fields))
         return connection
@@ -117,7 +117,7 @@ class Engine:
         return [int(pid) for pid in children.read_text().split()]
 
     def worker(self) -> int:
-        """Wait until the one worker waits for a statement; its process id."""
+        """Wait until the only worker is idle; return its process id."""
         until = time.monotonic() + 60
         while not (workers := self.workers()) or state_of(workers[0]).phase not in ("idle", "unfit"):
             assert time.monotonic() < until
@@ -166,7 +166,7 @@ def running(
     """
     Run an engine over what *state_dir* publishes, until the block ends.
 
-    *environment* is added to that of the tests; *constants* take the place of those in `queryengine.pool.worker`;
+    *environment* is added to that of the tests; *constants* replace those in `queryengine.pool.worker`;
     *inherited* are descriptors that the arbiter gets; *program* is a module that calls `main`.
     """
     query = {"timeout_s": 30.0, "workers": 1, "memory_limit_bytes": 256 * 1024 * 1024, **query}

@@ -1,5 +1,5 @@
 """
-An engine in a process of its own, for tests, and what starts and watches it.
+An engine in a process of its own, with methods to start and observe it.
 
 `python -m tests.queryengine.engine_process STATE_DIR SETTINGS`
 """
@@ -27,15 +27,15 @@ from tests.queryengine.publishing import wait_until
 #: A test fails after this long; a slow machine does not.
 LONG_S = 60.0
 
-#: In the state directory: the exit code that workers are to leave with as soon as they are made.
+#: In the state directory: the code with which workers exit as soon as they start.
 EXIT_CODE_FILE = "exit-code"
 
 
 class FragileWorker(EngineWorker):
-    """A worker that a test can have leave before it has booted."""
+    """A worker that a test can make exit before it has booted."""
 
     def init_process(self) -> None:
-        """Leave with the code that the file names, if there is one."""
+        """Exit with the code in the file, if there is one."""
         path = Path(self.cfg.env_orig["STATE_DIR"]) / EXIT_CODE_FILE
         if path.exists():
             os._exit(int(path.read_text()))
@@ -74,16 +74,16 @@ class EngineProcess:
         self.pid = self._process.pid
 
     def client(self) -> EngineClient:
-        """Return a client, when all workers are there. The caller closes it."""
+        """Return a client once all workers are alive. The caller closes it."""
         client = EngineClient(self.config)
         self.wait_until_whole(client)
         return client
 
     def wait_until_whole(self, client: EngineClient) -> None:
-        """Wait until all workers are there to serve, and *client* has heard of it."""
+        """Wait until all workers serve and *client* knows it."""
 
         def is_whole() -> bool:
-            # What a client has heard may be older than the end of a worker, so the workers themselves come first.
+            # The client's status may be older than the end of a worker, so check the workers first.
             phases = [state_of(pid).phase for pid in self.workers()]
             return (
                 len(phases) == client.status().workers_alive == self.config.query.workers
@@ -97,7 +97,7 @@ class EngineProcess:
         return set(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()))
 
     def worker_of(self, query_id: str) -> int:
-        """Wait for a worker to run the statement *query_id*; its process id."""
+        """Wait until a worker runs the statement *query_id*; return its process id."""
         found: list[int] = []
 
         def is_running() -> bool:
@@ -111,12 +111,12 @@ class EngineProcess:
         self._process.send_signal(number)
 
     def limit_files(self, limit: int) -> None:
-        """Let the arbiter open descriptors below *limit* only."""
+        """Limit the arbiter to descriptors below *limit*."""
         _, hard = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, hard))
 
     def ended(self) -> int:
-        """Wait for the end; the exit code."""
+        """Wait for the end; return the exit code."""
         return self._process.wait(LONG_S)
 
     def close(self) -> None:

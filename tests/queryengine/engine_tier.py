@@ -1,4 +1,4 @@
-"""Engine workers in processes of their own, as a runtime has them, and the client that asks them."""
+"""An engine in a process of its own, with a given stack limit, and its client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine.publishing import wait_until
 
-#: Seconds that a start or a stop may take on a slow machine.
+#: The seconds that a start or a stop may take on a slow machine.
 PATIENCE_S = 60.0
 
 _ENGINE = """
@@ -31,7 +31,7 @@ run_engine(config, extra["several_keys"])
 
 @contextmanager
 def running(config: RuntimeConfig, *, stack: str = "") -> Iterator[EngineClient]:
-    """Start the engine of *config*, for several keys, and stop it at the end; *stack* is for the shell's `ulimit`."""
+    """Run the engine of *config* for the block; *stack* holds the arguments of the shell's `ulimit`."""
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = handover.write(handover.without_sources(config), {"several_keys": True})
     log = config.state_dir / "engine.log"

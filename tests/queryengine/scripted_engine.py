@@ -1,18 +1,26 @@
-"""A broker and a worker socket whose answers tests write themselves, for what a real worker would not do on demand."""
+"""A real broker, a worker socket whose answers tests write, and clients of both."""
 
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from queryengine.engine import Query
 from queryengine.pool.broker import BROKER_SOCKET, Broker
+from queryengine.pool.client import EngineClient
+from queryengine.pool.client_result import ClientResult
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_data, encode_json
 from queryengine.pool.slots import ENGINE_SOCKET
-from runtimeconf.model import QueryConfig
+from runtimeconf.model import QueryConfig, RuntimeConfig
+from tests.queryengine.publishing import wait_until
+
+#: A test fails after this long; a slow machine does not.
+LONG_S = 30.0
 
 HEADER = encode_json(Kind.HEADER, {"columns": [["a", "INTEGER"]], "content_type": "application/json"})
 END = encode_json(Kind.END, {"rows": 1, "bytes": 9, "parse_ms": 0.25, "run_ms": 0.5, "encode_ms": 0.125})
@@ -48,6 +56,23 @@ Script = Callable[[Peer], None]
 
 def one_row(peer: Peer) -> None:
     peer.send(HEADER, data(b'[{"a":1}]'), END)
+
+
+def until_stopped(peer: Peer) -> None:
+    peer.wait_for_stop()
+
+
+def endless(peer: Peer) -> None:
+    """Send a row, then nothing until the client asks to stop."""
+    peer.send(HEADER, data(b"first"))
+    peer.wait_for_stop()
+    peer.send(error("query_cancelled"))
+
+
+def stubborn(peer: Peer) -> None:
+    """Answer nothing and ignore the request to stop."""
+    peer.wait_for_stop()
+    threading.Event().wait(LONG_S)
 
 
 class ScriptedEngine:
@@ -121,3 +146,98 @@ class ScriptedEngine:
                     self.scripts[request["sql"]](Peer(connection, request))
                     if not self.keeps:
                         return
+
+
+class Tier:
+    """A scripted engine in a state directory, which can be restarted, and clients of it."""
+
+    def __init__(self, state_dir: Path, *, keeps: bool = False, processors: int = 8, **limits: Any) -> None:
+        self.config = RuntimeConfig(
+            file=state_dir / "runtime.yaml",
+            state_dir=state_dir,
+            query=QueryConfig(**{"workers": 2, "max_queued": 8, "queue_timeout_s": LONG_S, **limits}),
+        )
+        self.clients: list[EngineClient] = []
+        self._processors = processors
+        self._keeps = keeps
+        self.start()
+
+    def start(self) -> None:
+        self.engine = ScriptedEngine(self.config.state_dir, self.config.query, self._processors)
+        self.engine.keeps = self._keeps
+
+    def client(self) -> EngineClient:
+        made = EngineClient(self.config)
+        self.clients.append(made)
+        wait_until(made.is_alive, within_s=LONG_S)
+        return made
+
+    def restart(self) -> None:
+        self.engine.close()
+        self.start()
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Block the broker for the length of the block."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def stall() -> None:
+            begun.set()
+            go_on.wait(LONG_S)
+
+        stalls = threading.Thread(target=self.engine.call, args=[stall])
+        stalls.start()
+        assert begun.wait(LONG_S)
+        try:
+            yield
+        finally:
+            go_on.set()
+            stalls.join()
+
+    def close(self) -> None:
+        for made in self.clients:
+            made.close()
+        self.engine.close()
+
+    def wait_until_idle(self) -> None:
+        wait_until(lambda: self.engine.broker.is_idle, within_s=LONG_S)
+
+
+MakeTier = Callable[..., Tier]
+
+
+@contextmanager
+def tiers() -> Iterator[MakeTier]:
+    """Give a function that makes tiers in one state directory, and close them at the end."""
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as made:
+
+        def make(**settings: Any) -> Tier:
+            tier = Tier(Path(directory), **settings)
+            made.callback(tier.close)
+            return tier
+
+        yield make
+
+
+def run(engine: EngineClient, sql: str, **query: Any) -> ClientResult:
+    return engine.run(Query(sql=sql, **query))
+
+
+def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Call *function* in a thread. The list holds its result or exception when the thread ends."""
+    outcome: list[object] = []
+
+    def call() -> None:
+        try:
+            outcome.append(function())
+        except BaseException as exc:  # noqa: BLE001 - the test examines it
+            outcome.append(exc)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def finished(thread: threading.Thread) -> bool:
+    thread.join(LONG_S)
+    return not thread.is_alive()

@@ -3,190 +3,176 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
-from queryengine.pool.fair_queue import Admission, Place, Standing, Ticket, Turns
+from queryengine.pool.fair_queue import Admission, AdmittedStatement, EntryState, FairQueue, QueueEntry
 from tests.queryengine.publishing import wait_until
 
 
-class Caller:
-    """A thread that asks for a place; `order` collects who got one, in turn."""
-
-    def __init__(self, admission: Admission, key: str, order: list[str], name: str = "") -> None:
-        self.interruption = Interruption()
-        self.error: QueryError | None = None
-        self.place: Place | None = None
-        self._admission = admission
-        self._key = key
-        self._order = order
-        self._name = name or key
-        before = self._queued()
-        self._thread = threading.Thread(target=self._enter, daemon=True)
-        self._thread.start()
-        wait_until(lambda: self._queued() > before or not self._thread.is_alive())
-
-    def _queued(self) -> int:
-        return len(self._admission._turns._queues.get(self._key, ()))
-
-    def _enter(self) -> None:
-        try:
-            self.place = self._admission.enter(self._key, self.interruption)
-        except QueryError as exc:
-            self.error = exc
-        else:
-            self._order.append(self._name)
-
-    def ended(self) -> bool:
-        self._thread.join(10)
-        return not self._thread.is_alive()
+def ignore() -> None:
+    """Ignore the decision on an entry, whose state the test reads."""
 
 
-@pytest.fixture
-def order() -> list[str]:
-    return []
+class Order:
+    """A queue, and the keys of its entries in the order in which they were admitted."""
+
+    def __init__(self, *, slots: int, max_queued: int = 16) -> None:
+        self.queue = FairQueue(slots=slots, max_queued=max_queued)
+        self.admitted: list[str] = []
+
+    def join(self, name: str) -> QueueEntry:
+        """Add an entry of the key that *name* starts with, up to a digit."""
+        entry = self.queue.join(name.rstrip("0123456789"), ignore)
+        entry.on_decision = partial(self._decided, entry, name)
+        if entry.state is EntryState.ADMITTED:
+            self.admitted.append(name)
+        return entry
+
+    def _decided(self, entry: QueueEntry, name: str) -> None:
+        if entry.state is EntryState.ADMITTED:
+            self.admitted.append(name)
 
 
-@pytest.fixture
-def make_caller(order: list[str]) -> Callable[..., Caller]:
-    def make(admission: Admission, key: str, name: str = "") -> Caller:
-        return Caller(admission, key, order, name)
+@pytest.mark.parametrize(
+    ("arrivals", "order"),
+    [
+        pytest.param("a0 a1 a2 a3", "a0 a1 a2 a3", id="a key is served in the order of arrival"),
+        pytest.param("f0 f1 f2 f3 f4 b c", "f0 f1 b c f2 f3 f4", id="keys take turns"),
+    ],
+)
+def test_the_order_of_statements(arrivals: str, order: str) -> None:
+    served = Order(slots=1)
+    entries = {name: served.join(name) for name in arrivals.split()}
 
-    return make
+    for number in range(len(entries)):
+        served.queue.leave(entries[served.admitted[number]])
 
-
-def drain(holder: Place, callers: list[Caller]) -> None:
-    """Let the waiting callers run one after the other, each until the next is in."""
-    holder.leave()
-    left = list(callers)
-    while left:
-        wait_until(lambda: any(caller.place is not None for caller in left))
-        done = next(caller for caller in left if caller.place is not None)
-        left.remove(done)
-        assert done.ended()
-        assert done.place is not None
-        done.place.leave()
+    assert served.admitted == order.split()
+    assert (served.queue.running, served.queue.waiting) == (0, 0)
 
 
-def test_places_are_given_at_once_up_to_the_number_of_workers() -> None:
-    admission = Admission(workers=3, max_queued=0, queue_timeout_s=1)
+def test_a_key_leaves_the_last_of_several_slots_to_others() -> None:
+    served = Order(slots=3)
+    first, _second, _waits = (served.join(f"flood{number}") for number in range(3))
 
-    places = [admission.enter("", Interruption()) for _ in range(3)]
+    other = served.join("b")
+    served.queue.leave(other)
+    assert served.admitted == ["flood0", "flood1", "b"], "a slot that another key gives back does not lift the limit"
+    served.queue.leave(first)
 
-    assert admission.running == 3
+    assert served.admitted == ["flood0", "flood1", "b", "flood2"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "key", "several_keys"),
+    [
+        pytest.param(1, "", True, id="without a key, one slot"),
+        pytest.param(2, "", True, id="without a key"),
+        pytest.param(2, "k", False, id="the only key"),
+        pytest.param(1, "k", True, id="a key, one slot"),
+    ],
+)
+def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> None:
+    admission = Admission(workers=slots, max_queued=0, queue_timeout_s=0.0, several_keys=several_keys)
+
+    held = [admission.enter(key, Interruption()) for _ in range(slots)]
+
+    assert admission.running == slots
     with pytest.raises(EngineBusyError) as caught:
-        admission.enter("", Interruption())
+        admission.enter(key, Interruption())
     assert caught.value.retry_after_s >= 1
-    for place in places:
-        place.leave()
-        place.leave()
+    for statement in held:
+        statement.leave()
+        statement.leave()
     assert admission.running == 0
-    admission.enter("", Interruption()).leave()
+    admission.enter(key, Interruption()).leave()
 
 
-def test_a_key_is_served_in_the_order_of_arrival(make_caller: Callable[..., Caller], order: list[str]) -> None:
-    admission = Admission(workers=1, max_queued=8, queue_timeout_s=10)
-    holder = admission.enter("a", Interruption())
-    callers = [make_caller(admission, "a", f"a{number}") for number in range(4)]
+def test_a_full_queue_evicts_the_newest_entry_of_the_longest_queue() -> None:
+    served = Order(slots=1, max_queued=3)
+    holder, first, second, newest = (served.join(f"flood{number}") for number in range(4))
 
-    drain(holder, callers)
+    other = served.join("b")
 
-    assert order == ["a0", "a1", "a2", "a3"]
-
-
-def test_keys_take_turns_however_many_one_of_them_sends(make_caller: Callable[..., Caller], order: list[str]) -> None:
-    admission = Admission(workers=1, max_queued=16, queue_timeout_s=10)
-    holder = admission.enter("flood", Interruption())
-    callers = [make_caller(admission, "flood", f"flood{number}") for number in range(4)]
-    callers += [make_caller(admission, "b"), make_caller(admission, "c")]
-
-    drain(holder, callers)
-
-    assert order == ["flood0", "b", "c", "flood1", "flood2", "flood3"]
+    assert newest.state is EntryState.EVICTED
+    for key in ("flood", "b"):
+        with pytest.raises(EngineBusyError):
+            served.join(key)
+    for entry in (holder, first, other, second):
+        served.queue.leave(entry)
+    assert served.admitted == ["flood0", "flood1", "b", "flood2"]
 
 
-def test_a_key_leaves_the_last_of_several_places_to_others(
-    make_caller: Callable[..., Caller], order: list[str]
-) -> None:
-    admission = Admission(workers=3, max_queued=8, queue_timeout_s=10)
-    places = [admission.enter("flood", Interruption()) for _ in range(2)]
-    waiting = make_caller(admission, "flood")
+def test_a_patient_statement_waits_once_its_limit_is_reached() -> None:
+    queue = FairQueue(slots=4, max_queued=8, several_keys=False, patient_slots=2)
 
-    other = admission.enter("b", Interruption())
-
-    assert admission.waiting == 1
-    other.leave()
-    assert admission.waiting == 1, "a place that another key gave back does not lift the limit"
-    places[0].leave()
-    assert waiting.ended()
-    assert order == ["flood"]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_callers_without_a_key_may_take_every_place(workers: int) -> None:
-    admission = Admission(workers=workers, max_queued=0, queue_timeout_s=1)
-
-    for _ in range(workers):
-        admission.enter("", Interruption())
-
-    assert admission.running == workers
-
-
-def test_the_only_key_there_is_may_take_every_place() -> None:
-    admission = Admission(workers=2, max_queued=0, queue_timeout_s=0.0, several_keys=False)
-
-    places = [admission.enter("k", Interruption()) for _ in range(2)]
-
-    assert admission.running == 2
-    for place in places:
-        place.leave()
-
-
-def test_a_key_may_take_the_only_place() -> None:
-    admission = Admission(workers=1, max_queued=0, queue_timeout_s=1)
-
-    admission.enter("a", Interruption())
-
-    assert admission.running == 1
-
-
-def test_a_patient_statement_waits_where_plenty_run() -> None:
-    turns = Turns(workers=4, max_queued=8, several_keys=False, plenty=2)
-
-    def ask(*, patient: bool) -> Ticket:
-        return turns.ask("k", lambda: None, patient=patient)
+    def ask(*, patient: bool) -> QueueEntry:
+        return queue.join("k", ignore, patient=patient)
 
     running = [ask(patient=True), ask(patient=True)]
     first, second, hurried = (ask(patient=True) for _ in range(3))
     running.append(ask(patient=False))
-    assert [ticket.standing for ticket in running] == [Standing.ADMITTED] * 3, "who has no patience does not wait"
+    assert [entry.state for entry in running] == [EntryState.ADMITTED] * 3, "an urgent one does not wait"
 
-    turns.hurry(hurried)
-    assert hurried.standing is Standing.ADMITTED
-    assert (turns.running, turns.waiting) == (4, 2)
-    for ticket in running[:2]:
-        turns.leave(ticket)
-        assert first.standing is Standing.WAITING, "as many as plenty still run"
-    turns.leave(running[2])
-    assert [ticket.standing for ticket in (first, second)] == [Standing.ADMITTED, Standing.WAITING]
-    turns.leave(hurried)
-    assert second.standing is Standing.ADMITTED
-    assert (turns.running, turns.waiting) == (2, 0)
+    queue.hurry(hurried)
+    assert hurried.state is EntryState.ADMITTED
+    assert (queue.running, queue.waiting) == (4, 2)
+    for entry in running[:2]:
+        queue.leave(entry)
+        assert first.state is EntryState.QUEUED, "the limit is still reached"
+    queue.leave(running[2])
+    assert [entry.state for entry in (first, second)] == [EntryState.ADMITTED, EntryState.QUEUED]
+    queue.leave(hurried)
+    assert second.state is EntryState.ADMITTED
+    assert (queue.running, queue.waiting) == (2, 0)
 
 
-def test_a_patient_statement_keeps_no_place_from_another_key() -> None:
-    turns = Turns(workers=2, max_queued=8, plenty=1)
-    running = turns.ask("flood", lambda: None)
-    patient = turns.ask("flood", lambda: None, patient=True)
+def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
+    queue = FairQueue(slots=2, max_queued=8, patient_slots=1)
+    running = queue.join("flood", ignore)
+    patient = queue.join("flood", ignore, patient=True)
 
-    assert turns.ask("other", lambda: None).standing is Standing.ADMITTED
-    waiting = turns.ask("third", lambda: None)
-    turns.leave(running)
+    assert queue.join("other", ignore).state is EntryState.ADMITTED
+    waiting = queue.join("third", ignore)
+    queue.leave(running)
 
-    assert waiting.standing is Standing.ADMITTED
-    assert patient.standing is Standing.WAITING
+    assert waiting.state is EntryState.ADMITTED
+    assert patient.state is EntryState.QUEUED
+
+
+# Threads that wait.
+
+
+class Caller:
+    """A thread that has asked for a slot and is queued."""
+
+    def __init__(self, admission: Admission, key: str = "") -> None:
+        self.interruption = Interruption()
+        self.error: QueryError | None = None
+        self.admitted: AdmittedStatement | None = None
+        self._admission = admission
+        self._key = key
+        before = self._queued()
+        self._thread = threading.Thread(target=self._enter, daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._queued() > before)
+
+    def _queued(self) -> int:
+        return len(self._admission._queue._queues.get(self._key, ()))
+
+    def _enter(self) -> None:
+        try:
+            self.admitted = self._admission.enter(self._key, self.interruption)
+        except QueryError as exc:
+            self.error = exc
+
+    def ended(self) -> bool:
+        self._thread.join(10)
+        return not self._thread.is_alive()
 
 
 def test_waiting_ends_after_the_queue_timeout() -> None:
@@ -201,10 +187,26 @@ def test_waiting_ends_after_the_queue_timeout() -> None:
     assert admission.waiting == 0
 
 
-def test_a_cancelled_statement_leaves_the_queue_at_once(make_caller: Callable[..., Caller], order: list[str]) -> None:
+def test_an_evicted_thread_ends_its_wait_at_once() -> None:
+    admission = Admission(workers=1, max_queued=2, queue_timeout_s=60)
+    holder = admission.enter("flood", Interruption())
+    first, evicted = Caller(admission, "flood"), Caller(admission, "flood")
+
+    other = Caller(admission, "b")
+
+    assert evicted.ended()
+    assert isinstance(evicted.error, EngineBusyError)
+    holder.leave()
+    assert first.ended()
+    assert first.admitted is not None
+    first.admitted.leave()
+    assert other.ended()
+
+
+def test_a_cancelled_statement_leaves_the_queue_at_once() -> None:
     admission = Admission(workers=1, max_queued=8, queue_timeout_s=60)
     holder = admission.enter("", Interruption())
-    first, second = make_caller(admission, "", "first"), make_caller(admission, "", "second")
+    first, second = Caller(admission), Caller(admission)
 
     first.interruption.stop(QueryCancelledError)
 
@@ -213,17 +215,16 @@ def test_a_cancelled_statement_leaves_the_queue_at_once(make_caller: Callable[..
     assert admission.waiting == 1
     holder.leave()
     assert second.ended()
-    assert order == ["second"]
+    assert second.admitted is not None
 
 
-def test_a_statement_cancelled_as_it_is_admitted_gives_its_place_back() -> None:
+def test_a_statement_cancelled_as_it_is_admitted_gives_its_slot_back() -> None:
     admission = Admission(workers=1, max_queued=8, queue_timeout_s=60)
     holder = admission.enter("", Interruption())
-    interruption = Interruption()
     leaving = threading.Event()
 
     class Late(Interruption):
-        """Lets the place be given back just before the cancellation arrives."""
+        """Lets the slot be given back just before the cancellation arrives."""
 
         def attach(self, interrupt: Callable[[], None]) -> None:
             super().attach(interrupt)
@@ -236,7 +237,7 @@ def test_a_statement_cancelled_as_it_is_admitted_gives_its_place_back() -> None:
 
     assert leaving.is_set()
     assert admission.running == 0
-    admission.enter("", interruption).leave()
+    admission.enter("", Interruption()).leave()
 
 
 def test_a_stopped_statement_does_not_enter() -> None:
@@ -250,28 +251,9 @@ def test_a_stopped_statement_does_not_enter() -> None:
     assert admission.running == 0
 
 
-def test_a_full_queue_makes_room_for_a_key_that_waits_less(
-    make_caller: Callable[..., Caller], order: list[str]
-) -> None:
-    admission = Admission(workers=1, max_queued=3, queue_timeout_s=60)
-    holder = admission.enter("flood", Interruption())
-    flood = [make_caller(admission, "flood", f"flood{number}") for number in range(3)]
-
-    other = make_caller(admission, "b")
-
-    assert flood[2].ended()
-    assert isinstance(flood[2].error, EngineBusyError)
-    with pytest.raises(EngineBusyError):
-        admission.enter("flood", Interruption())
-    with pytest.raises(EngineBusyError):
-        admission.enter("b", Interruption())
-    drain(holder, [*flood[:2], other])
-    assert order == ["flood0", "b", "flood1"]
-
-
-def test_a_waiter_that_the_server_ends_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     admission = Admission(workers=1, max_queued=1, queue_timeout_s=60)
-    place = admission.enter("one", Interruption())
+    holder = admission.enter("one", Interruption())
 
     def end(_event: threading.Event, _timeout: float | None = None) -> bool:
         raise SystemExit(1)
@@ -282,5 +264,5 @@ def test_a_waiter_that_the_server_ends_is_forgotten(monkeypatch: pytest.MonkeyPa
             admission.enter("two", Interruption())
 
     assert admission.waiting == 0
-    place.leave()
+    holder.leave()
     admission.enter("three", Interruption()).leave()

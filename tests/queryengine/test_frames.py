@@ -38,7 +38,7 @@ def in_pieces(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(st.lists(json_frames | data_frames, max_size=6), st.lists(st.integers(0, 40), max_size=30))
-def test_frames_come_out_as_they_went_in_whatever_the_pieces(content: list[Any], sizes: list[int]) -> None:
+def test_frames_survive_any_split(content: list[Any], sizes: list[int]) -> None:
     decoder = FrameDecoder()
     sent = b"".join(encoded(*one) for one in content)
 
@@ -89,7 +89,7 @@ def test_a_payload_is_a_json_object_or_a_frame_error(payload: bytes) -> None:
         pytest.param(b'{"a":' + b"9" * 5000 + b"}", id="a number too long"),
     ],
 )
-def test_what_is_no_json_object_is_refused(payload: bytes) -> None:
+def test_a_payload_that_is_not_a_json_object_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         decode_json(payload)
 
@@ -111,7 +111,7 @@ def test_long_data_is_split() -> None:
     assert b"".join(payload for _, payload in received) == data
 
 
-def test_a_message_keeps_its_bounds() -> None:
+def test_a_payload_below_the_limit_is_one_frame() -> None:
     parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(3 * frames.STREAM_DATA_BYTES)), b"tail"]
     decoder = FrameDecoder()
 
@@ -120,7 +120,7 @@ def test_a_message_keeps_its_bounds() -> None:
     assert received == [(Kind.DATA, b"".join(parts))]
 
 
-def test_after_a_long_payload_no_other_is_begun_unasked() -> None:
+def test_a_second_long_payload_never_starts_in_the_buffer() -> None:
     stream = b"".join(encode_data(os.urandom(600_000), limit=200_000)) + encode_json(Kind.END, {"rows": 1})
     decoder = FrameDecoder()
     received: list[tuple[Kind, bytes]] = []
@@ -155,7 +155,7 @@ def test_a_bad_head_is_refused_before_its_payload_comes(head: bytes, complaint: 
         list(FrameDecoder().feed(head))
 
 
-def test_a_decoder_may_take_less_than_a_frame_may_hold() -> None:
+def test_a_decoder_can_have_a_lower_limit() -> None:
     frame = encode_json(Kind.MESSAGE, {"text": "x" * 100})
     enough = len(frame) - 5
 
@@ -164,7 +164,7 @@ def test_a_decoder_may_take_less_than_a_frame_may_hold() -> None:
         list(FrameDecoder(max_json_bytes=enough - 1).feed(frame[:5]))
 
 
-def test_text_is_sent_as_it_is() -> None:
+def test_text_is_sent_unescaped() -> None:
     ((_, payload),) = FrameDecoder().feed(encode_json(Kind.REQUEST, {"sql": "\N{GRINNING FACE}"}))
 
     assert payload == '{"sql":"\N{GRINNING FACE}"}'.encode()
@@ -185,7 +185,7 @@ def test_a_cut_frame_is_not_between_frames() -> None:
     assert not decoder.is_between_frames
 
 
-def test_bytes_count_even_when_their_frames_are_not_asked_for() -> None:
+def test_feed_keeps_bytes_whose_frames_are_not_consumed() -> None:
     frame = encode_json(Kind.MESSAGE, {"is": "status"})
     decoder = FrameDecoder()
 

@@ -1,65 +1,54 @@
-"""Places and connections that statements leave to one another, against a broker and workers that tests script."""
+"""Reuse of slots and connections by the statements of a process, against a scripted engine."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
 from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, EngineWorkerDiedError, QueryCancelledError
 from queryengine.pool import slots
-from queryengine.pool.broker import UNSEEN_LOOKS
 from queryengine.pool.client import EngineClient
 from queryengine.pool.frames import Kind, encode_json
-from runtimeconf.model import QueryConfig, RuntimeConfig
+from queryengine.pool.slot_scheduler import MISSED_CHECKS
 from tests.queryengine.publishing import wait_until
-from tests.queryengine.scripted_engine import END, HEADER, Peer, ScriptedEngine, data, error, one_row
+from tests.queryengine.scripted_engine import (
+    END,
+    HEADER,
+    LONG_S,
+    MakeTier,
+    Peer,
+    Tier,
+    data,
+    endless,
+    error,
+    finished,
+    in_thread,
+    one_row,
+    tiers,
+)
 
-LONG_S = 30.0
 CLOSING = encode_json(Kind.CLOSING, {})
 ROW = [b'[{"a":1}]']
 
 
-class Tier:
-    """An engine whose workers keep connections, and client processes of it."""
-
-    def __init__(self, state_dir: Path, stack: ExitStack, processors: int = 8, **limits: Any) -> None:
-        query = QueryConfig(**{"workers": 2, "max_queued": 8, "queue_timeout_s": LONG_S, **limits})
-        self._config = RuntimeConfig(file=state_dir / "runtime.yaml", state_dir=state_dir, query=query)
-        self._stack = stack
-        self.engine = ScriptedEngine(state_dir, query, processors)
-        self.engine.keeps = True
-        stack.callback(self.engine.close)
-
-    def client(self) -> EngineClient:
-        made = EngineClient(self._config)
-        self._stack.callback(made.close)
-        wait_until(made.is_alive, within_s=LONG_S)
-        return made
-
-    def wait_until_idle(self) -> None:
-        wait_until(lambda: self.engine.broker.is_idle, within_s=LONG_S)
+@pytest.fixture
+def make_tier() -> Iterator[MakeTier]:
+    with tiers() as make:
+        yield partial(make, keeps=True)
 
 
 @pytest.fixture
-def make_tier(tmp_path: Path) -> Iterator[Callable[..., Tier]]:
-    with ExitStack() as stack:
-        yield lambda **settings: Tier(tmp_path, stack, **settings)
-
-
-@pytest.fixture
-def tier(make_tier: Callable[..., Tier]) -> Tier:
+def tier(make_tier: MakeTier) -> Tier:
     return make_tier()
 
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No place goes back by itself."""
+    """Keep unused slots for the length of the test."""
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
 
 
@@ -67,24 +56,8 @@ def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[byt
     return list(client.run(Query(sql=sql, fingerprint=key)))
 
 
-def endless(peer: Peer) -> None:
-    peer.send(HEADER, data(b"x"))
-    peer.wait_for_stop()
-
-
-def in_threads(count: int, function: Callable[[], object]) -> list[object]:
-    """Call *function* in so many threads at once, and return the answers."""
-    answers: list[object] = []
-    threads = [threading.Thread(target=lambda: answers.append(function()), daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG_S)
-    return answers
-
-
 @pytest.mark.usefixtures("keeping")
-def test_statements_of_a_key_leave_place_and_connection_to_one_another(tier: Tier) -> None:
+def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["wrong"] = lambda peer: peer.send(error("sql_error"))
 
@@ -94,9 +67,11 @@ def test_statements_of_a_key_leave_place_and_connection_to_one_another(tier: Tie
             ask(client, "wrong")
 
     assert tier.engine.connections == 1
+    client.close()
+    tier.wait_until_idle()
 
 
-def test_a_place_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> None:
+def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier) -> None:
     client = tier.client()
 
     assert ask(client) == ROW
@@ -107,20 +82,20 @@ def test_a_place_that_nobody_uses_goes_back_with_its_connection(tier: Tier) -> N
 
 
 @pytest.mark.usefixtures("keeping")
-def test_statements_that_wait_take_over_the_places_of_their_process(make_tier: Callable[..., Tier]) -> None:
+def test_waiting_statements_take_over_the_slots_of_their_process(make_tier: MakeTier) -> None:
     tier = make_tier(workers=3, max_queued=64)
     client = tier.client()
 
-    answers = in_threads(40, lambda: ask(client))
+    asked = [in_thread(lambda: ask(client)) for _ in range(40)]
 
-    assert answers == [ROW] * 40
-    assert tier.engine.connections <= 2, "a key does not get the last place"
+    assert [(finished(thread), outcome) for thread, outcome in asked] == [(True, [ROW])] * 40
+    assert tier.engine.connections <= 2, "a key does not get the last slot"
     assert len(tier.engine.requests) == 40
 
 
 @pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("key", ["k", "other"])
-def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: Callable[..., Tier], key: str) -> None:
+def test_an_unused_slot_goes_to_another_process(make_tier: MakeTier, key: str) -> None:
     tier = make_tier(workers=1)
     first, second = tier.client(), tier.client()
 
@@ -129,7 +104,7 @@ def test_an_idle_place_goes_to_another_process_that_wants_it(make_tier: Callable
         assert ask(second, key=key) == ROW
 
 
-def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Callable[..., Tier]) -> None:
+def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1)
     client = tier.client()
     go_on = threading.Event()
@@ -148,17 +123,17 @@ def test_a_place_in_use_goes_to_another_key_after_its_statement(make_tier: Calla
     threads = [begin("long", "flood") for _ in range(3)]
     wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
     threads.append(begin("SELECT 1", "other"))
-    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
     go_on.set()
     for thread in threads:
         thread.join(LONG_S)
 
     order = [request["fingerprint"] for request in tier.engine.requests]
-    assert order.index("other") <= 2, "after the statement that ran and one of who waited before it"
+    assert order.index("other") <= 2, "after the running statement and one that waited before it"
 
 
 @pytest.mark.usefixtures("keeping")
-def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier]) -> None:
+def test_two_processes_of_a_key_share_its_slots(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, max_queued=64)
     first, second = tier.client(), tier.client()
     ends = threading.Event()
@@ -179,7 +154,7 @@ def test_two_processes_of_a_key_share_its_places(make_tier: Callable[..., Tier])
             thread.join(LONG_S)
 
 
-def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callable[..., Tier]) -> None:
+def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
     tier.engine.scripts["endless"] = endless
@@ -201,11 +176,11 @@ def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callab
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: sum(client._places._had.values()) == 3, within_s=LONG_S)
+        wait_until(lambda: sum(client._pool._reusable.values()) == 3, within_s=LONG_S)
         go_on.set()
-        wait_until(lambda: sum(client._places._had.values()) == 1, within_s=LONG_S)
+        wait_until(lambda: sum(client._pool._reusable.values()) == 1, within_s=LONG_S)
         held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
-        assert next(held) == b"x"
+        assert next(held) == b"first"
         answered = len(tier.engine.requests)
         wait_until(lambda: len(tier.engine.requests) > answered + 8, within_s=LONG_S)
         held.close()
@@ -216,13 +191,13 @@ def test_short_statements_settle_on_a_place_for_each_processor(make_tier: Callab
     tier.wait_until_idle()
 
 
-def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(tier: Tier) -> None:
+def test_a_statement_in_a_reused_slot_is_listed_and_can_be_cancelled(tier: Tier) -> None:
     client, other = tier.client(), tier.client()
     tier.engine.scripts["endless"] = endless
     assert ask(client) == ROW
 
     held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
-    assert next(held) == b"x"
+    assert next(held) == b"first"
     wait_until(lambda: [one.query_id for one in other.active("k")] == ["q"], within_s=LONG_S)
     assert [(one.sql, one.state) for one in other.active("k")] == [("endless", "running")]
     assert other.cancel("q", "k")
@@ -232,7 +207,7 @@ def test_what_runs_in_a_place_that_was_taken_over_is_listed_and_can_be_stopped(t
     tier.wait_until_idle()
 
 
-def test_a_place_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_slot_lists_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
 
@@ -242,7 +217,7 @@ def test_a_place_that_is_used_for_nothing_shows_no_statement(tier: Tier, monkeyp
     assert not tier.engine.broker.is_idle
 
 
-def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier) -> None:
+def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
     client = tier.client()
     go_on = threading.Event()
 
@@ -253,10 +228,10 @@ def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier
 
     tier.engine.scripts["slow"] = slow
     read = client.run(Query(sql="slow", fingerprint="k"))
-    for _ in range(UNSEEN_LOOKS):
-        tier.engine.call(lambda: tier.engine.broker.look((), any_idle=True))
+    for _ in range(MISSED_CHECKS):
+        tier.engine.call(lambda: tier.engine.broker.free_unused((), any_idle=True))
     tier.wait_until_idle()
-    wait_until(lambda: all(place.recalled for place in client._places._places.values()), within_s=LONG_S)
+    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
 
     go_on.set()
     assert list(read) == [b"x"]
@@ -266,11 +241,11 @@ def test_a_place_that_was_taken_from_a_slow_reader_serves_nobody_else(tier: Tier
     tier.wait_until_idle()
 
 
-# A worker that goes between two statements.
+# Workers that end between two statements.
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_worker_that_ended_between_two_statements_costs_none(tier: Tier) -> None:
+def test_a_worker_that_ends_between_two_statements_fails_neither(tier: Tier) -> None:
     client = tier.client()
     tier.engine.keeps = False
 
@@ -296,7 +271,7 @@ def reads_a_part(peer: Peer) -> None:
 
 @pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("last", [closes_at_once, closes_late, reads_a_part])
-def test_a_statement_that_its_worker_has_not_begun_is_sent_to_another(
+def test_a_statement_that_its_worker_has_not_started_is_sent_to_another(
     tier: Tier, last: Callable[[Peer], object]
 ) -> None:
     client = tier.client()
@@ -333,7 +308,7 @@ def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier) -> No
     assert ask(client) == ROW
 
 
-def test_a_first_statement_that_is_told_of_the_end_is_no_answer(tier: Tier) -> None:
+def test_closing_on_a_new_connection_is_an_invalid_answer(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["closes"] = lambda peer: peer.send(CLOSING)
 
@@ -344,7 +319,7 @@ def test_a_first_statement_that_is_told_of_the_end_is_no_answer(tier: Tier) -> N
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None:
+def test_the_connection_of_a_stopped_statement_is_not_reused(tier: Tier) -> None:
     client = tier.client()
     tier.engine.scripts["endless"] = endless
     held = client.run(Query(sql="endless", fingerprint="k"))
@@ -358,7 +333,7 @@ def test_a_stopped_statement_leaves_its_connection_to_nobody(tier: Tier) -> None
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_drain_calls_idle_places_back_and_refuses_statements(tier: Tier) -> None:
+def test_a_drain_recalls_unused_slots_and_refuses_statements(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
 
@@ -370,28 +345,23 @@ def test_a_drain_calls_idle_places_back_and_refuses_statements(tier: Tier) -> No
 
 
 @pytest.mark.usefixtures("keeping")
-def test_places_of_a_broker_that_has_gone_are_forgotten(tier: Tier, tmp_path: Path) -> None:
+def test_slots_of_a_lost_broker_are_forgotten(tier: Tier) -> None:
     client = tier.client()
     assert ask(client) == ROW
-    before = tier.engine
 
-    before.close()
-    tier.engine = ScriptedEngine(tmp_path, QueryConfig(workers=2))
-    try:
-        assert ask(client) == ROW
-        assert tier.engine.connections == 1
-    finally:
-        client.close()
-        tier.engine.close()
+    tier.restart()
+
+    assert ask(client) == ROW
+    assert tier.engine.connections == 1
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
+def test_a_recall_during_the_close_of_a_client_is_harmless(
     tier: Tier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = tier.client()
     assert ask(client) == ROW
-    link = client._places.link
+    link = client._pool.link
     close = link.close
 
     def close_late() -> None:
@@ -407,20 +377,8 @@ def test_a_call_for_a_place_that_crosses_the_end_of_its_client_is_no_fault(
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_client_that_closes_gives_its_places_back(tier: Tier) -> None:
-    client = tier.client()
-    assert ask(client) == ROW
-
-    client.close()
-
-    tier.wait_until_idle()
-
-
-@pytest.mark.usefixtures("keeping")
-def test_what_another_process_has_answered_is_neither_listed_nor_found(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slots, "TELL_S", 2 * LONG_S)
+def test_a_finished_statement_is_not_listed_by_another_process(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "REPORT_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
     tier.engine.scripts["endless"] = endless
 

@@ -23,7 +23,7 @@ def descriptor() -> Iterator[int]:
         pytest.param(WorkerState(phase="busy", deadline=1234.5, query_id="0123456789abcdef" * 2), id="busy"),
     ],
 )
-def test_what_is_written_is_read(descriptor: int, state: WorkerState) -> None:
+def test_a_written_state_is_read(descriptor: int, state: WorkerState) -> None:
     write_state(descriptor, WorkerState(phase="busy", deadline=9.0, query_id="x" * 32))
 
     write_state(descriptor, state)
@@ -31,7 +31,7 @@ def test_what_is_written_is_read(descriptor: int, state: WorkerState) -> None:
     assert read_state(descriptor) == state
 
 
-def test_a_query_id_is_cut_to_what_a_record_holds(descriptor: int) -> None:
+def test_a_query_id_is_truncated(descriptor: int) -> None:
     write_state(descriptor, WorkerState(phase="busy", query_id="é" + "x" * 40))
 
     assert read_state(descriptor).query_id == "?" + "x" * 31
@@ -46,7 +46,7 @@ def test_a_query_id_is_cut_to_what_a_record_holds(descriptor: int) -> None:
         pytest.param(b"\x01" + bytes(8) + b"\xff" * 32, id="not ASCII"),
     ],
 )
-def test_what_cannot_be_read_is_booting(descriptor: int, content: bytes) -> None:
+def test_an_unreadable_record_is_booting(descriptor: int, content: bytes) -> None:
     os.write(descriptor, content)
 
     assert read_state(descriptor) == WorkerState()

@@ -1,0 +1,356 @@
+"""A statement of a client process: its wait for a slot, its answer from a worker, and its end."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from queryengine.cancellation import Reason
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, QueryTimings
+from queryengine.errors import EngineWorkerDiedError, ParameterError, QueryCancelledError, QueryError, QueryTimeoutError
+from queryengine.execution.parameters import UNKNOWN_TYPE, check_values
+from queryengine.manifest import Signature
+from queryengine.pool.broker_client import unreachable
+from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect
+from queryengine.pool.frames import FrameError, Kind, encode_json
+from queryengine.pool.slots import Slot, SlotPool
+from system.wallclock import utc_at
+
+#: A worker that was asked to stop is killed after this time.
+STOP_S = 1.5
+#: A worker ends itself one second after the time limit. One that cannot is killed this long after the limit.
+CLIENT_KILL_S = 2.5
+
+#: The SQL text in a list of statements is truncated further if its encoding takes more than this, as that of control
+#: characters does.
+LISTED_SQL_BYTES = 4096
+#: The largest encoding of one character, as escapes.
+_CHARACTER_BYTES = 12
+
+
+class State(enum.Enum):
+    """
+    The state of a `ClientResult`.
+
+    ::
+
+        QUEUED ---> ACTIVE <---> PAUSED
+                      |             |
+                      +-> OVERDUE <-+       any of these may become ENDED; ACTIVE and OVERDUE may become COMPLETE
+
+    The caller's thread owns a statement that is QUEUED, ACTIVE or OVERDUE, and ends it. Any thread may end a PAUSED
+    one. The reason to stop is kept apart: it may be set in any of these states and takes effect at the next step.
+    """
+
+    QUEUED = "waits for a slot"
+    ACTIVE = "the caller's thread sends the request or receives the answer"
+    PAUSED = "between two chunks: no thread works on it"
+    OVERDUE = "its time is long up: its worker will be killed"
+    COMPLETE = "the whole answer has come; the slot is free"
+    ENDED = "failed or stopped; the slot is free, or will be once the worker has stopped"
+
+
+_OWNED = (State.QUEUED, State.ACTIVE, State.OVERDUE)
+_OVER = (State.COMPLETE, State.ENDED)
+
+
+class ClientResult:
+    """A `QueryResult` and `PooledStatement`. One thread waits and reads; `cancel` and `close` come from any."""
+
+    def __init__(self, pool: SlotPool, query_id: str, key: str, *, limit_s: float, shown_limit_s: float) -> None:
+        """Start the clock of the time limit of *limit_s* seconds; errors name *shown_limit_s*."""
+        self.timings = QueryTimings()
+        self.query_id = query_id
+        self.key = key
+        self.fields: dict[str, Any] = {}  # of the END frame
+        self.basis: Signature = None  # as `QueryResult.basis`
+        self.slot: Slot | None = None
+        self.on_admitted: Admitted | None = None
+        self._pool = pool
+        self._lock = pool.lock
+        self._state = State.QUEUED
+        self._deadline = time.monotonic() + limit_s
+        self._timeout = partial(QueryTimeoutError, shown_limit_s)
+        self._started = time.time()
+        self._call: Mapping[str, Any] = {}
+        self._is_inner = False
+        self._decided: threading.Lock | None = None  # held until the broker has decided or there is a reason to stop
+        self._reason: Reason | None = None  # to stop; the first one stands
+        self._stopped_at = 0.0
+        self._unsubscribe: Callable[[], None] | None = None
+        self._exchange: Exchange | None = None
+        self._chunks: deque[bytes] = deque()
+
+    def start(self, call: Mapping[str, Any], cancel: CancelToken | None, *, inner: bool = False) -> None:
+        """
+        Wait for a slot, send *call* to a worker, and receive the start of its answer, or all of a small one.
+
+        An *inner* statement is the runtime's own: callers without a key do not see it and cannot stop it.
+
+        Raises:
+            QueryError: There is no slot, or the statement failed; everything is given back.
+        """
+        self._call, self._is_inner = call, inner
+        try:
+            if cancel is not None:
+                self._unsubscribe = cancel.subscribe(self.cancel)
+            self._wait_for_slot()
+            if self.on_admitted is not None:
+                self.on_admitted()
+                self._check()
+            self._begin()
+        except BaseException:
+            self._end()
+            raise
+        if not self._is_complete:
+            with self._lock:
+                if self._state is State.ACTIVE:
+                    self._state = State.PAUSED
+
+    def entry(self) -> dict[str, Any]:
+        """As `PooledStatement.entry`."""
+        fields = {"id": self.query_id, "sql": _listed(self._call["sql"]), "started": utc_at(self._started)}
+        return {**fields, "inner": True} if self._is_inner else fields
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Return the next chunk of a complete answer, or raise the reason why there is none."""
+        if self._is_complete:  # No other thread changes it any more, so this needs no lock.
+            if not self._chunks:
+                raise StopIteration
+            return self._chunks.popleft()
+        with self._lock:
+            if self._state is State.ENDED:
+                raise self._reason() if self._reason is not None else QueryCancelledError()
+            if self._chunks and self._reason is None:  # a stopped statement returns no more chunks
+                return self._chunks.popleft()
+            if self._state is State.PAUSED:
+                self._state = State.ACTIVE
+        try:
+            self._check()
+            self._receive()
+        except BaseException:
+            self._end()
+            raise
+        # Take it before another thread may end this: an answer without its rest must not look complete.
+        chunk = self._chunks.popleft() if self._chunks else None
+        with self._lock:
+            is_stopped = self._reason is not None and not self._is_complete
+            if self._state is State.ACTIVE and not is_stopped:
+                self._state = State.PAUSED
+        if is_stopped:  # `close` has left the end to this thread, whose caller may never ask for another chunk.
+            self._end()
+            self._check()
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def cancel(self) -> None:
+        """Stop the statement; the iterator raises `QueryCancelledError`."""
+        self.stop(QueryCancelledError)
+
+    def close(self) -> None:
+        """Stop the statement if it still runs, and give its slot back. Idempotent."""
+        self._end(unless_owned=True)
+        if self._state not in _OVER:
+            self.cancel()
+            self._end(unless_owned=True)  # The reader may have finished its step before there was a reason.
+
+    # Called by the slot pool.
+
+    def admitted(self) -> None:
+        """As `PooledStatement.admitted`."""
+        self._wake()
+
+    def refused(self, error: QueryError) -> None:
+        """As `PooledStatement.refused`."""
+        if self._state is State.QUEUED:
+            self._reason = lambda: error
+            self._wake()
+
+    def stop(self, reason: Reason) -> None:
+        """Stop the statement because of *reason*; an earlier reason stands."""
+        with self._lock:
+            if self._reason is not None or self._state in _OVER:
+                return
+            self._reason = reason
+            self._stopped_at = time.monotonic()
+            self._wake()
+            if self._exchange is not None:
+                self._exchange.ask_to_stop()
+
+    def check_time(self, now: float) -> None:
+        """End a wait whose time is up, and have a worker killed that neither answers nor stops in time."""
+        if now >= self._deadline and self._state is State.QUEUED:
+            with self._lock:
+                self.refused(self._timeout())
+        is_stopped = self._stopped_at and now >= self._stopped_at + STOP_S
+        if not is_stopped and now < self._deadline + CLIENT_KILL_S:
+            return
+        with self._lock:
+            if self._state in _OVER:
+                return
+            if self._reason is None:
+                self._reason = self._timeout
+            is_owned = self._state in _OWNED
+            self._state = State.OVERDUE
+            if self._exchange is not None:
+                self._exchange.hang_up()
+        if not is_owned:
+            self._end()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._state is State.COMPLETE
+
+    def _wake(self) -> None:
+        """Let the thread that waits for a slot go on. Under the lock."""
+        if self._state is State.QUEUED:
+            self._state = State.ACTIVE
+            if self._decided is not None:
+                self._decided.release()
+
+    # The steps of a statement, in the caller's thread.
+
+    def _wait_for_slot(self) -> None:
+        self._check()
+        began = time.monotonic()
+        self._pool.enter(self)
+        if self._state is State.QUEUED:  # Most get an unused slot at once.
+            decided = threading.Lock()
+            decided.acquire()
+            with self._lock:
+                self._decided = decided if self._state is State.QUEUED else None
+            if self._decided is not None:
+                decided.acquire()
+        self.timings.queued_ms = (time.monotonic() - began) * 1000
+        self._check()
+
+    def _begin(self) -> None:
+        """Send the request and wait for the first bytes of the answer."""
+        while True:
+            try:
+                exchange = self._connected()
+                exchange.send(self._request())
+                self._receive()
+            except NotStartedError:
+                self._disconnect()
+                self._check()
+            else:
+                return
+
+    def _connected(self) -> Exchange:
+        """Start an exchange over the connection of the slot, which is made if there is none."""
+        if self.slot is None:
+            raise unreachable()
+        reused = self.slot.connection is not None
+        connection = self.slot.connection or connect(self._pool.engine_path)
+        exchange = Exchange(connection, reused=reused, wants_basis="basis" in self._call)
+        self.slot.connection = connection
+        self._chunks = exchange.chunks
+        self._exchange = exchange
+        self._check()  # From now on `stop` finds the exchange.
+        return exchange
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            exchange, self._exchange = self._exchange, None
+            if self.slot is not None:
+                self.slot.connection = None
+        if exchange is not None:
+            exchange.close()
+
+    def _request(self) -> bytes:
+        fields = {**self._call, "query_id": self.query_id, "timeout_s": max(0.0, self._deadline - time.monotonic())}
+        try:
+            return encode_json(Kind.REQUEST, fields)
+        except FrameError as error:
+            raise ParameterError("The statement and its parameters are too long.") from error
+        except (TypeError, ValueError, RecursionError) as error:  # not JSON: only a parameter can be the cause
+            check_values(self._call.get("parameters"))
+            raise ParameterError(UNKNOWN_TYPE) from error
+
+    def _receive(self) -> None:
+        """Receive until there is a chunk or the answer is complete."""
+        exchange = self._exchange
+        if exchange is None:  # not reached: only `_end` and `_disconnect` take it away
+            raise EngineWorkerDiedError
+        while not exchange.chunks and not self._is_complete:
+            try:
+                exchange.receive()
+            except QueryError as error:
+                self._check()
+                is_late = exchange.phase is Phase.CUT and time.monotonic() >= self._deadline
+                if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
+                    raise self._timeout() from None
+                raise
+            self.basis = exchange.basis
+            if exchange.phase is Phase.FINISHED:
+                self._complete(exchange)
+
+    def _complete(self, exchange: Exchange) -> None:
+        self.fields = exchange.fields
+        for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
+            setattr(self.timings, name, self.fields.get(name, 0))
+        self._end(State.COMPLETE)
+
+    def _check(self) -> None:
+        if self._reason is not None:
+            raise self._reason()
+
+    def _end(self, state: State = State.ENDED, *, unless_owned: bool = False) -> None:
+        """End in *state* and give the slot back as soon as the worker has let go of the statement. Idempotent."""
+        with self._lock:
+            if self._state in _OVER or (unless_owned and self._state in _OWNED):
+                return
+            kill = self._state is State.OVERDUE
+            self._state = state
+            if state is State.ENDED:
+                self._chunks.clear()
+            exchange, self._exchange = self._exchange, None
+            # After a normal end the next statement takes over the connection.
+            if exchange is not None and exchange.is_reusable and self._reason is None:
+                exchange = None
+            elif self.slot is not None and exchange is not None:
+                self.slot.connection = None
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if exchange is None:
+            self._pool.leave(self)
+        elif exchange.worker_is_done or kill:
+            # The slot first: the next statement still has to connect.
+            self._pool.leave(self, kill=kill)
+            exchange.close()
+        else:
+            exchange.ask_to_stop()
+            self._give_back_later(exchange)
+
+    def _give_back_later(self, exchange: Exchange) -> None:
+        """Give the slot back once the worker has stopped, without waiting for it here."""
+
+        def wait() -> None:
+            self._pool.leave(self, kill=not exchange.drain(STOP_S))
+
+        try:
+            threading.Thread(target=wait, name="engine-farewell", daemon=True).start()
+        except RuntimeError:  # The process ends, or can start no more threads.
+            self._pool.leave(self, kill=True)
+            exchange.close()
+
+
+def _listed(sql: str) -> str:
+    """Truncate *sql* to what a list of statements shows. A message this short passes even while many others do."""
+    listed = sql[:ACTIVE_SQL_CHARACTERS]
+    if (
+        _CHARACTER_BYTES * len(listed) <= LISTED_SQL_BYTES
+        or len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
+    ):
+        return listed
+    return listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]

@@ -1,0 +1,190 @@
+"""One request to an engine worker and its answer, over a connection that may have served other statements before."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from queryengine.errors import EngineWorkerDiedError, QueryError
+from queryengine.manifest import Signature
+from queryengine.pool.broker_client import unreachable
+from queryengine.pool.error_frames import rebuild_error
+from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json
+
+logger = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 64 * 1024
+_SEND_BYTES = 256 * 1024
+
+
+class NotStartedError(Exception):
+    """The worker has not started the statement and will not: another worker can run it."""
+
+
+class Phase(enum.Enum):
+    """How far the answer has come."""
+
+    SENT = enum.auto()  # nothing has come yet
+    STREAMING = enum.auto()  # the header has come
+    FINISHED = enum.auto()  # END or ERROR has come
+    CUT = enum.auto()  # the worker has closed the connection before that
+
+
+class Exchange:
+    """
+    A request and its answer. One thread sends and receives; `ask_to_stop` and `hang_up` come from any.
+
+    Args:
+        connection: Leads to a worker that waits for a request.
+        reused: Whether it has served another statement: its worker may then end before it starts this one.
+        wants_basis: Whether the header is decoded for the basis of the answer.
+    """
+
+    def __init__(self, connection: socket.socket, *, reused: bool, wants_basis: bool) -> None:
+        self.phase = Phase.SENT
+        self.chunks: deque[bytes] = deque()  # received and not taken yet
+        self.fields: dict[str, Any] = {}  # of the END frame
+        self.basis: Signature = None
+        self._connection = connection
+        self._decoder = FrameDecoder()
+        self._reused = reused
+        self._wants_basis = wants_basis
+        self._asked_to_stop = False
+
+    @property
+    def worker_is_done(self) -> bool:
+        """Whether the worker has let go of the statement."""
+        return self.phase in (Phase.FINISHED, Phase.CUT)
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the worker waits for the next statement on the connection."""
+        return self.phase is Phase.FINISHED and self._decoder.is_between_frames
+
+    def send(self, frame: bytes) -> None:
+        """
+        Send the request.
+
+        Raises:
+            NotStartedError: The worker has ended.
+        """
+        try:
+            sent = self._connection.send(frame)
+            while sent < len(frame):
+                sent += self._connection.send(frame[sent : sent + _SEND_BYTES])
+        except OSError as error:
+            if self._reused:
+                raise NotStartedError from error
+            # Otherwise the worker may have answered before it ended: `receive` will tell.
+
+    def receive(self) -> None:
+        """
+        Receive the next part of the answer.
+
+        Raises:
+            NotStartedError: The worker has ended before it read the request.
+            QueryError: The statement failed, or the answer stops before its end (`Phase.CUT`) or is no answer.
+        """
+        try:
+            # Receive all of a long payload at once, so that it is never copied again.
+            flags = socket.MSG_WAITALL if self._decoder.missing else 0
+            data = self._connection.recv(self._decoder.wanted, flags)
+        except ConnectionResetError as error:
+            if self._reused and self.phase is Phase.SENT:
+                raise NotStartedError from error
+            data = b""
+        except OSError:
+            data = b""
+        if not data:
+            self.phase = Phase.CUT
+            raise EngineWorkerDiedError
+        try:
+            for kind, payload in self._decoder.feed(data):
+                self._take(kind, payload)
+                if self.phase is Phase.FINISHED:
+                    break
+        except FrameError as error:
+            logger.exception("an engine worker sent an invalid answer")
+            raise QueryError("The engine's answer cannot be read.") from error
+
+    def ask_to_stop(self) -> None:
+        """Close the sending side, which tells the worker that nobody wants the answer any more."""
+        self._asked_to_stop = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def hang_up(self) -> None:
+        """Shut the connection down, which ends `send` and `receive`."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Discard what a worker that was asked to stop still sends; False if it has not ended after *timeout_s*."""
+        until = time.monotonic() + timeout_s
+        with self._connection:
+            while (left_s := until - time.monotonic()) > 0:
+                try:
+                    self._connection.settimeout(left_s)
+                    if not self._connection.recv(_RECEIVE_BYTES):
+                        return True
+                except TimeoutError:
+                    return False
+                except OSError:
+                    return True
+        return False
+
+    def _take(self, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.DATA and self.phase is Phase.STREAMING:
+            self.chunks.append(payload)
+        elif kind is Kind.HEADER:
+            self.phase = Phase.STREAMING
+            if self._wants_basis:
+                self.basis = _basis(decode_json(payload))
+        elif kind is Kind.END:
+            self.phase = Phase.FINISHED
+            self.fields = decode_json(payload)
+        elif kind is Kind.ERROR:
+            self.phase = Phase.FINISHED
+            raise rebuild_error(decode_json(payload))
+        elif kind is Kind.CLOSING and self.phase is Phase.SENT and (self._reused or self._asked_to_stop):
+            raise NotStartedError  # A new connection says so if the statement was stopped before it was sent.
+        else:
+            raise FrameError(f"a frame of kind {kind.name} is out of place")
+
+
+def connect(path: str) -> socket.socket:
+    """
+    Connect to an engine worker at *path*.
+
+    Raises:
+        EngineUnavailableError: There is none, or this process has no descriptor left.
+    """
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise unreachable() from error
+    try:
+        connection.connect(path)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, OSError):
+            raise unreachable() from error
+        raise
+    return connection
+
+
+def _basis(header: Mapping[str, Any]) -> Signature:
+    match header.get("basis"):
+        case [int(mtime_ns), int(inode), int(size)]:
+            return mtime_ns, inode, size
+    return None

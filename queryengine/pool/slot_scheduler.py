@@ -1,0 +1,257 @@
+"""
+The broker's decisions: which statement gets an execution slot, and which slot is recalled for it.
+
+A slot is granted to a key and a client process. The process may keep it and run one statement of that key after
+another in it, so a short statement costs the broker no message. The broker recalls a slot when it is needed elsewhere:
+at once for another key, and after `QUANTUM_S` for another process of the same key, until each has its share. A
+recalled slot that does not come back soon runs a long statement; then the broker recalls another as well.
+
+More slots than processors help while some statements take long, and only cost while all are short. A process whose
+slots rotate therefore asks for another one with patience: it is granted while fewer slots than processors are in use,
+and after that only at the expense of a process that has more or leaves one unused. When more slots than processors
+rotate, one of them is recalled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any
+
+from queryengine.errors import EngineBusyError
+from queryengine.pool.broker_records import ClientConnection, GrantedSlot, StatementRecord
+from queryengine.pool.fair_queue import EntryState, FairQueue
+from queryengine.pool.frames import FrameError
+from runtimeconf.model import QueryConfig
+
+#: How long a client process keeps a slot that another process wants for the same key.
+QUANTUM_S = 0.02
+#: A statement that has waited this long may take a slot of its key from any process, whatever share its own has.
+SHARE_S = 0.2
+#: A slot is freed when this many checks in a row find a free worker and no worker that runs the slot's statement.
+MISSED_CHECKS = 3
+
+Send = Callable[[ClientConnection, dict[str, Any]], None]
+
+
+class SlotScheduler:
+    """
+    Grants, recalls and frees slots. It has no thread and never waits; *send* queues a message for a client.
+
+    Args:
+        limits: Number of workers, queue length and queue time-out.
+        send: Called with a client and the fields of a message to it.
+        several_keys: Whether there is more than one key to be fair to.
+        processors: The number of processors; by default those this process may use.
+    """
+
+    def __init__(self, limits: QueryConfig, send: Send, *, several_keys: bool, processors: int | None = None) -> None:
+        self._send = send
+        self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
+        self._queue = FairQueue(
+            slots=limits.workers,
+            max_queued=limits.max_queued,
+            several_keys=several_keys,
+            patient_slots=min(self._processors, limits.workers),
+        )
+        self._queue_timeout_s = limits.queue_timeout_s
+        self._queued: OrderedDict[StatementRecord, None] = OrderedDict()  # oldest first
+        self._slots: dict[int, GrantedSlot] = {}  # in the order in which they were granted
+        self._numbers = itertools.count()
+        self._serials = itertools.count()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no slot is granted and no statement is queued."""
+        return not self._queue.running and not self._queue.waiting
+
+    @property
+    def holders(self) -> set[ClientConnection]:
+        """The clients that hold a slot."""
+        return {slot.client for slot in self._slots.values()}
+
+    def due_in(self, now: float) -> float:
+        """Return the seconds until `run_due` has work."""
+        if not self._queued:
+            return float("inf")
+        return min(QUANTUM_S, next(iter(self._queued)).queued_until - now)
+
+    def run_due(self, now: float) -> None:
+        """Refuse the statements that have waited too long, and recall slots that queued statements should have."""
+        while self._queued and (statement := next(iter(self._queued))).queued_until <= now:
+            self._refuse(statement, EngineBusyError())
+            self._withdraw(statement)
+        self._recall_for_queued(now)
+
+    def enter(self, client: ClientConnection, fields: dict[str, Any], key: str) -> None:
+        """
+        Grant a slot to a new statement of *client*, queue it, or refuse it.
+
+        Raises:
+            FrameError: The message is malformed, or a statement with this id is queued.
+        """
+        statement = StatementRecord(client, fields, key, next(self._serials))
+        if statement.id in client.queued:
+            raise FrameError("a statement entered twice")
+        patient = fields.get("patient") is True
+        try:
+            statement.entry = self._queue.join(key, partial(self._decided, statement), patient=patient)
+        except EngineBusyError as error:
+            self._refuse(statement, error)
+            return
+        if statement.entry.state is EntryState.ADMITTED:
+            self._grant(statement)
+        else:
+            statement.queued_until = time.monotonic() + self._queue_timeout_s
+            client.queued[statement.id] = statement
+            self._queued[statement] = None
+
+    def hurry(self, client: ClientConnection, statement_id: str) -> None:
+        """End the patience of a statement, if it is still queued."""
+        if (statement := client.queued.get(statement_id)) is not None:
+            self._queue.hurry(statement.entry)
+
+    def leave(self, client: ClientConnection, statement_id: str) -> None:
+        """Remove a statement from the queue, if it is still there."""
+        if (statement := client.queued.get(statement_id)) is not None:
+            self._withdraw(statement)
+
+    def record_use(self, client: ClientConnection, number: int, fields: dict[str, Any]) -> None:
+        """Record the statement that *client* uses a slot for; *fields* without an id mean that the slot is unused."""
+        slot = client.slots.get(number)
+        if slot is None:  # it was freed meanwhile
+            return
+        slot.missed_checks = 0
+        slot.statement = None
+        if "id" not in fields:
+            return
+        statement = StatementRecord(client, fields, slot.entry.key, next(self._serials))
+        if (queued := client.queued.get(statement.id)) is not None:
+            self._withdraw(queued)
+        for other in client.slots.values():  # one may have been granted to it just before it took over this one
+            if other.statement is not None and other.statement.id == statement.id:
+                other.statement = None
+        slot.statement = statement
+        slot.reused_at = time.monotonic()
+        self._recall_surplus(slot)
+
+    def free(self, slot: GrantedSlot) -> None:
+        """Free *slot* for the next statement."""
+        del self._slots[slot.number]
+        del slot.client.slots[slot.number]
+        self._queue.leave(slot.entry)
+
+    def drop(self, client: ClientConnection) -> None:
+        """Free the slots of a client that is gone, and forget its queued statements."""
+        for statement in list(client.queued.values()):
+            self._withdraw(statement)
+        for slot in list(client.slots.values()):
+            self.free(slot)
+
+    def recall_all(self) -> None:
+        """Recall every slot."""
+        for slot in self._slots.values():
+            self._recall(slot)
+
+    def free_unused(self, running: Collection[str]) -> None:
+        """Free slots whose statement no worker in *running* (ids as in `worker_state`) has run for a while."""
+        for slot in list(self._slots.values()):
+            if slot.statement is not None and slot.statement.id[:32] in running:
+                slot.missed_checks = 0
+                continue
+            slot.missed_checks += 1
+            if slot.missed_checks >= MISSED_CHECKS:
+                self._recall(slot)  # The client must not use it for another statement later.
+                self.free(slot)
+
+    def statements(self) -> Iterator[StatementRecord]:
+        """Iterate over the queued and the running statements."""
+        yield from self._queued
+        yield from (slot.statement for slot in self._slots.values() if slot.statement is not None)
+
+    def statements_of(self, key: str) -> list[StatementRecord]:
+        """Return the statements of *key*, oldest first, without those of the runtime itself."""
+        found = [one for one in self.statements() if one.key == key and not one.is_inner]
+        return sorted(found, key=lambda one: (one.started, one.serial))
+
+    def is_queued(self, statement: StatementRecord) -> bool:
+        """Whether *statement* waits for a slot."""
+        return statement in self._queued
+
+    def _decided(self, statement: StatementRecord) -> None:
+        """Tell the client that its queued statement was admitted or evicted. `FairQueue` calls this."""
+        del self._queued[statement]
+        del statement.client.queued[statement.id]
+        if statement.entry.state is EntryState.ADMITTED:
+            self._grant(statement)
+        else:
+            self._refuse(statement, EngineBusyError())
+
+    def _grant(self, statement: StatementRecord) -> None:
+        slot = GrantedSlot(next(self._numbers), statement)
+        self._slots[slot.number] = statement.client.slots[slot.number] = slot
+        fields = {"is": "admitted", "id": statement.id, "key": statement.key, "slot": slot.number}
+        self._send(statement.client, fields)
+
+    def _refuse(self, statement: StatementRecord, error: EngineBusyError) -> None:
+        fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}
+        self._send(statement.client, fields)
+
+    def _withdraw(self, statement: StatementRecord) -> None:
+        del statement.client.queued[statement.id]
+        del self._queued[statement]
+        self._queue.leave(statement.entry)
+
+    def _recall(self, slot: GrantedSlot) -> None:
+        if not slot.is_recalled:
+            slot.recalled_at = time.monotonic()
+            self._send(slot.client, {"is": "recall", "slot": slot.number})
+
+    def _recall_for_queued(self, now: float) -> None:
+        """Recall one slot for each queued pair of key and process that should have a slot of somebody else."""
+        expected = sum(slot.is_expected(now) for slot in self._slots.values())
+        seen = set()
+        for statement in self._queued:
+            pair = (statement.client, statement.key)
+            if pair in seen or not self._queue.needs_one_slot(statement.entry):
+                continue
+            seen.add(pair)
+            candidates = [slot for slot in self._slots.values() if self._should_pass(slot, statement, now)]
+            if expected and candidates:
+                expected -= 1  # One is on its way back already.
+            elif candidates := [slot for slot in candidates if not slot.is_recalled]:
+                self._recall(min(candidates, key=lambda slot: slot.statement is not None))
+
+    def _recall_surplus(self, slot: GrantedSlot) -> None:
+        """Recall *slot* if more slots than processors rotate and its client has another one that does."""
+        now = time.monotonic()
+        rotating = [one for one in self._slots.values() if one.is_rotating(now)]
+        of_client = [one for one in rotating if one.client is slot.client and one.entry.key == slot.entry.key]
+        if len(rotating) > self._processors and len(of_client) > 1:
+            self._recall(slot)
+
+    def _should_pass(self, slot: GrantedSlot, statement: StatementRecord, now: float) -> bool:
+        """Whether the queued *statement* should have *slot*, which somebody else holds."""
+        if slot.entry.key != statement.key:
+            return self._queue.may_run(statement.key) and (
+                not statement.entry.patient
+                or slot.statement is None
+                or self._slots_of(slot.entry.key) > self._slots_of(statement.key) + 1
+            )
+        if slot.client is statement.client:
+            return False  # The process passes it on itself.
+        if slot.statement is None:
+            return True
+        if now < slot.since + QUANTUM_S:
+            return False
+        own, other = (client.slots_of(statement.key) for client in (statement.client, slot.client))
+        # All slots of its own process may run long statements; after a while its share does not count.
+        is_starved = not statement.entry.patient and now >= statement.since + SHARE_S
+        return own == 0 or other > own + 1 or is_starved
+
+    def _slots_of(self, key: str) -> int:
+        return sum(slot.entry.key == key and not slot.is_recalled for slot in self._slots.values())

@@ -1,0 +1,134 @@
+"""Client processes of an engine in a process of its own, for tests of the arbiter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from queryengine.engine import Query
+from queryengine.errors import QueryError
+from queryengine.pool.client import EngineClient
+from tests.queryengine.engine_process import LONG_S, EngineProcess
+from tests.queryengine.publishing import Publisher
+
+
+def ask(client: EngineClient, sql: str = "SELECT count(*) AS n FROM flights", **query: Any) -> bytes:
+    result = client.run(Query(sql=sql, **query))
+    try:
+        return b"".join(result)
+    finally:
+        result.close()
+
+
+RIGHT = b'[{"n":1000}]'
+
+
+class Asking:
+    """A statement in a thread of its own."""
+
+    def __init__(self, client: EngineClient, sql: str, **query: Any) -> None:
+        self.answer: bytes | None = None
+        self.error: QueryError | None = None
+        self._thread = threading.Thread(target=self._ask, args=[client, sql], kwargs=query, daemon=True)
+        self._thread.start()
+
+    def _ask(self, client: EngineClient, sql: str, **query: Any) -> None:
+        try:
+            self.answer = ask(client, sql, **query)
+        except QueryError as error:
+            self.error = error
+
+    def ended(self) -> bool:
+        self._thread.join(LONG_S)
+        return not self._thread.is_alive()
+
+    @property
+    def goes_on(self) -> bool:
+        return self._thread.is_alive()
+
+
+_RUNNER = """
+import json, os, sys, threading
+from pathlib import Path
+from queryengine.pool.client import EngineClient
+from queryengine.engine import Query
+from tests.queryengine.engine_process import config_of
+
+client = EngineClient(config_of(Path(sys.argv[1]), **json.loads(sys.argv[2])))
+def run(sql, query_id, key):
+    try:
+        answer = b"".join(client.run(Query(sql=sql, query_id=query_id, fingerprint=key))).decode()
+    except Exception as error:
+        answer = type(error).__name__
+    os.write(1, (json.dumps([query_id, answer]) + "\\n").encode())  # whole lines, from any thread
+for line in sys.stdin:
+    threading.Thread(target=run, args=json.loads(line), daemon=True).start()
+"""
+
+
+class Runner:
+    """Another client process."""
+
+    def __init__(self, engine: EngineProcess) -> None:
+        arguments = [str(engine.state_dir), json.dumps(engine._settings)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _RUNNER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, sql: str, query_id: str, key: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([sql, query_id, key]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> list[str]:
+        """Wait for the next answer; return its id and its text or the name of the error."""
+        assert self._process.stdout is not None
+        answer: list[str] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def kill(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+class Runtime:
+    """A state directory with data, engines over it, and client processes; all are stopped at the end."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        Publisher(self.state_dir).publish(flights="SELECT range AS id FROM range(1000)")
+
+    def engine(self, **settings: Any) -> EngineProcess:
+        engine = EngineProcess(self.state_dir, **settings)
+        self._stack.callback(engine.close)
+        return engine
+
+    def client(self, engine: EngineProcess) -> EngineClient:
+        client = engine.client()
+        self._stack.callback(client.close)
+        return client
+
+    def runner(self, engine: EngineProcess) -> Runner:
+        runner = Runner(engine)
+        self._stack.callback(runner.kill)
+        return runner
+
+
+@contextmanager
+def runtimes() -> Iterator[Runtime]:
+    with ExitStack() as stack:
+        runtime = Runtime(stack)
+        yield runtime
+        print((runtime.state_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails

@@ -1,0 +1,393 @@
+"""Statements from their arrival to their end, against a scripted engine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from queryengine.cancellation import CancelSource
+from queryengine.engine import Query, QueryEngine
+from queryengine.errors import EngineBusyError, QueryCancelledError, QueryTimeoutError
+from queryengine.pool import arbiter, client_result, worker
+from queryengine.pool.client import EngineClient
+from queryengine.pool.client_result import ClientResult, State
+from queryengine.pool.exchange import Exchange
+from queryengine.pool.frames import Kind, encode_json
+from tests.queryengine.publishing import wait_until
+from tests.queryengine.scripted_engine import (
+    END,
+    HEADER,
+    LONG_S,
+    MakeTier,
+    Peer,
+    ScriptedEngine,
+    Tier,
+    data,
+    endless,
+    error,
+    finished,
+    in_thread,
+    run,
+    stubborn,
+    tiers,
+    until_stopped,
+)
+
+
+@pytest.fixture
+def make_tier() -> Iterator[MakeTier]:
+    with tiers() as make:
+        yield make
+
+
+@pytest.fixture
+def tier(make_tier: MakeTier) -> Tier:
+    return make_tier()
+
+
+@pytest.fixture
+def engine(tier: Tier) -> EngineClient:
+    return tier.client()
+
+
+def test_a_small_answer_is_complete_when_run_returns(tier: Tier, engine: EngineClient) -> None:
+    protocol: QueryEngine = engine
+    query = Query(sql="SELECT 1", encoding="csv", parameters=[1, "x"], query_id="q1", fingerprint="abc")
+
+    result = protocol.run(query)
+
+    tier.wait_until_idle()
+    assert list(result) == [b'[{"a":1}]']
+    assert list(result) == []
+    result.close()
+    (request,) = tier.engine.requests
+    assert 0 < request.pop("timeout_s") <= 30
+    assert request == {
+        "call": "run",
+        "sql": "SELECT 1",
+        "encoding": "csv",
+        "parameters": [1, "x"],
+        "query_id": "q1",
+        "fingerprint": "abc",
+    }
+    timings = result.timings
+    assert (timings.rows, timings.bytes) == (1, 9)
+    assert (timings.parse_ms, timings.run_ms, timings.encode_ms) == (0.25, 0.5, 0.125)
+    assert timings.queued_ms > 0
+
+
+def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient) -> None:
+    sent: list[int] = []
+
+    def long(peer: Peer) -> None:
+        peer.send(HEADER)
+        for number in range(64):
+            peer.send(data(bytes(2**20)))
+            sent.append(number)
+        peer.send(END)
+
+    tier.engine.scripts["long"] = long
+
+    result = run(engine, "long")
+    for _ in range(20):
+        threading.Event().wait(0.01)
+    assert len(sent) < 5
+
+    assert sum(len(chunk) for chunk in result) == 64 * 2**20
+    tier.wait_until_idle()
+
+
+@pytest.mark.parametrize("stop", [ClientResult.cancel, ClientResult.close])
+def test_a_statement_ends_while_another_thread_reads(
+    tier: Tier, engine: EngineClient, stop: Callable[[ClientResult], None]
+) -> None:
+    tier.engine.scripts["endless"] = endless
+    result = run(engine, "endless")
+    assert next(result) == b"first"
+    thread, outcome = in_thread(lambda: next(result))
+    wait_until(lambda: result._state is State.ACTIVE)
+
+    stop(result)
+    stop(result)
+
+    assert finished(thread)
+    assert [type(one) for one in outcome] == [QueryCancelledError]
+    tier.wait_until_idle()
+    assert tier.engine.killed == []
+
+
+def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, engine: EngineClient) -> None:
+    def closing(peer: Peer) -> None:
+        """Answer like a worker whose connection ends before a request has come."""
+        peer.wait_for_stop()
+        peer.send(encode_json(Kind.CLOSING, {}))
+
+    tier.engine.scripts["unread"] = closing
+    cancel = CancelSource()
+    thread, outcome = in_thread(lambda: engine.run(Query(sql="unread"), cancel))
+    wait_until(lambda: [request["sql"] for request in tier.engine.requests] == ["unread"])
+
+    cancel.cancel()
+
+    assert finished(thread)
+    assert [type(one) for one in outcome] == [QueryCancelledError]
+    tier.wait_until_idle()
+
+
+def test_cancel_ends_a_statement_between_two_chunks(tier: Tier, engine: EngineClient) -> None:
+    tier.engine.scripts["endless"] = endless
+    result = run(engine, "endless")
+
+    result.cancel()
+
+    with pytest.raises(QueryCancelledError):
+        next(result)
+    tier.wait_until_idle()
+
+
+def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: Tier, engine: EngineClient) -> None:
+    tier.engine.scripts["wait"] = until_stopped
+    before = CancelSource()
+    before.cancel()
+    with pytest.raises(QueryCancelledError):
+        engine.run(Query(sql="wait"), before)
+    assert tier.engine.requests == []
+
+    runs = [CancelSource() for _ in range(3)]
+    started = []
+    for number, token in enumerate(runs):
+        started.append(in_thread(lambda token=token: engine.run(Query(sql="wait"), token)))  # type: ignore[misc]
+        wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
+    assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
+    # A statement with a slot still has to reach its worker, and must not be cancelled before that.
+    wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
+    for token in reversed(runs):
+        token.cancel()
+
+    for thread, outcome in started:
+        assert finished(thread)
+        assert [type(one) for one in outcome] == [QueryCancelledError]
+    assert len(tier.engine.requests) == 2
+    assert all(not token._callbacks for token in runs)
+    tier.wait_until_idle()
+
+
+def test_close_gives_the_slot_back_once_the_worker_has_stopped(tier: Tier, engine: EngineClient) -> None:
+    let_go = threading.Event()
+
+    def slow_to_end(peer: Peer) -> None:
+        peer.send(HEADER, data(b"first"))
+        peer.wait_for_stop()
+        let_go.wait(LONG_S)
+
+    tier.engine.scripts["slow"] = slow_to_end
+    result = run(engine, "slow")
+
+    result.close()
+    result.close()
+
+    assert not tier.engine.broker.is_idle
+    let_go.set()
+    tier.wait_until_idle()
+    assert tier.engine.killed == []
+    with pytest.raises(QueryCancelledError):
+        next(result)
+
+
+def test_close_ends_a_statement_that_has_just_received_a_chunk(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_result, "STOP_S", LONG_S)
+    has_read = threading.Event()
+
+    def in_the_middle(peer: Peer) -> None:
+        peer.send(HEADER, data(b"first"))
+        peer.wait_for_stop()
+        peer.send(data(b"second"))
+        assert has_read.wait(LONG_S)
+        peer.send(error("query_cancelled"))
+
+    tier.engine.scripts["SELECT 2"] = in_the_middle
+    result = run(engine, "SELECT 2")
+    assert next(result) == b"first"
+    reader, outcome = in_thread(lambda: next(result))
+    wait_until(lambda: result._state is State.ACTIVE, within_s=LONG_S)
+
+    result.close()  # and no thread asks for another chunk
+
+    assert finished(reader)
+    assert isinstance(outcome[0], QueryCancelledError)
+    has_read.set()
+    tier.wait_until_idle()
+    assert tier.engine.killed == []
+
+
+def deaf(peer: Peer) -> None:
+    peer.send(HEADER, data(b"x"))
+    stubborn(peer)
+
+
+@pytest.mark.parametrize("how", ["token", "close", "time limit"])
+def test_a_worker_that_does_not_stop_is_killed(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(client_result, "STOP_S", 0.05)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
+    tier.engine.scripts["mute"] = stubborn
+    tier.engine.scripts["deaf"] = deaf
+    token = CancelSource()
+    limit_s = 0.05 if how == "time limit" else None
+    query = Query(sql="deaf" if how == "close" else "mute", query_id="q", timeout_s=limit_s)
+    thread, outcome = in_thread(lambda: engine.run(query, token))
+    wait_until(lambda: len(tier.engine.requests) == 1, within_s=LONG_S)
+
+    if how == "token":
+        token.cancel()
+
+    assert finished(thread)
+    (result,) = outcome
+    if isinstance(result, ClientResult):
+        result.close()
+    assert type(result) is {"token": QueryCancelledError, "close": ClientResult, "time limit": QueryTimeoutError}[how]
+    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
+    tier.wait_until_idle()
+
+
+def test_a_worker_that_does_not_read_the_statement_is_killed(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
+
+    def idle(_: ScriptedEngine, connection: socket.socket) -> None:
+        with connection:
+            threading.Event().wait(5)
+
+    tier.engine._serve = idle.__get__(tier.engine)  # type: ignore[method-assign]
+
+    with pytest.raises(QueryTimeoutError):
+        run(engine, "SELECT '" + "x" * 3_000_000 + "'", query_id="q", timeout_s=0.05)
+
+    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
+
+
+def test_a_process_without_threads_left_has_the_worker_killed(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier.engine.scripts["endless"] = endless
+    result = run(engine, "endless", query_id="q")
+
+    def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", no_thread)
+        result.close()
+
+    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
+    tier.wait_until_idle()
+
+
+def test_the_time_limit_holds_in_the_queue(make_tier: MakeTier) -> None:
+    tier = make_tier(workers=1, timeout_s=7.0)
+    tier.engine.scripts["endless"] = endless
+    engine = tier.client()
+    running = run(engine, "endless")
+
+    with pytest.raises(QueryTimeoutError, match="7 s"):
+        run(engine, "SELECT 1", timeout_s=0.05)
+
+    assert len(tier.engine.requests) == 1
+    running.close()
+    tier.wait_until_idle()
+
+
+def test_a_worker_that_ends_after_the_limit_is_a_timeout(tier: Tier, engine: EngineClient) -> None:
+    def alarmed(peer: Peer) -> None:
+        limits.append(peer.request["timeout_s"])
+        time.sleep(peer.request["timeout_s"] + 0.05)
+
+    limits: list[float] = []
+    tier.engine.scripts["alarmed"] = alarmed
+
+    with pytest.raises(QueryTimeoutError, match="30 s"):
+        run(engine, "alarmed", timeout_s=0.1)
+
+    assert 0 < limits[0] <= 0.1
+
+
+def test_a_full_queue_and_a_long_wait_raise_busy(make_tier: MakeTier) -> None:
+    tier = make_tier(workers=1, max_queued=1, queue_timeout_s=0.2)
+    tier.engine.scripts["endless"] = endless
+    engine = tier.client()
+    running = run(engine, "endless")
+    started = [in_thread(lambda: run(engine, "SELECT 1")) for _ in range(2)]
+
+    for thread, outcome in started:
+        assert finished(thread)
+        assert [type(one) for one in outcome] == [EngineBusyError]
+        assert vars(outcome[0])["retry_after_s"] == 1
+    assert len(tier.engine.requests) == 1
+    running.close()
+    tier.wait_until_idle()
+
+
+def test_an_exception_in_any_step_gives_everything_back(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exit(BaseException):
+        pass
+
+    def throw(*_: object) -> None:
+        raise Exit
+
+    for owner, name in (
+        (ClientResult, "_wait_for_slot"),
+        (client_result, "connect"),
+        (Exchange, "send"),
+        (Exchange, "receive"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, throw)
+            with pytest.raises(Exit):
+                run(engine, "SELECT 1")
+        tier.wait_until_idle()
+
+    assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
+    assert engine._pool._statements == {}
+
+
+def test_a_duplicate_query_id_is_replaced(tier: Tier, engine: EngineClient) -> None:
+    tier.engine.scripts["endless"] = endless
+    first, second = (run(engine, "endless", query_id="same") for _ in range(2))
+
+    assert first.query_id == "same"
+    assert second.query_id not in ("", "same")
+    first.close()
+    second.close()
+    tier.wait_until_idle()
+
+
+def test_a_cancelled_duplicate_does_not_affect_the_first_statement(tier: Tier, engine: EngineClient) -> None:
+    tier.engine.scripts["endless"] = endless
+    first = run(engine, "endless", query_id="same")
+    cancelled = CancelSource()
+    cancelled.cancel()
+
+    with pytest.raises(QueryCancelledError):
+        engine.run(Query(sql="SELECT 1", query_id="same"), cancelled)
+
+    assert [one.query_id for one in engine.active("")] == ["same"]
+    assert engine.cancel("same", ""), "it still receives messages of the broker"
+    with pytest.raises(QueryCancelledError):
+        list(first)
+    tier.wait_until_idle()
+
+
+def test_each_line_of_defence_acts_after_the_one_before() -> None:
+    """In the order that the docstring of `queryengine.pool` draws."""
+    assert worker.GRACE_S < client_result.STOP_S
+    assert worker.GRACE_S < client_result.CLIENT_KILL_S < worker.GRACE_S + arbiter.OVERDUE_S
