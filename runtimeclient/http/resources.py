@@ -134,7 +134,7 @@ class ActiveQuery(_Resource):
                 "id": item["query_id"],
                 "started": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                 "state": "running",
-                "sql": item.get("sql_preview", ""),
+                "sql": "" if item.get("sql_preview") is None else item["sql_preview"],
             }
         # Without arguments, super() fails in a class with slots.
         return super(ActiveQuery, cls).from_json(item)

@@ -41,6 +41,7 @@ def test_pandas_keeps_arrow_types_on_request(connection: adbc.Connection) -> Non
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:A adbc_driver_manager.dbapi.Cursor was not:ResourceWarning")
 @pytest.mark.parametrize(
     ("name", "how"),
@@ -54,6 +55,7 @@ def test_pandas_writes_nothing(connection: adbc.Connection, name: str, how: str)
     assert adbc_table(connection, COUNT).to_pylist() == [{"n": 1000}]
 
 
+@pytest.mark.exhaustive
 def test_polars_reads_with_parameters_and_in_batches(connection: adbc.Connection) -> None:
     sql = "SELECT name FROM orders WHERE id BETWEEN ? AND ? ORDER BY id"
     frame = pl.read_database(sql, connection, execute_options={"parameters": [3, 5]})

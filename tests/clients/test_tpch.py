@@ -17,6 +17,7 @@ def test_there_are_22_queries() -> None:
     assert list(tpch.QUERIES) == [f"Q{number}" for number in range(1, 23)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tpch.QUERIES)
 def test_same_rows_everywhere(tpch_flight: FlightServer, name: str) -> None:
     sql = tpch.QUERIES[name]

@@ -153,6 +153,7 @@ def test_flightsql_dbapi(flight: FlightServer, name: str) -> None:
         client.close()
 
 
+@pytest.mark.exhaustive
 def test_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
     statements = [{"sql": sql, "rows": False} for sql in WHOLE.values()]
 

@@ -128,6 +128,7 @@ def test_without_newer_rows_nothing_is_published(tmp_path: Path, made: SnapshotB
     assert files_below(tmp_path) == [f"snapshots/{old.file}"]
 
 
+@pytest.mark.exhaustive
 def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path: Path, made: SnapshotBuilder) -> None:
     dataset = appending(tmp_path)
     process = LoaderProcess(made)
@@ -311,6 +312,7 @@ def test_a_refresh_sql_must_keep_the_time(tmp_path: Path, made: SnapshotBuilder,
         made.build(Order(dataset, sql), deadline())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
@@ -430,6 +432,7 @@ def test_a_failed_append_keeps_the_served_data(
     assert snapshot_path(made.state_dir, old).read_bytes() == content
 
 
+@pytest.mark.exhaustive
 def test_small_appends_leave_the_file_small(tmp_path: Path, made: SnapshotBuilder) -> None:
     dataset = appending(tmp_path)
     write(tmp_path, "SELECT i AS t, 'text ' || hash(i) AS x FROM range(200000) r(i)")

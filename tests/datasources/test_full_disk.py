@@ -73,6 +73,7 @@ def may_mount(directory: Path) -> bool:
     return subprocess.run(trial, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_r04_a_full_disk_costs_refreshes_only_and_needs_no_restart(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
     state_dir.mkdir()

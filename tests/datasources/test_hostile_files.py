@@ -322,6 +322,7 @@ def test_r07_endless_text_is_refused(process: Process, suffix: str, write: Calla
 # --- more columns than a dataset may have -----------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_more_columns_than_a_dataset_may_have_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(replace(GOOD, columns=MAX_COLUMNS + 1).content())
     (tmp_path / "b.csv").write_text("a\n1\n")

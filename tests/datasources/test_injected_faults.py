@@ -135,6 +135,7 @@ RENAME, FSYNC, WRITE = "rename", "fsync,fdatasync", "write,pwrite64"
 KILL = "signal=SIGKILL"
 
 
+@pytest.mark.exhaustive
 @needs_strace
 @pytest.mark.parametrize(
     ("what", "how", "number", "where"),

@@ -200,6 +200,7 @@ def test_the_process_is_confined_and_serves_one_load_after_the_other(process: Lo
     assert os.getpriority(os.PRIO_PROCESS, child) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
 
 
+@pytest.mark.exhaustive
 def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderProcess, tmp_path: Path) -> None:
     loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     child = child_of(process)
@@ -291,6 +292,7 @@ def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_
     assert snapshot.rows == 1_000_000
 
 
+@pytest.mark.exhaustive
 def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Path) -> None:
     kinds = ("'v' || (i * {n}) % 5003 AS c{n}", "(i * {n}) % 1000003 AS c{n}", "i / {n} AS c{n}")
     columns = ", ".join(kinds[n % 3].format(n=n) for n in range(1, 301))
@@ -304,6 +306,7 @@ def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Pat
         process.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("after", ["begin", "some"])
 def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path, after: str) -> None:
     if after == "some":
@@ -336,6 +339,7 @@ def test_a_process_that_died_idle_is_replaced(process: LoaderProcess, tmp_path: 
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sql", [DEAF, ENDLESS])
 def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tmp_path: Path, sql: str) -> None:
     stop = threading.Event()
@@ -374,6 +378,7 @@ def test_a_process_that_does_not_start_is_said(
         loaded(process, declare(tmp_path, "a.csv"), None, deadline())
 
 
+@pytest.mark.exhaustive
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a\n1\n")
     script = f"""

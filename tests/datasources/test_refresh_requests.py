@@ -31,6 +31,7 @@ def timed(directory: Path, mode: Any, **settings: Any) -> DatasetConfig:
 # --- the mode ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("declared", "mode", "expected"),
     [

@@ -296,6 +296,7 @@ def instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
 # --- trouble ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "spoil",
     [

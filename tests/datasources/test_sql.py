@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import duckdb
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from datasources.sql import identifier, literal, literals
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None)  # Opening the engine takes what it takes.
 @given(texts)
 def test_the_engine_reads_back_what_was_written(text: str) -> None:

@@ -74,6 +74,7 @@ def test_a_changed_source_is_read(made: Builder, dataset: DatasetConfig, tmp_pat
     assert rows(tmp_path, new) == [(3, "z")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("then", "now"), [(SQL, None), (None, SQL), (SQL, SQL + " ORDER BY a")])
 def test_another_refresh_sql_gives_other_rows_of_the_same_source(
     made: Builder, dataset: DatasetConfig, then: str | None, now: str | None
@@ -91,6 +92,7 @@ def test_another_definition_and_an_unknown_version_are_no_reason_to_skip(made: B
     assert again(made, other, served) is not None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_r18_a_damaged_snapshot_is_loaded_again_with_a_warning(
     made: Builder, dataset: DatasetConfig, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture

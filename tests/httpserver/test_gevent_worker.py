@@ -73,6 +73,7 @@ def test_http_10_closes_unless_the_client_asks_for_keep_alive(plain: WebTier) ->
         assert client.rest() == b""
 
 
+@pytest.mark.exhaustive
 def test_head_has_no_body(runtime: WebTier) -> None:
     with runtime.connection() as client:
         client.send(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -247,6 +248,7 @@ def test_a_malformed_unread_body_closes_the_connection(plain: WebTier) -> None:
         assert client.rest() == b""
 
 
+@pytest.mark.exhaustive
 def test_l10_a_slow_reader_costs_no_memory(server: WebTier) -> None:
     chunks, size = 3000, 65536
     with server.connection() as client:
@@ -418,6 +420,7 @@ def test_a_stop_aborts_requests_that_do_not_finish(tmp_path: Path) -> None:
     assert "closed" in server.output()
 
 
+@pytest.mark.exhaustive
 def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
     with WebTier(tmp_path) as server:
         workers = server.workers()

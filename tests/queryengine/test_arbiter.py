@@ -166,6 +166,7 @@ def test_many_kills_do_not_exceed_the_respawn_rate(engine: EngineProcess, client
     assert ask(client) == RIGHT
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("code", [0, 3, 4])
 def test_no_exit_code_of_a_worker_ends_the_engine(engine: EngineProcess, client: EngineClient, code: int) -> None:
     (engine.state_dir / EXIT_CODE_FILE).write_text(str(code))
@@ -306,6 +307,7 @@ def test_a_stopped_worker_is_killed_and_a_dead_one_is_not(heartbeat: int) -> Non
         assert not kill_if(pid, heartbeat, lambda state: state.phase == "idle")
 
 
+@pytest.mark.exhaustive
 def test_sigterm_lets_statements_finish_and_refuses_new_ones(engine: EngineProcess, client: EngineClient) -> None:
     running = client.run(Query(sql=LONG, encoding="csv"))
     lines = len(next(running).splitlines()) - 1

@@ -40,6 +40,7 @@ def runner(runtime: Runtime, engine: EngineProcess) -> Runner:
     return runtime.runner(engine)
 
 
+@pytest.mark.exhaustive
 def test_a_statement_is_listed_and_cancelled_from_another_process(
     engine: EngineProcess, client: EngineClient, runner: Runner
 ) -> None:
@@ -167,6 +168,7 @@ print(json.dumps({"answers": [job.value for job in jobs], "ticks": ticks, "passe
 """
 
 
+@pytest.mark.exhaustive
 def test_under_gevent_nothing_blocks_the_other_greenlets(engine: EngineProcess, client: EngineClient) -> None:
     arguments = [str(engine.state_dir), json.dumps(engine._settings)]
 

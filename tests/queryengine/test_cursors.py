@@ -67,6 +67,7 @@ def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession
     assert sentences[0] == sentences[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "sql",
     [

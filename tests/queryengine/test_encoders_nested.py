@@ -65,6 +65,7 @@ def nested(value: str, token: str, levels: int) -> Iterator[tuple[str, str]]:
             yield from nested(around % value, inside, levels - 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("value", ODD)
 def test_odd_types_in_each_other(connection: duckdb.DuckDBPyConnection, value: str) -> None:
     columns = list(nested(value, ODD[value], 2))

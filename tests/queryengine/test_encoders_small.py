@@ -122,6 +122,7 @@ def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnect
     check()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(LITERALS))
 def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     # Others leave results unread on theirs.

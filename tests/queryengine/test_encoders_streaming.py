@@ -96,6 +96,7 @@ def test_a_failure_passes_through_and_the_answer_stays_open(encoding: Encoding) 
             json.loads(cut_short)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("encoding", TEXT_FORMATS)
 def test_a_batch_of_long_texts_is_cut_by_bytes(encoding: Encoding) -> None:
     long = pa.record_batch({"s": pa.array(["x" * 400_000, "y", *["z" * 400_000] * 30, None])})
@@ -155,6 +156,7 @@ def maps_in_unions() -> tuple[tuple[Column, ...], pa.RecordBatch]:
     return (Column(name="v", type="UNION(m MAP(VARCHAR, TINYINT))"),), pa.record_batch({"v": union})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("make", [long_names, long_members, long_enum, maps_in_unions])
 def test_what_is_short_in_arrow_and_long_as_text_is_cut_too(
     make: Callable[[], tuple[tuple[Column, ...], pa.RecordBatch]],

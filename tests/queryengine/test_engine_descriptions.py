@@ -237,6 +237,7 @@ def test_json_parameters_cannot_claim_to_be_arrow(engine: QueryEngine) -> None:
         ask(engine, "SELECT $1", {"arrow_parameters": "eA=="})
 
 
+@pytest.mark.exhaustive
 def test_every_statement_that_runs_is_described(both: list[QueryEngine]) -> None:
     for engine in both:
         for sql in READS:

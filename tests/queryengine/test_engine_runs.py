@@ -42,6 +42,7 @@ from tests.queryengine.publishing import (
 # Missing data.
 
 
+@pytest.mark.exhaustive
 def test_statements_without_data_run_before_anything_is_loaded(start_engine: StartEngine) -> None:
     engine = start_engine(
         views={"ids": "SELECT id FROM flights", "twice": "SELECT * FROM ids", "free": "SELECT 1 AS a"}
@@ -66,6 +67,7 @@ def test_a_dataset_can_be_read_as_soon_as_it_is_published(publisher: Publisher, 
         ask(engine, "FROM flights")
 
 
+@pytest.mark.exhaustive
 def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
     publisher.publish(flights="SELECT 1 AS other")
     others = "SELECT COLUMNS(*) FROM flights"
@@ -181,6 +183,7 @@ def test_a_stop_between_two_chunks_frees_the_engine(engine: QueryEngine, stop: s
         next(iter(result))
 
 
+@pytest.mark.exhaustive
 def test_close_does_not_wait_for_rows_that_never_come(start_engine: StartEngine) -> None:
     engine = start_engine(timeout_s=600)
     sql = "SELECT range FROM range(1000000000000) WHERE range < 500000 OR range * 2 = 1"
@@ -206,6 +209,7 @@ def test_a_small_result_holds_no_slot_while_it_is_read(engine: QueryEngine) -> N
     result.close()
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_reaches_one_statement_only(engine: QueryEngine) -> None:
     one = engine.run(Query(sql="SELECT * FROM range(10000000)"))
     other = engine.run(Query(sql="SELECT * FROM range(3000000)"))
@@ -216,6 +220,7 @@ def test_an_interrupt_reaches_one_statement_only(engine: QueryEngine) -> None:
     assert b"".join(other).endswith(b'{"range":2999999}]')
 
 
+@pytest.mark.exhaustive
 def test_a_full_engine_says_so(start_engine: StartEngine) -> None:
     engine = start_engine(workers=1, max_queued=0)
     result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
@@ -232,6 +237,7 @@ def test_a_full_engine_says_so(start_engine: StartEngine) -> None:
 # Limits.
 
 
+@pytest.mark.exhaustive
 def test_memory_used_up_is_a_typed_error(start_engine: StartEngine) -> None:
     engine = start_engine(memory_limit_bytes=64 * 2**20, temp_directory_limit_bytes=2**20)
 
@@ -241,6 +247,7 @@ def test_memory_used_up_is_a_typed_error(start_engine: StartEngine) -> None:
     assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_temporary_space_used_up_is_a_typed_error(start_engine: StartEngine, publisher: Publisher) -> None:
     engine = start_engine(memory_limit_bytes=100 * 2**20, temp_directory_limit_bytes=8 * 2**20)
 
@@ -297,6 +304,7 @@ def test_a_running_statement_keeps_its_data_version(publisher: Publisher, start_
     wait_until(lambda: not any(old in name for name in snapshots_open_below(publisher)))
 
 
+@pytest.mark.exhaustive
 def test_r01_readers_see_old_or_new_while_data_is_replaced(publisher: Publisher, start_engine: StartEngine) -> None:
     publish = "SELECT {0} AS g, i AS id FROM range(50000) t(i)"
     publisher.publish(flights=publish.format(0), planes=publish.format(0))
@@ -331,6 +339,7 @@ def test_r01_readers_see_old_or_new_while_data_is_replaced(publisher: Publisher,
     assert row == {"low": 14, "high": 14}
 
 
+@pytest.mark.exhaustive
 def test_r18_a_damaged_snapshot_gives_no_wrong_rows(publisher: Publisher, start_engine: StartEngine) -> None:
     manifest = publisher.publish(flights="SELECT hash(i) AS id FROM range(300000) t(i)")
     path = publisher.state_dir / "snapshots" / manifest.snapshots[0].file
@@ -358,6 +367,7 @@ def test_admit_gates_without_running(engine: QueryEngine) -> None:
         engine.admit("DROP TABLE source", frozenset({"source"}))
 
 
+@pytest.mark.exhaustive
 def test_threads_and_files_do_not_grow_with_statements(engine: QueryEngine) -> None:
     def use() -> None:
         for sql in ("SELECT 1", "FROM flights", "SELECT nope", "SELECT CAST(name AS INTEGER) FROM flights"):

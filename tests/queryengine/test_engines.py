@@ -114,6 +114,7 @@ def test_timings_count_rows_bytes_and_where_the_time_went(engine: QueryEngine) -
     assert min(result.timings.parse_ms, result.timings.run_ms, result.timings.encode_ms) > 0
 
 
+@pytest.mark.exhaustive
 def test_the_zone_is_utc_whatever_the_machines(
     publisher: Publisher, start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +394,7 @@ def test_s29_values_that_no_type_holds(engine: QueryEngine, value: Any, sentence
     assert str(caught.value) == sentence
 
 
+@pytest.mark.exhaustive
 def test_s29_ten_thousand_parameters(engine: QueryEngine) -> None:
     sql = f"SELECT list_sum([{', '.join('?' * 10_000)}])::BIGINT AS total"
 

@@ -314,6 +314,7 @@ def test_statements_of_one_shape_have_one_verdict_and_one_tree(gate: Gate, pair:
     assert judged(gate, first) == judged(gate, second)
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=300)
 @given(alike(in_places() | soup))
 def test_the_gate_says_the_same_with_and_without_its_memory(

@@ -134,6 +134,7 @@ _PLACES = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("place", _PLACES)
 def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
     gate: Gate, engine: InProcessEngine, place: str
@@ -378,6 +379,7 @@ def _refusal(gate: Gate, sql: str) -> StatementError | None:
     return None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("sql", "passes"),
     [
@@ -407,6 +409,7 @@ def test_flat_chains_are_admitted_or_refused_at_once(gate: Gate, sql: str, passe
     assert time.thread_time() - started < 30
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "sql",
     [

@@ -171,6 +171,7 @@ def test_unused_signals_are_ignored(engine: Engine, name: str) -> None:
     assert engine.worker() == worker
 
 
+@pytest.mark.exhaustive
 def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
     worker = engine.worker()
     with engine.send("SELECT count(*) AS n FROM range(300000000) t(i) WHERE hash(i) = 1") as connection:
@@ -222,6 +223,7 @@ def test_a_worker_whose_temporary_directory_is_removed_is_replaced(engine: Engin
     assert len(list((engine.state_dir / SCRATCH_DIRECTORY).iterdir())) == 1
 
 
+@pytest.mark.exhaustive
 def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
     with running(tmp_path, workers=2) as engine:
         wait_until(lambda: len(engine.workers()) == 2, within_s=60)
@@ -251,6 +253,7 @@ def test_a_worker_without_descriptors_waits_for_some(tmp_path: Path) -> None:
         assert engine.worker() == worker
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_cannot_be_confined_ends_without_ending_the_arbiter(tmp_path: Path) -> None:
     with running(tmp_path, temp_directory_limit_bytes="no number") as engine:
         seen = set()

@@ -92,6 +92,7 @@ engine.close()
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("sql", "encoding", "rows_expected"),
     [

@@ -168,6 +168,7 @@ def test_a_client_that_closes_cancels(engine: Engine, sql: str) -> None:
     assert engine.worker() == worker
 
 
+@pytest.mark.exhaustive
 def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Engine) -> None:
     worker = mortal.worker()
     connection = mortal.send(DEAF, timeout_s=30.0)
@@ -304,6 +305,7 @@ def test_a_client_that_never_completes_its_request_is_given_up(state_dir: Path) 
         assert engine.worker() == worker
 
 
+@pytest.mark.exhaustive
 def test_a_request_beyond_the_memory_of_a_worker_gets_a_typed_error(mortal: Engine) -> None:
     answer = mortal.ask("SELECT 1", parameters=["x" * 200 * MIB])
 
@@ -355,6 +357,7 @@ def test_a_worker_reports_its_statement(engine: Engine) -> None:
     wait_until(lambda: state_of(worker).phase == "idle", within_s=60)
 
 
+@pytest.mark.exhaustive
 def test_statements_leave_nothing_behind(engine: Engine) -> None:
     worker = engine.worker()
 

@@ -61,6 +61,7 @@ def test_a_statement_that_exhausts_memory_ends_and_gives_it_back(mortal: Engine,
     assert private_bytes(mortal.worker()) < base + 64 * MIB
 
 
+@pytest.mark.exhaustive
 def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     still_works(mortal)
     base = private_bytes(worker := mortal.worker())
@@ -75,6 +76,7 @@ def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     assert peak - shared < base + LIMIT_MIB * MIB + SPARE_BYTES
 
 
+@pytest.mark.exhaustive
 def test_a_heavy_statement_that_spills_works_again_and_again(mortal: Engine) -> None:
     worker = mortal.worker()
     sql = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
@@ -85,6 +87,7 @@ def test_a_heavy_statement_that_spills_works_again_and_again(mortal: Engine) -> 
     assert mortal.worker() == worker
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> None:
     with running(state_dir, constants={"SLACK_BYTES": -MIB, "WORN_BYTES": -1024 * MIB}) as engine:
         worker = engine.worker()
@@ -95,6 +98,7 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
         still_works(engine)
 
 
+@pytest.mark.exhaustive
 def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
     with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}) as engine:
         worker = engine.worker()

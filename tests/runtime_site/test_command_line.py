@@ -44,6 +44,7 @@ def test_our_commands_are_listed_first_and_none_needs_a_database() -> None:
     assert names == [name for heading in listed.values() for name in heading]
 
 
+@pytest.mark.exhaustive
 def test_help_shows_the_list(tmp_path: Path) -> None:
     done = manage("help", directory=tmp_path)
 

@@ -14,6 +14,7 @@ from tests.runtimeclient.conftest import MANAGE, ROOT, clean_environment
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, refuse_other_keys
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -177,6 +177,7 @@ def test_sql_draws_a_result(remote: Remote) -> None:
     assert done.out.splitlines()[-1] == "(2 rows, 1 without a value left out)"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "begin", "kind"),
     [

@@ -149,6 +149,7 @@ def test_refresh_exits_1_when_its_run_failed(remote: Remote) -> None:
     assert one_line(done.err) == "Error: The refresh of flights failed: The source is gone."
 
 
+@pytest.mark.exhaustive
 def test_x02_an_empty_key_is_a_usage_error_never_an_anonymous_call(remote: Remote, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     environ = {"RUNTIME_API_KEY": API_KEY, "RUNTIME_HTTP_ENDPOINT": remote.url}

@@ -44,6 +44,7 @@ def test_sql_shows_a_table(remote: Remote, run: Run) -> None:
     assert remote.statements == ["SELECT 1 AS a"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "locale", [{"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}], ids=["C", "latin-1"]
 )
@@ -197,6 +198,7 @@ def test_x13_a_large_answer_needs_little_memory(remote: Remote, format_: str) ->
     assert peak_kib < 75_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arguments", "status", "out", "err"),
     [

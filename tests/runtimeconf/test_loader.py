@@ -50,6 +50,7 @@ def test_twenty_lines_at_most_and_the_last_one_counts_the_rest(load_text: Load, 
     assert caught.value.lines()[-1] == f"{yaml_file}: and 81 more faults"
 
 
+@pytest.mark.exhaustive
 def test_many_faults_cost_little_time(faults: Faults) -> None:
     begin = time.process_time()
 

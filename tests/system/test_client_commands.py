@@ -70,6 +70,7 @@ def test_sql_runs_statements_from_standard_input_until_one_fails(serve: Server) 
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.exhaustive
 def test_x03_a_wrong_key_is_not_a_server_that_is_down(serve: Server) -> None:
     refused = run(serve, "sql", "SELECT 1", key=WRONG)
     anonymous = run(serve, "status", key=None)

@@ -245,6 +245,7 @@ def ended_runtime(_ended: Path) -> Path:
     return _ended
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("damage", ["flip", "truncate", "append", "foreign", "manifest", "format"])
 def test_r18_damage_on_disk_is_found_and_rebuilt(ended_runtime: Path, damage: str) -> None:
     state = ended_runtime / ".runtime"
@@ -278,6 +279,7 @@ def is_served(server: Server, name: str) -> bool:
     return server.sql(f"SELECT count(*) FROM {name}").status_code == 200
 
 
+@pytest.mark.exhaustive
 def test_p10_s27_one_dataset_of_five_that_cannot_load_does_not_stop_the_others(tmp_path: Path) -> None:
     names = ("orders", "second", "third", "absent", "fifth")
     acceleration = {"enabled": True}
@@ -335,6 +337,7 @@ def ended(server: Server, name: str, run: str) -> dict[str, Any]:
     return wait_for(find, f"the refresh of {name}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("sql", "error"),
     [
@@ -371,6 +374,7 @@ def loaders(server: Server) -> list[int]:
     return [pid for pid, command in family(server.process.pid).items() if "loader_process" in command]
 
 
+@pytest.mark.exhaustive
 def test_a_stop_does_not_wait_for_a_load_that_cannot_be_stopped(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         used = {loader: cpu_s(loader) for loader in loaders(server)}
@@ -392,6 +396,7 @@ def test_a_stop_does_not_wait_for_a_load_that_cannot_be_stopped(tmp_path: Path) 
         assert len(list((tmp_path / ".runtime/snapshots").iterdir())) == 1
 
 
+@pytest.mark.exhaustive
 def test_p01_health_answers_before_the_data_is_there(tmp_path: Path) -> None:
     port = free_port()
     config = example_config(port, datasets=[{"from": "file:late.parquet", "name": "orders", "acceleration": {
@@ -412,6 +417,7 @@ def test_p01_health_answers_before_the_data_is_there(tmp_path: Path) -> None:
         assert server.rows(CHECKSUM) == OLD
 
 
+@pytest.mark.exhaustive
 def test_the_last_good_snapshot_is_served_after_a_restart(ended_runtime: Path) -> None:
     (ended_runtime / "orders.parquet").write_bytes(b"")
 

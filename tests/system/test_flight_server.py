@@ -119,6 +119,7 @@ def test_a_runtime_without_its_endpoint_is_not_ready(server: FlightServer) -> No
     assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_off_there_is_no_endpoint(tmp_path: Path) -> None:
     changes = {"runtime": {"flight": {"enabled": False}}}
     with FlightServer(tmp_path, changes=changes) as server:
@@ -172,6 +173,7 @@ def reading_client(server: FlightServer) -> Iterator[subprocess.Popen[str]]:
             client.kill()
 
 
+@pytest.mark.exhaustive
 def test_a_client_that_is_killed_frees_its_place(patient: FlightServer) -> None:
     with reading_client(patient) as client:
         client.kill()
@@ -181,6 +183,7 @@ def test_a_client_that_is_killed_frees_its_place(patient: FlightServer) -> None:
     assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_a_client_that_is_stopped_frees_its_place(patient: FlightServer) -> None:
     with reading_client(patient):
         # Nobody says that it is gone: it only answers no more pings.
@@ -217,6 +220,7 @@ def test_f22_uploads_that_send_nothing_keep_nobody_away(server: FlightServer) ->
                 call.cancel()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["Handshake", "GetFlightInfo", "DoGet", "DoPut", "DoAction", "DoExchange"])
 def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer, name: str) -> None:
     part = flight_part(server)
@@ -231,6 +235,7 @@ def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer,
     assert memory(part, "VmHWM") < before + 60 * MIB
 
 
+@pytest.mark.exhaustive
 def test_f19_handshakes_as_large_as_messages_may_be_keep_no_memory(server: FlightServer) -> None:
     part = flight_part(server)
     rows(server, "SELECT 1")
@@ -253,6 +258,7 @@ def memory(pid: int, name: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
+@pytest.mark.exhaustive
 def test_statements_that_nobody_closes_take_bounded_memory(server: FlightServer) -> None:
     request = messages.ActionCreatePreparedStatementRequest
     part = flight_part(server)
@@ -268,6 +274,7 @@ def test_statements_that_nobody_closes_take_bounded_memory(server: FlightServer)
     assert memory(part, "VmRSS") < full + 30 * MIB
 
 
+@pytest.mark.exhaustive
 def test_p02_statements_under_way_end_in_order(tmp_path: Path) -> None:
     with FlightServer(tmp_path) as server, channel_to(server) as channel:
         calls = [do_get(channel, MANY_ROWS) for _ in range(2)]
@@ -293,6 +300,7 @@ def answers_ready(server: Server) -> bool:
         return False
 
 
+@pytest.mark.exhaustive
 def test_p04_a_statement_longer_than_the_stop_has_an_error(tmp_path: Path) -> None:
     changes = {"runtime": {"shutdown_timeout": "4s", "query": {"timeout": "10m"}}}
     with FlightServer(tmp_path, changes=changes) as server, channel_to(server) as channel:
@@ -333,6 +341,7 @@ def holder() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
+@pytest.mark.exhaustive
 def test_a_port_in_use_stops_the_start(tmp_path: Path, holder: int) -> None:
     server = FlightServer(tmp_path, flight_port=holder)
 
@@ -343,6 +352,7 @@ def test_a_port_in_use_stops_the_start(tmp_path: Path, holder: int) -> None:
     assert f"{said} Stop that server, or change runtime.flight.bind." in output
 
 
+@pytest.mark.exhaustive
 def test_the_part_alone_names_the_holder_of_its_port(tmp_path: Path, holder: int) -> None:
     code, output = part_alone(FlightServer(tmp_path, flight_port=holder))
 
@@ -350,6 +360,7 @@ def test_the_part_alone_names_the_holder_of_its_port(tmp_path: Path, holder: int
     assert f"process {os.getpid()} has the port." in output
 
 
+@pytest.mark.exhaustive
 def test_the_part_alone_is_one(tmp_path: Path, server: FlightServer) -> None:
     document = yaml.safe_load(server.file.read_text())
     document["runtime"]["flight"]["bind"] = "127.0.0.1:0"

@@ -118,6 +118,7 @@ def probing(server: Server) -> Iterator[Prober]:
         prober._thread.join()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_statement_that_no_interrupt_stops_ends_in_time_and_disturbs_nobody(limited: Server, name: str) -> None:
     with probing(limited) as prober:
@@ -134,6 +135,7 @@ def test_a_statement_that_no_interrupt_stops_ends_in_time_and_disturbs_nobody(li
     assert median(prober.seconds) < TIMEOUT_S
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", HUNGRY)
 def test_a_statement_that_eats_memory_gets_a_typed_error_and_gives_it_back(limited: Server, name: str) -> None:
     base = pss_bytes(limited.process.pid)
@@ -143,6 +145,7 @@ def test_a_statement_that_eats_memory_gets_a_typed_error_and_gives_it_back(limit
     wait_for(lambda: pss_bytes(limited.process.pid) < base + 96 * MIB, "the memory to be given back")
 
 
+@pytest.mark.exhaustive
 def test_all_workers_hostile_at_once_stay_within_their_memory(limited: Server) -> None:
     base = pss_bytes(limited.process.pid)
     peak = 0
@@ -188,6 +191,7 @@ def test_a_worker_that_dies_costs_its_own_statement_only(patient: Server, how: s
     assert others <= set(family(patient.process.pid)), "another process was restarted"
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_is_stopped_in_a_statement_times_out_and_is_replaced(limited: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(limited.sql, SLOW)
@@ -201,6 +205,7 @@ def test_a_worker_that_is_stopped_in_a_statement_times_out_and_is_replaced(limit
     assert limited.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_an_idle_worker_that_is_stopped_is_replaced(patient: Server) -> None:
     victim = engine_workers(patient.process.pid)[0]
     os.kill(victim, signal.SIGSTOP)
@@ -213,6 +218,7 @@ def lasting(server: Server) -> set[int]:
     return {pid for pid, command in family(server.process.pid).items() if "loader_process" not in command}
 
 
+@pytest.mark.exhaustive
 def test_twenty_deaths_in_a_row_are_recovered_from(patient: Server) -> None:
     others = lasting(patient) - set(engine_workers(patient.process.pid))
     killed = 0

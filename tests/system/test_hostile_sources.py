@@ -64,6 +64,7 @@ def test_r07_hostile_files_leave_statements_alone(server: Server) -> None:
     assert server.get("/health").status_code == 200
 
 
+@pytest.mark.exhaustive
 def test_r18_a_snapshot_damaged_while_it_is_served_gives_no_wrong_row_and_the_next_refresh_replaces_it(
     server: Server,
 ) -> None:

@@ -59,6 +59,7 @@ def test_h04_chunked_json_body_is_read(server: Server) -> None:
     assert b'[{"a":7}]' in server.raw(raw_request("POST", "/v1/sql", lines, body, length=False))
 
 
+@pytest.mark.exhaustive
 @not_runserver
 @pytest.mark.parametrize(("key", "length", "status"), [(None, 8, 401), (K1, 50_000_000, 413)])
 def test_nobody_is_asked_for_a_body_that_nobody_reads(
@@ -342,6 +343,7 @@ def test_values_arrive_exact_in_each_format(server: Server) -> None:
     assert from_csv == [{"h": "12345678901234567890123456789012345678", "d": "1.10", "s": "é\n"}]
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_is_cut_never_looks_complete(cutting_server: Server) -> None:
     # Rows come at once and then never again within the time limit.
     sql = (
@@ -366,6 +368,7 @@ def test_an_answer_that_is_cut_never_looks_complete(cutting_server: Server) -> N
             assert status_of(received) == 504
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES)
 def test_an_answer_that_ends_with_the_connection_is_reset_when_its_server_dies(tmp_path: Path, mode: Mode) -> None:
     request = raw_request("POST", "/v1/sql", [("X-API-Key", K1), ("Accept", "text/csv")], b"FROM range(1000000000)")

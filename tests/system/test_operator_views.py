@@ -153,6 +153,7 @@ def test_parts_of_one_process_are_named_so(server: Server) -> None:
     assert str(server.directory) not in as_csv
 
 
+@pytest.mark.exhaustive
 def test_workers_are_counted(tmp_path: Path) -> None:
     port = free_port()
     config = example_config(port, runtime={"query": {"workers": 2}})
@@ -183,6 +184,7 @@ def test_workers_are_counted(tmp_path: Path) -> None:
     assert shown.stdout.splitlines()[-1] == "engine workers: 2 alive, 1 killed since the start"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES)
 def test_the_log_has_a_line_for_each_request_statement_and_failed_authentication(tmp_path: Path, mode: Mode) -> None:
     with Server(tmp_path, mode=mode, environ={"LOG_FORMAT": "json"}) as server:
@@ -233,6 +235,7 @@ class UnheardServer(Server):
         self._process = subprocess.Popen(shell, cwd=REPOSITORY, env=environ, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "redirection",
     [pytest.param("2>/dev/full", id="full disk"), pytest.param("2> >(true)", id="closed pipe")],

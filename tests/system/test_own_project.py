@@ -85,8 +85,14 @@ def test_the_page_shows_the_files_that_it_speaks_of() -> None:
     "options",
     [
         pytest.param((), id="in a clone"),
-        pytest.param(("-p", "no:socket"), id="in a clone without the plugins of its tests"),
-        pytest.param(("-c", str(REPOSITORY / "pyproject.toml")), id="with the options of the clone"),
+        pytest.param(
+            ("-p", "no:socket"), id="in a clone without the plugins of its tests", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            ("-c", str(REPOSITORY / "pyproject.toml")),
+            id="with the options of the clone",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_the_shown_test_runs(project: Path, options: tuple[str, ...]) -> None:
@@ -98,6 +104,7 @@ def test_the_shown_test_runs(project: Path, options: tuple[str, ...]) -> None:
     assert "2 passed" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.exhaustive
 def test_one_key_and_nothing_else_is_enough(project: Path) -> None:
     yaml, test = project / "mine" / "runtime.yaml", project / "mine" / "tests" / "test_orders.py"
     yaml.write_text(yaml.read_text().partition("datasets:")[0])
@@ -108,6 +115,7 @@ def test_one_key_and_nothing_else_is_enough(project: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_yaml_that_cannot_be_used_lets_nobody_in(project: Path) -> None:
     yaml = project / "mine" / "runtime.yaml"
     yaml.write_text(yaml.read_text().replace("enabled: true", "enabled: ture"))
@@ -119,6 +127,7 @@ def test_a_yaml_that_cannot_be_used_lets_nobody_in(project: Path) -> None:
     assert "runtime.auth.api-key.enabled: must be true or false" in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "more", [pytest.param("", id="as shown"), pytest.param(DEFAULTS_OF_OTHERS, id="open defaults")]
 )

@@ -53,6 +53,7 @@ def history(directory: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_it_loads_what_has_changed_or_what_is_named_and_says_what_came_of_it(runtime: Path) -> None:
     code, (loaded,), err = once(runtime)
 
@@ -79,6 +80,7 @@ def test_it_loads_what_has_changed_or_what_is_named_and_says_what_came_of_it(run
     assert len(history(runtime)["orders"]) == 3
 
 
+@pytest.mark.exhaustive
 def test_a_signal_breaks_it_off_and_the_old_data_stays(runtime: Path) -> None:
     once(runtime, "orders")
     before = read_manifest(runtime / ".runtime")

@@ -83,6 +83,7 @@ def test_once_a_refresh_is_done_no_answer_is_old(any_server: Server) -> None:
     assert states == {"hit", "miss"}
 
 
+@pytest.mark.exhaustive
 def test_once_rows_are_appended_no_answer_is_old(any_server: Server) -> None:
     server = any_server
     statement = "SELECT count(*) AS n FROM growing"
@@ -118,6 +119,7 @@ def test_a_killed_worker_costs_the_statement_it_ran_and_no_other(server: Server)
     assert ask(server, SLOW) == (200, '[{"c":0}]')
 
 
+@pytest.mark.exhaustive
 def test_a_client_that_leaves_takes_nobody_with_it(server: Server) -> None:
     statement = SLOW.replace("-1", "-2")
     request = f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {K1}\r\nContent-Length: {len(statement)}\r\n\r\n"

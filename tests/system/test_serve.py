@@ -155,6 +155,7 @@ def test_an_engine_whose_sockets_are_swept_away_comes_back(supervised: Server) -
     wait_for(lambda: is_right(supervised), "a right answer")
 
 
+@pytest.mark.exhaustive
 def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) -> None:
     state_dir = supervised.directory / ".runtime"
 
@@ -174,6 +175,7 @@ def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) 
     assert state_dir.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_part_that_dies_is_started_again_and_nothing_else_is(
@@ -202,6 +204,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.exhaustive
 def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         # Each web worker finds out for itself that the data is there; one that had not before would not now.
@@ -217,6 +220,7 @@ def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(tmp
         wait_for(lambda: server.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
 
 
+@pytest.mark.exhaustive
 def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: Server) -> None:
     def refresh(body: dict[str, str]) -> httpx.Response:
         return supervised.request("POST", "/v1/datasets/orders/acceleration/refresh", json=body, headers=KEYED)
@@ -295,6 +299,7 @@ def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("output", ["full", "nobody"])
 def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, output: str) -> None:
     server = Server(tmp_path)
@@ -319,6 +324,7 @@ def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, output: str) 
     assert "Traceback" not in server.output()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Signals) -> None:
     with socket.socket() as holder:
@@ -336,6 +342,7 @@ def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Sig
     assert server.output() == ""
 
 
+@pytest.mark.exhaustive
 def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.write()
@@ -366,6 +373,7 @@ def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
         shell.close(force=True)
 
 
+@pytest.mark.exhaustive
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
         slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
@@ -413,6 +421,7 @@ def start_part(server: Server, name: PartName) -> subprocess.Popen[bytes]:
         )
 
 
+@pytest.mark.exhaustive
 def test_each_part_starts_alone(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.write()
@@ -438,6 +447,7 @@ def test_each_part_starts_alone(tmp_path: Path) -> None:
     assert [process.returncode for process in started.values()] == [0, 0, 0, 0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_alone_refuses_a_faulty_yaml(tmp_path: Path, name: PartName) -> None:
     server = Server(tmp_path, text="runtime: {http: {bnd: x}}")
@@ -450,6 +460,7 @@ def test_a_part_alone_refuses_a_faulty_yaml(tmp_path: Path, name: PartName) -> N
     assert "Traceback" not in server.output()
 
 
+@pytest.mark.exhaustive
 def test_web_alone_names_the_holder_of_its_port(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -463,6 +474,7 @@ def test_web_alone_names_the_holder_of_its_port(tmp_path: Path) -> None:
     assert f"process {os.getpid()} has the port" in server.output()
 
 
+@pytest.mark.exhaustive
 def test_refresh_alone_names_the_holder_of_its_directory(supervised: Server) -> None:
     with start_part(supervised, "refresh") as process:
         assert process.wait(60) == CANNOT_START
@@ -471,6 +483,7 @@ def test_refresh_alone_names_the_holder_of_its_directory(supervised: Server) -> 
     assert is_right(supervised)
 
 
+@pytest.mark.exhaustive
 def test_engine_alone_leaves_the_sockets_of_another_alone(supervised: Server) -> None:
     with start_part(supervised, "engine") as process:
         assert process.wait(60) == CANNOT_START
@@ -479,6 +492,7 @@ def test_engine_alone_leaves_the_sockets_of_another_alone(supervised: Server) ->
     assert is_right(supervised)
 
 
+@pytest.mark.exhaustive
 def test_of_two_that_start_at_once_one_serves(tmp_path: Path) -> None:
     server = Server(tmp_path, wait_ready=False)
     server.write()

@@ -141,6 +141,7 @@ def log_line(server: Server, outcome: str) -> bool:
     return any("sqlapi.queries" in line and f"outcome={outcome}" in line for line in server.output().splitlines())
 
 
+@pytest.mark.exhaustive
 def test_h10_heads_that_trickle_in_are_dropped(outcome: Outcome) -> None:
     for client in outcome.heads:
         assert client.dropped_after_s is not None
@@ -184,6 +185,7 @@ def test_an_answer_that_nobody_reads_stops_its_statement(outcome: Outcome) -> No
     assert log_line(outcome.server, "client_closed_request") or log_line(outcome.server, "query_timeout")
 
 
+@pytest.mark.exhaustive
 def test_a_tls_handshake_has_a_deadline(tls_server: tuple[Server, Path]) -> None:
     server, _ = tls_server
     outgoing, incoming = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -318,6 +318,7 @@ def test_s32_odd_bytes_never_fail_the_server(server: Server, sql: bytes) -> None
     assert server.sql(sql).status_code in {200, 400}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "sql",
     [

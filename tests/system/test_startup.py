@@ -75,6 +75,7 @@ def test_faulty_authentication_stops_every_server(tmp_path: Path, mode: Mode, au
     assert len(output.splitlines()) <= 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "more",
@@ -154,6 +155,7 @@ def test_c13_c14_keys_are_source_text(keyed_by_sources: Server, source: str) -> 
     assert keyed_by_sources.sql("SELECT 1", source).status_code == 200
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "value", ["83", "1000", "90", "True", "1.1", "31", "true", "1", "2024-01-01T00:00:00Z", "None"]
 )
@@ -191,6 +193,7 @@ def _answers(server: Server) -> bool:
         return False
 
 
+@pytest.mark.exhaustive
 def test_c30_an_open_server_on_all_addresses_warns(tmp_path: Path) -> None:
     port = free_port()
     text = f'runtime:\n  http: {{bind: "0.0.0.0:{port}"}}\n  flight: {{enabled: false}}\n'
@@ -201,6 +204,7 @@ def test_c30_an_open_server_on_all_addresses_warns(tmp_path: Path) -> None:
         assert server.sql("SELECT 1", None).status_code == 200
 
 
+@pytest.mark.exhaustive
 def test_c35_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -216,6 +220,7 @@ def test_c35_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert "Traceback" not in server.output()
 
 
+@pytest.mark.exhaustive
 def test_a_second_runtime_on_the_same_state_is_refused(serve: Server, tmp_path: Path) -> None:
     port = free_port()
     config = example_config(port)
@@ -272,6 +277,7 @@ def test_gunicorn_refuses_what_cannot_work(tmp_path: Path) -> None:
     assert "--preload" in output
 
 
+@pytest.mark.exhaustive
 def test_several_gunicorn_workers_share_one_state(tmp_path: Path) -> None:
     with Server(tmp_path, mode="gunicorn", environ={"GUNICORN_CMD_ARGS": "--workers 2"}) as server:
         for _ in range(20):
@@ -301,6 +307,7 @@ def test_runserver_refuses_tls(tmp_path: Path, tls_files: tuple[Path, Path]) -> 
     assert "tls" in output
 
 
+@pytest.mark.exhaustive
 def test_runserver_names_who_has_its_port(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -329,6 +336,7 @@ def test_serve_takes_the_yaml_by_an_option(with_options: Server) -> None:
     assert with_options.sql("SELECT 1", None).status_code == 401
 
 
+@pytest.mark.exhaustive
 def test_ipv6_is_served_in_every_mode(tmp_path: Path) -> None:
     for mode in MODES:
         port = free_port()
@@ -337,6 +345,7 @@ def test_ipv6_is_served_in_every_mode(tmp_path: Path) -> None:
             assert server.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_a_statement_longer_than_the_shutdown_timeout_gets_a_typed_error(tmp_path: Path) -> None:
     port = free_port()
     config = example_config(port, runtime={"shutdown_timeout": "4s"})
@@ -393,6 +402,7 @@ def test_signals_that_mean_nothing_here_change_nothing(signalled: Server, name: 
     assert signalled.sql("SELECT 1", K1).status_code == 200
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("named_by", ["environment", "option"])
 def test_manage_check_judges_the_sql_of_the_yaml(tmp_path: Path, named_by: str) -> None:
     file = tmp_path / "runtime.yaml"

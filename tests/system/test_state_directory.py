@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.system.harness import K1, REPOSITORY, Server, example_config, free_port
 
 KEYED = {"X-API-Key": K1}
@@ -21,6 +23,7 @@ def backup_command(directory: Path) -> list[str]:
     return shlex.split(command.replace("/srv/flights", str(directory)))
 
 
+@pytest.mark.exhaustive
 def test_a_backup_of_a_running_runtime_serves_elsewhere_without_its_sources(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         expected = server.rows(CHECKSUM)

@@ -433,6 +433,7 @@ def test_only_wanted_columns_are_given(tmp_path: Path) -> None:
 MARCH = [date(2024, 3, 1), date(2024, 3, 2)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("bounds", "files"),
     [

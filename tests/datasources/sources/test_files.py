@@ -345,6 +345,7 @@ class ChangedMeanwhile(Deadline):
             yield
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("refresh_sql", [None, "SELECT * FROM d WHERE a = 1"])
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.json", "a.parquet"])
 @pytest.mark.parametrize("change", ["renamed over", "deleted"])

@@ -261,6 +261,7 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str
     assert numbers(*(Bound(name, "=", datetime(2024, 1, 3, tzinfo=UTC)) for name in ("ts", "tz"))) == everything
 
 
+@pytest.mark.exhaustive
 def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, params: dict[str, str]) -> None:
     with closing(LoaderProcess(builder(tmp_path, memory_mib=128))) as process:
         snapshot = process.build(Order(declare(params, "many")), deadline())

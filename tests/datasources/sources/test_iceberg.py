@@ -402,6 +402,7 @@ def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:
 # --- in the process that loads ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
     made = write(tmp_path, n=pa.array(range(100_000)), s=pa.array([f"a {n}" for n in range(100_000)]))
     file = next((place(made) / "data").glob("*.parquet"))

@@ -74,6 +74,7 @@ def test_a_codec_that_is_not_known_is_named(tmp_path: Path) -> None:
     assert said == "'wh/ns/t' needs what this reader does not support: Avro files that are compressed with xz."
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("damage", ["content", "size", "large"])
 def test_a_damaged_snappy_block_is_refused(tmp_path: Path, damage: str) -> None:
     for file in repack(tmp_path, "snappy"):

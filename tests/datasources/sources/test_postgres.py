@@ -176,6 +176,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
             )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -236,6 +237,7 @@ def test_an_empty_table_keeps_its_columns(tmp_path: Path, table: Table) -> None:
     assert loaded(tmp_path, dataset) == []
 
 
+@pytest.mark.exhaustive
 def test_a_load_is_one_snapshot_of_the_database(
     tmp_path: Path, table: Table, postgres: PostgresServer, process: LoaderProcess
 ) -> None:
@@ -297,6 +299,7 @@ def test_many_rows_stream_through_a_small_process(tmp_path: Path, table: Table, 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_password_a_wrong_name_and_missing_rights_are_told_apart(
     tmp_path: Path, table: Table, postgres: PostgresServer
 ) -> None:
@@ -396,6 +399,7 @@ def test_tls_is_verified_unless_the_yaml_says_otherwise(
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_follows_its_table_and_outlives_its_server(
     tmp_path: Path, table: Table, postgres: PostgresServer
 ) -> None:
@@ -427,6 +431,7 @@ def test_a_server_of_another_protocol_is_refused(tmp_path: Path, table: Table) -
         assert refusal(tmp_path, dataset).endswith("it is not a PostgreSQL server.")
 
 
+@pytest.mark.exhaustive
 def test_a_query_without_end_stops_here_and_at_the_server(
     tmp_path: Path, table: Table, postgres: PostgresServer
 ) -> None:

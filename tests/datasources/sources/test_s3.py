@@ -353,6 +353,7 @@ def test_many_rows_are_downloaded_in_bounded_memory(store: Store, tmp_path: Path
     assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
 
 
+@pytest.mark.exhaustive
 def test_a_load_may_have_the_credentials_of_the_machine(
     tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_values_of_each_declaration_arrive_as_they_are(tmp_path: Path) -> None:
     assert rows(tmp_path, snapshot, "SELECT c17 FROM d WHERE c0 = 7") == [(8,)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("later", [0, 40_000])
 @pytest.mark.parametrize(
     ("declared", "value"),
