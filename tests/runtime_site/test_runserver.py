@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.http import HttpResponse
 
-from runtime_site.management.commands.runserver import Server
+from runtime_site.management.commands.runserver import Server, guard
+from sqlapi.body import CLOSE_CONNECTION
 
 PATIENCE_S = 60.0
 NEXT = b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -71,6 +73,9 @@ def test_a_plain_body_is_skipped_and_the_connection_reused(address: Any) -> None
         b"Content-Length: +%d\r\n\r\n" % len(NEXT),
         b"Content-Length: -1\r\n\r\n",
         b"Content-Length: %s\r\n\r\n" % (b"9" * 5000),
+        b"Content-Length : %d\r\n\r\n" % len(NEXT),
+        b"no colon\r\nContent-Length: %d\r\n\r\n" % len(NEXT),
+        b"\0X: y\r\nContent-Length: %d\r\n\r\n" % len(NEXT),
     ],
 )
 def test_no_other_body_is_parsed_as_the_next_request(address: Any, framing: bytes) -> None:
@@ -94,3 +99,27 @@ def test_path_and_credentials_arrive_as_sent(address: Any, head: bytes, seen: li
     received = answers(address, head + b"\r\n")
 
     assert received.endswith(ascii(seen).encode())
+
+
+def test_an_unread_body_is_not_read_into_memory() -> None:
+    def refuse(environ: dict[str, Any], start_response: Any) -> HttpResponse:
+        environ[CLOSE_CONNECTION] = True  # As sqlapi asks for after a long body that nobody read.
+        start_response("401 Unauthorized", [("Content-Length", "0")])
+        return HttpResponse(status=401)
+
+    with ThreadedServer(("127.0.0.1", 0), None) as server:
+        server.set_app(guard(refuse))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with socket.create_connection(server.server_address, PATIENCE_S) as client:
+                client.sendall(b"POST /v1/sql HTTP/1.1\r\nContent-Length: 10000000000\r\n\r\n")
+
+                received = b""
+                while part := client.recv(65536):  # To the end: the server does not wait for the body.
+                    received += part
+
+                assert received.startswith(b"HTTP/1.1 401 ")
+        finally:
+            server.shutdown()
+            thread.join()

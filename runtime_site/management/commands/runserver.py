@@ -16,6 +16,7 @@ from django.core.servers import basehttp
 from httpserver.truncation_guard import GuardedChunks
 from runtime_site import startup
 from runtime_site.management.config_option import add_config_option, use_config
+from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
 from system.lock import PREDECESSOR_WAIT_S
 from system.ports import wait_until_bindable
 
@@ -31,9 +32,11 @@ class RequestHandler(basehttp.WSGIRequestHandler):
             # wsgiref strips all Unicode white space, but a key with a no-break space is a different key.
             if values := self.headers.get_all(name):
                 environ[f"HTTP_{name.upper().replace('-', '_')}"] = ",".join(value.strip(" \t") for value in values)
-        # Django's server supports only plain Content-Length bodies. It must not parse any other as the next request.
+        # Django's server supports only plain Content-Length bodies. It must not parse any other as the next request,
+        # nor the body of a request with a malformed header line: Python's parser ignores the headers after such a line.
         length = ",".join(self.headers.get_all("Content-Length", ["0"]))
-        if "Transfer-Encoding" in self.headers or not re.fullmatch("[0-9]{1,18}", length):
+        is_plain = "Transfer-Encoding" not in self.headers and re.fullmatch("[0-9]{1,18}", length)
+        if self.headers.defects or not is_plain or int(length) > MAX_SKIPPED_BYTES:
             self.close_connection = True
         return environ
 
@@ -43,6 +46,26 @@ class Server(basehttp.WSGIServer):
 
     def __init__(self, address: Any, _handler: Any, **options: Any) -> None:
         super().__init__(address, RequestHandler, **options)
+
+
+def guard(application: Any) -> Any:
+    """Return *application* with answers that never look complete if truncated, and without unread bodies in memory."""
+
+    def guarded(environ: dict[str, Any], start_response: Any) -> Any:
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
+            # wsgiref's own Server header shows versions.
+            return start_response(status, [*headers, ("Server", "runserver")], exc_info)
+
+        response = application(environ, start)
+        if environ.get(CLOSE_CONNECTION):
+            # Django's server would read the rest of the body into memory, however long, and whoever sends it.
+            environ["wsgi.input"].limit = 0
+        if not response.streaming:
+            return response
+        # A streamed answer ends by closing the connection, so a truncated one is reset.
+        return GuardedChunks(response, environ["runtime.socket"], lambda: True)
+
+    return guarded
 
 
 class Command(runserver.Command):
@@ -88,17 +111,5 @@ class Command(runserver.Command):
         super().handle(*args, **options)
 
     def get_handler(self, *args: Any, **options: Any) -> Any:
-        """Return the application. A streamed answer ends by closing the connection, so a truncated one is reset."""
-        application = super().get_handler(*args, **options)
-
-        def guarded(environ: dict[str, Any], start_response: Any) -> Any:
-            def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
-                # wsgiref's own Server header shows versions.
-                return start_response(status, [*headers, ("Server", "runserver")], exc_info)
-
-            response = application(environ, start)
-            if not response.streaming:
-                return response
-            return GuardedChunks(response, environ["runtime.socket"], lambda: True)
-
-        return guarded
+        """Return the application behind `guard`."""
+        return guard(super().get_handler(*args, **options))
