@@ -6,6 +6,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -31,15 +32,23 @@ def echo(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     return [body]
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[Any]:
+@contextmanager
+def serving(application: Any) -> Iterator[Any]:
     with ThreadedServer(("127.0.0.1", 0), None) as server:
-        server.set_app(echo)
+        server.set_app(application)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield server.server_address
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_address
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Any]:
+    with serving(echo) as address:
+        yield address
 
 
 def answers(address: Any, request: bytes) -> bytes:
@@ -101,25 +110,37 @@ def test_path_and_credentials_arrive_as_sent(address: Any, head: bytes, seen: li
     assert received.endswith(ascii(seen).encode())
 
 
+def test_a_repeated_length_arrives_as_one_that_no_body_has() -> None:
+    lengths: list[str] = []
+
+    def note(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        lengths.append(environ["CONTENT_LENGTH"])
+        return echo(environ, start_response)
+
+    with serving(note) as address:
+        answers(address, b"POST / HTTP/1.1\r\nContent-Length: 8\r\nContent-Length: 9\r\n\r\nSELECT 12")
+
+    assert lengths == ["8,9"]
+
+
+def test_refusals_of_the_server_show_no_versions(address: Any) -> None:
+    received = answers(address, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n")
+
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert b"Python" not in received
+
+
 def test_an_unread_body_is_not_read_into_memory() -> None:
     def refuse(environ: dict[str, Any], start_response: Any) -> HttpResponse:
         environ[CLOSE_CONNECTION] = True  # As sqlapi asks for after a long body that nobody read.
         start_response("401 Unauthorized", [("Content-Length", "0")])
         return HttpResponse(status=401)
 
-    with ThreadedServer(("127.0.0.1", 0), None) as server:
-        server.set_app(guard(refuse))
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with socket.create_connection(server.server_address, PATIENCE_S) as client:
-                client.sendall(b"POST /v1/sql HTTP/1.1\r\nContent-Length: 10000000000\r\n\r\n")
+    with serving(guard(refuse)) as address, socket.create_connection(address, PATIENCE_S) as client:
+        client.sendall(b"POST /v1/sql HTTP/1.1\r\nContent-Length: 10000000000\r\n\r\n")
 
-                received = b""
-                while part := client.recv(65536):  # To the end: the server does not wait for the body.
-                    received += part
+        received = b""
+        while part := client.recv(65536):  # To the end: the server does not wait for the body.
+            received += part
 
-                assert received.startswith(b"HTTP/1.1 401 ")
-        finally:
-            server.shutdown()
-            thread.join()
+    assert received.startswith(b"HTTP/1.1 401 ")

@@ -22,7 +22,10 @@ from system.ports import wait_until_bindable
 
 
 class RequestHandler(basehttp.WSGIRequestHandler):
-    """Django's, with the socket in the environ, and with path and credentials as sent."""
+    """Django's, with the socket in the environ, and with path, credentials and length as sent."""
+
+    # No versions in the answers of http.server itself.
+    server_version, sys_version = "runserver", ""
 
     def get_environ(self) -> dict[str, Any]:
         """Return the environ. The application watches the socket for a client that disconnects."""
@@ -34,7 +37,7 @@ class RequestHandler(basehttp.WSGIRequestHandler):
                 environ[f"HTTP_{name.upper().replace('-', '_')}"] = ",".join(value.strip(" \t") for value in values)
         # Django's server supports only plain Content-Length bodies. It must not parse any other as the next request,
         # nor the body of a request with a malformed header line: Python's parser ignores the headers after such a line.
-        length = ",".join(self.headers.get_all("Content-Length", ["0"]))
+        length = environ["CONTENT_LENGTH"] = ",".join(self.headers.get_all("Content-Length", ["0"]))
         is_plain = "Transfer-Encoding" not in self.headers and re.fullmatch("[0-9]{1,18}", length)
         if self.headers.defects or not is_plain or int(length) > MAX_SKIPPED_BYTES:
             self.close_connection = True
