@@ -190,8 +190,10 @@ class ControlServer:
     def close(self) -> None:
         """Accept no more requests; those in progress are answered."""
         self._is_closed.set()
-        with suppress(OSError):
-            self._socket.listener.shutdown(socket.SHUT_RDWR)
+        # A connection ends the wait in `accept` at once; `shutdown` would not.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waker:
+            waker.setblocking(False)
+            waker.connect(str(self._path))
         self._thread.join()
         self._socket.close()
 
@@ -208,7 +210,10 @@ class ControlServer:
         while not self._is_closed.is_set():
             self._socket.listener.settimeout(_POLL_S)
             try:
-                return self._socket.listener.accept()[0]
+                connection, _ = self._socket.listener.accept()
+                if not self._is_closed.is_set():
+                    return connection
+                connection.close()
             except TimeoutError:
                 self._restore_socket()
             except OSError:  # closed, or out of descriptors

@@ -108,6 +108,7 @@ def test_h14_pipelined_requests_are_answered_in_order(runtime: WebTier) -> None:
         assert [client.reply().status for _ in range(100)] == [200, 401] * 50
 
 
+@pytest.mark.exhaustive
 def test_pipelined_requests_do_not_starve_other_clients(tmp_path: Path) -> None:
     with (
         WebTier(tmp_path, "runtime", {"workers": 1}) as server,
@@ -127,6 +128,7 @@ def test_pipelined_requests_do_not_starve_other_clients(tmp_path: Path) -> None:
     assert answered < 4500
 
 
+@pytest.mark.exhaustive
 def test_a_long_answer_does_not_starve_other_clients(tmp_path: Path) -> None:
     with (
         WebTier(tmp_path, settings={"workers": 1}) as server,
@@ -348,6 +350,7 @@ def test_a_low_descriptor_limit_still_serves_many_clients(tmp_path: Path) -> Non
     assert "Traceback" not in server.output()
 
 
+@pytest.mark.exhaustive
 def test_running_out_of_descriptors_uses_no_cpu(tmp_path: Path) -> None:
     """With fewer descriptors than connection slots, accepting fails until clients disconnect."""
     settings = {"workers": 1, "worker_connections": 100}
@@ -404,6 +407,7 @@ def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier,
     assert "Traceback" not in stopped.output()
 
 
+@pytest.mark.exhaustive
 def test_a_stop_aborts_requests_that_do_not_finish(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"graceful_timeout": 2}) as server, ExitStack() as stack:
         sleeping, streaming = (stack.enter_context(server.connection()) for _ in range(2))
@@ -445,6 +449,7 @@ def times_waited(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
+@pytest.mark.exhaustive
 def test_suspended_workers_are_not_killed_for_missing_heartbeats(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"timeout": 4}) as server:
         workers = server.workers()

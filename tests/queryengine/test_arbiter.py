@@ -103,6 +103,7 @@ def test_the_end_of_a_worker_fails_only_its_own_statement(
     assert other.ended()
 
 
+@pytest.mark.exhaustive
 def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None:
     engine = runtime.engine(timeout_s=15.0)
     client = runtime.client(engine)
@@ -119,6 +120,7 @@ def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None
     engine.wait_until_whole(client)
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> None:
     engine = runtime.engine(timeout_s=15.0)
     runner = runtime.runner(engine)
@@ -133,6 +135,7 @@ def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> No
     assert ask(client) == RIGHT
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_idle_worker_is_killed(engine: EngineProcess, client: EngineClient) -> None:
     stopped = min(engine.workers())
 
@@ -145,6 +148,7 @@ def test_a_stopped_idle_worker_is_killed(engine: EngineProcess, client: EngineCl
     assert client.status().workers_killed == 1
 
 
+@pytest.mark.exhaustive
 def test_many_kills_do_not_exceed_the_respawn_rate(engine: EngineProcess, client: EngineClient) -> None:
     first = engine.workers()
     seen = set(first)
@@ -182,6 +186,7 @@ def test_no_exit_code_of_a_worker_ends_the_engine(engine: EngineProcess, client:
     assert (client.status().workers_killed > 2) == (code != 0)
 
 
+@pytest.mark.exhaustive
 def test_workers_that_end_normally_are_replaced_at_once(engine: EngineProcess, client: EngineClient) -> None:
     seen = set(engine.workers())
     leaves = 6 * SPAWNS_AT_ONCE
@@ -197,6 +202,7 @@ def test_workers_that_end_normally_are_replaced_at_once(engine: EngineProcess, c
     assert client.status().workers_killed == 0
 
 
+@pytest.mark.exhaustive
 def test_failed_system_calls_are_retried(engine: EngineProcess, client: EngineClient, runtime: Runtime) -> None:
     engine.limit_files(1)
 
@@ -324,6 +330,7 @@ def test_sigterm_lets_statements_finish_and_refuses_new_ones(engine: EngineProce
     assert not (engine.state_dir / "broker.sock").exists()
 
 
+@pytest.mark.exhaustive
 def test_sigterm_ends_long_statements_within_the_shutdown_timeout(runtime: Runtime) -> None:
     engine = runtime.engine(shutdown_timeout_s=2.0)
     client = runtime.client(engine)

@@ -312,6 +312,7 @@ def test_a_manifest_that_looks_like_an_earlier_one_is_another(engine: CachedEngi
     publisher.publish(flights="SELECT 1 AS id")
 
 
+@pytest.mark.exhaustive
 def test_statements_during_publications_never_see_old_data(engine: CachedEngine, publisher: Publisher) -> None:
     """What was published before a statement is the least it sees, in 200 rounds of any order and pause."""
     published = 1000

@@ -47,6 +47,7 @@ def mixed(rows: int, seed: int = 0) -> pa.RecordBatch:
 texts = st.one_of(st.none(), st.text(max_size=5))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), null=st.sampled_from(["null", ""]))
 def test_many_rows_are_joined_as_few_are(data: st.DataObject, null: str) -> None:

@@ -122,6 +122,7 @@ def test_a_statement_ends_at_its_time_limit(start_engine: StartEngine, call: Cal
     assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_the_time_limit_holds_during_a_stream(start_engine: StartEngine) -> None:
     engine = start_engine(timeout_s=2)
     result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
@@ -135,6 +136,7 @@ def test_the_time_limit_holds_during_a_stream(start_engine: StartEngine) -> None
         next(iter(result))
 
 
+@pytest.mark.exhaustive
 def test_a_slow_reader_holds_no_slot_beyond_the_time_limit(start_engine: StartEngine) -> None:
     engine = start_engine(timeout_s=5)
     result = engine.run(Query(sql="SELECT * FROM range(2000000000)"))

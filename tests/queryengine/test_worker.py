@@ -313,6 +313,7 @@ def test_a_request_beyond_the_memory_of_a_worker_gets_a_typed_error(mortal: Engi
     still_works(mortal)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_without_an_engine_reports_that_and_is_replaced(state_dir: Path) -> None:
     in_the_way = state_dir / "tmp"
     in_the_way.write_text("not a directory")

@@ -278,6 +278,7 @@ def test_a_missing_program_is_retried(start: Start, tmp_path: Path) -> None:
 STUBBORN = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'
 
 
+@pytest.mark.exhaustive
 def test_parts_that_do_not_exit_in_time_are_killed(start: Start) -> None:
     supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_term=0.45)
     supervised.wait_for("a serves", "b starts")

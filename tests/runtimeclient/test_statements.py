@@ -116,6 +116,7 @@ def test_is_linear_in_the_text(piece: str) -> None:
     assert time.process_time() - start < 30
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("line", ["'a' ,\n", "x\n", "/* c */\n"])
 def test_is_linear_in_the_number_of_lines(line: str) -> None:
     splitter = StatementSplitter()

@@ -101,6 +101,7 @@ def test_status_datasets_and_refresh(serve: Server) -> None:
     assert "1000" in refresh.stdout.replace(",", "")
 
 
+@pytest.mark.exhaustive
 def test_refresh_wait_reports_a_failure(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         (tmp_path / "orders.parquet").write_bytes(b"broken")
@@ -137,6 +138,7 @@ def test_tls_is_verified(tmp_path: Path, tls_server: tuple[Server, Path]) -> Non
     assert "certificate" in untrusted.stderr.lower()
 
 
+@pytest.mark.exhaustive
 def test_each_state_of_a_runtime_has_its_message(tmp_path: Path) -> None:
     query = {"workers": 1, "max_queued": 1, "queue_timeout": "1s"}
     config = example_config(port := free_port(), runtime={"auth": {"api-key": {"enabled": False}}, "query": query})

@@ -192,6 +192,7 @@ def test_a_client_that_is_stopped_frees_its_place(patient: FlightServer) -> None
         assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.exhaustive
 def test_f20_a_deadline_frees_the_place(patient: FlightServer) -> None:
     with channel_to(patient) as channel:
         call = channel.stream_stream(METHODS["DoGet"].path)

@@ -174,6 +174,7 @@ def test_all_workers_hostile_at_once_stay_within_their_memory(limited: Server) -
 SLOW = "SELECT sum(hash(i)) FROM range(100000000000) t(i)"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_worker_that_dies_costs_its_own_statement_only(patient: Server, how: signal.Signals) -> None:
     others = lasting(patient) - set(engine_workers(patient.process.pid))
@@ -267,6 +268,7 @@ def test_nothing_is_left_in_the_temporary_directory_by_a_killed_worker(patient: 
     assert spilled_bytes(scratch) == 0
 
 
+@pytest.mark.exhaustive
 def test_one_key_that_floods_delays_nobody_else(tmp_path: Path) -> None:
     port = free_port()
     config = example_config(port, runtime={"query": {"queue_timeout": "1s", "max_queued": 16}})

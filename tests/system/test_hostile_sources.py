@@ -47,6 +47,7 @@ def states(server: Server) -> dict[str, dict[str, Any]]:
     return {row["from"].removeprefix("file:"): row for row in answer}
 
 
+@pytest.mark.exhaustive
 def test_r07_hostile_files_leave_statements_alone(server: Server) -> None:
     seen = []
 

@@ -107,6 +107,7 @@ def ask(server: Server, statement: str) -> tuple[int, str]:
     return answer.status_code, answer.text if answer.status_code == 200 else answer.json()["code"]
 
 
+@pytest.mark.exhaustive
 def test_a_killed_worker_costs_the_statement_it_ran_and_no_other(server: Server) -> None:
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(ask, server, SLOW) for _ in range(4)]
@@ -131,6 +132,7 @@ def test_a_client_that_leaves_takes_nobody_with_it(server: Server) -> None:
         assert [answer.result() for answer in answers] == [(200, '[{"c":0}]')] * 3
 
 
+@pytest.mark.exhaustive
 def test_an_engine_that_was_started_anew_is_asked_anew(server: Server) -> None:
     def states() -> set[str]:
         with httpx.Client(trust_env=False) as client:

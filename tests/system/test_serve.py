@@ -146,6 +146,7 @@ def test_p15_no_process_leaves_a_core(supervised: Server) -> None:
     assert set(limits.values()) == {(0, 0)}
 
 
+@pytest.mark.exhaustive
 def test_an_engine_whose_sockets_are_swept_away_comes_back(supervised: Server) -> None:
     engine = part_of(supervised, "engine")
 
@@ -391,6 +392,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert isinstance(error, httpx.TransportError) if error else slow.result().status_code >= 500
 
 
+@pytest.mark.exhaustive
 def test_p06_all_processes_end_with_the_supervisor_and_a_restart_works(tmp_path: Path) -> None:
     server = Server(tmp_path)
     with server, ThreadPoolExecutor() as pool:

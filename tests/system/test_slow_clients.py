@@ -173,6 +173,7 @@ def test_connections_without_a_request_are_closed_without_a_word(outcome: Outcom
         assert status_of(client.received) == 200
 
 
+@pytest.mark.exhaustive
 def test_others_are_served_meanwhile(outcome: Outcome) -> None:
     assert len(outcome.health_s) >= 10
     assert max(outcome.health_s) < HANG_S

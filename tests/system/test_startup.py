@@ -115,6 +115,7 @@ def test_c23_missing_file_stops_every_server(tmp_path: Path, mode: Mode) -> None
     assert "Traceback" not in output
 
 
+@pytest.mark.exhaustive
 def test_c01_c37_c38_keys_from_every_store(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "secrets").mkdir()

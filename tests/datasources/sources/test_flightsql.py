@@ -431,6 +431,7 @@ def test_a_dataset_follows_its_table_and_outlives_its_server(tmp_path: Path) -> 
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+tls"])
 def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

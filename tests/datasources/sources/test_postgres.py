@@ -414,6 +414,7 @@ def test_a_dataset_follows_its_table_and_outlives_its_server(
     )
 
 
+@pytest.mark.exhaustive
 def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, table: Table) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         time_out_repeatedly(tmp_path, table("t", pg_host="127.0.0.1", pg_port=str(silent.getsockname()[1])), rounds=50)
