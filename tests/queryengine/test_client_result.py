@@ -226,6 +226,30 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     assert tier.engine.killed == []
 
 
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_statement_that_is_stopped_during_its_first_chunk_gives_its_slot_back(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, *, is_overdue: bool
+) -> None:
+    tier.engine.scripts["endless"] = endless
+    receive = ClientResult._receive
+
+    def receive_and_stop(result: ClientResult) -> None:
+        receive(result)
+        if is_overdue:
+            result.check_time(time.monotonic() + 2 * LONG_S)  # as after a pause of the whole process
+        else:
+            result.cancel()
+
+    monkeypatch.setattr(ClientResult, "_receive", receive_and_stop)
+
+    with pytest.raises(QueryTimeoutError if is_overdue else QueryCancelledError):
+        run(engine, "endless", query_id="q")
+
+    tier.wait_until_idle()
+    assert engine._pool._statements == {}
+    assert tier.engine.killed == (["q"] if is_overdue else [])
+
+
 def deaf(peer: Peer) -> None:
     peer.send(HEADER, data(b"x"))
     stubborn(peer)
