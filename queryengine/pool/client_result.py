@@ -104,6 +104,7 @@ class ClientResult:
                 self.on_admitted()
                 self._check()
             self._begin()
+            self._call = {"sql": call["sql"]}  # Parameters are large, and a client may read slowly.
             self._pause()
         except BaseException:
             self._end()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -224,6 +226,24 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     has_read.set()
     tier.wait_until_idle()
     assert tier.engine.killed == []
+
+
+def test_a_running_statement_does_not_hold_its_parameters(tier: Tier, engine: EngineClient) -> None:
+    class Values(list[int]):
+        """A list that can be referred to weakly."""
+
+    tier.engine.scripts["endless"] = endless
+    values = Values([1])
+    held = weakref.ref(values)
+    result = engine.run(Query(sql="endless", parameters=values, fingerprint="abc"))
+
+    del values
+    gc.collect()
+
+    assert held() is None
+    assert [one.sql for one in engine.active("abc")] == ["endless"]
+    result.close()
+    tier.wait_until_idle()
 
 
 @pytest.mark.parametrize("is_overdue", [False, True])
