@@ -104,13 +104,11 @@ class ClientResult:
                 self.on_admitted()
                 self._check()
             self._begin()
+            self._call = {"sql": call["sql"]}  # Parameters are large, and a client may read slowly.
+            self._pause()
         except BaseException:
             self._end()
             raise
-        if not self._is_complete:
-            with self._lock:
-                if self._state is State.ACTIVE:
-                    self._state = State.PAUSED
 
     def entry(self) -> dict[str, Any]:
         """As `PooledStatement.entry`."""
@@ -136,18 +134,12 @@ class ClientResult:
         try:
             self._check()
             self._receive()
+            # Take it before another thread may end this: an answer without its rest must not look complete.
+            chunk = self._chunks.popleft() if self._chunks else None
+            self._pause()
         except BaseException:
             self._end()
             raise
-        # Take it before another thread may end this: an answer without its rest must not look complete.
-        chunk = self._chunks.popleft() if self._chunks else None
-        with self._lock:
-            is_stopped = self._reason is not None and not self._is_complete
-            if self._state is State.ACTIVE and not is_stopped:
-                self._state = State.PAUSED
-        if is_stopped:  # `close` has left the end to this thread, whose caller may never ask for another chunk.
-            self._end()
-            self._check()
         if chunk is None:
             raise StopIteration
         return chunk
@@ -294,6 +286,17 @@ class ClientResult:
             self.basis = exchange.basis
             if exchange.phase is Phase.FINISHED:
                 self._complete(exchange)
+
+    def _pause(self) -> None:
+        """Let any thread end the statement from now on. Raises the reason to stop if there already is one."""
+        if self._is_complete:
+            return
+        with self._lock:
+            if self._reason is None:
+                self._state = State.PAUSED
+                return
+        # A thread that stopped it has left the end to this one, whose caller may never ask for another chunk.
+        self._check()
 
     def _complete(self, exchange: Exchange) -> None:
         self.fields = exchange.fields

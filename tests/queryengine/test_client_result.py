@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -224,6 +226,48 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     has_read.set()
     tier.wait_until_idle()
     assert tier.engine.killed == []
+
+
+def test_a_running_statement_does_not_hold_its_parameters(tier: Tier, engine: EngineClient) -> None:
+    class Values(list[int]):
+        """A list that can be referred to weakly."""
+
+    tier.engine.scripts["endless"] = endless
+    values = Values([1])
+    held = weakref.ref(values)
+    result = engine.run(Query(sql="endless", parameters=values, fingerprint="abc"))
+
+    del values
+    gc.collect()
+
+    assert held() is None
+    assert [one.sql for one in engine.active("abc")] == ["endless"]
+    result.close()
+    tier.wait_until_idle()
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_statement_that_is_stopped_during_its_first_chunk_gives_its_slot_back(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, *, is_overdue: bool
+) -> None:
+    tier.engine.scripts["endless"] = endless
+    receive = ClientResult._receive
+
+    def receive_and_stop(result: ClientResult) -> None:
+        receive(result)
+        if is_overdue:
+            result.check_time(time.monotonic() + 2 * LONG_S)  # as after a pause of the whole process
+        else:
+            result.cancel()
+
+    monkeypatch.setattr(ClientResult, "_receive", receive_and_stop)
+
+    with pytest.raises(QueryTimeoutError if is_overdue else QueryCancelledError):
+        run(engine, "endless", query_id="q")
+
+    tier.wait_until_idle()
+    assert engine._pool._statements == {}
+    assert tier.engine.killed == (["q"] if is_overdue else [])
 
 
 def deaf(peer: Peer) -> None:
