@@ -17,8 +17,6 @@ from authkeys.principal import ANONYMOUS, Principal
 from runtimeconf.model import RuntimeConfig
 from system.state_directory import prepare_state_dir
 
-REALM = "querykeep"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
@@ -45,12 +43,6 @@ class Access:
     def credential(self, x_api_key: str | None, authorization: str | None) -> Credential:
         """Read the credential of an HTTP request from its two headers."""
         return from_headers(x_api_key, authorization, bearer=self.takes_bearer)
-
-    def challenge(self, *, presented: bool) -> str:
-        """Return the `WWW-Authenticate` header of a 401; *presented* tells whether the request held a credential."""
-        scheme = "Bearer" if self.takes_bearer else "ApiKey"
-        error = ', error="invalid_token"' if presented else ""
-        return f'{scheme} realm="{REALM}"{error}'
 
 
 def build(config: RuntimeConfig) -> Access:

@@ -8,9 +8,12 @@ from rest_framework.request import Request
 
 from authkeys import http_audit
 from authkeys.access import Access
-from authkeys.credentials import Absent, Credential, Reason
+from authkeys.credentials import API_KEY_HEADER, AUTHORIZATION_HEADER, Absent, Credential, Reason
 from authkeys.principal import Principal
 from authkeys.state import get_access
+
+#: The realm in the `WWW-Authenticate` header of a 401.
+REALM = "querykeep"
 
 _SENTENCES = {
     Reason.UNKNOWN: "The API key is not valid.",
@@ -42,8 +45,15 @@ class ApiKeyAuthentication(BaseAuthentication):
     def authenticate_header(self, request: Request) -> str:
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""
         access = get_access()
-        return access.challenge(presented=not isinstance(_credential(access, request), Absent))
+        return challenge(access, presented=not isinstance(_credential(access, request), Absent))
+
+
+def challenge(access: Access, *, presented: bool) -> str:
+    """Return the `WWW-Authenticate` header of a 401; *presented* tells whether the request held a credential."""
+    scheme = "Bearer" if access.takes_bearer else "ApiKey"
+    error = ', error="invalid_token"' if presented else ""
+    return f'{scheme} realm="{REALM}"{error}'
 
 
 def _credential(access: Access, request: Request) -> Credential:
-    return access.credential(request.META.get("HTTP_X_API_KEY"), request.META.get("HTTP_AUTHORIZATION"))
+    return access.credential(request.META.get(API_KEY_HEADER), request.META.get(AUTHORIZATION_HEADER))

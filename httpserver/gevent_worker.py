@@ -26,8 +26,8 @@ from gunicorn.http.parser import RequestParser
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
+from httpserver.client_connection import ClientConnection
 from httpserver.connection_counts import ConnectionCounts
-from httpserver.gevent_connections import ClientConnection
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import TruncationGuard

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from httpserver.connections import reset, reset_on_close
+from httpserver.connection_reset import reset, reset_on_close
 from sqlapi.body import CLOSE_CONNECTION
 from sqlapi.errors import AnswerCutError
 

@@ -13,9 +13,9 @@ from runtimeclient.http.api_key import check_api_key
 from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, parse_endpoint
 from runtimeclient.profiles.config import DEFAULT_PROFILE, PROFILE_VARIABLE, Profile, check_profile_name
 from runtimeclient.profiles.connection import Connection
-from runtimeclient.profiles.credentials import ENDPOINT_VARIABLE, Credential, find_credential
+from runtimeclient.profiles.key_lookup import ENDPOINT_VARIABLE, Credential, find_credential
 from runtimeclient.profiles.keyrings import has_keyring
-from runtimeclient.profiles.store import KeyStore, ProfileStore
+from runtimeclient.profiles.profile_store import KeyStore, ProfileStore
 
 
 class LoginCommand(ClientCommand):

@@ -7,7 +7,7 @@ import argparse
 from runtimeclient.commands.base import ClientCommand, Invocation
 from runtimeclient.errors import UsageError
 from runtimeclient.profiles.config import DEFAULT_PROFILE, PROFILE_VARIABLE, check_profile_name
-from runtimeclient.profiles.store import ProfileStore
+from runtimeclient.profiles.profile_store import ProfileStore
 
 
 class LogoutCommand(ClientCommand):

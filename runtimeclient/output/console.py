@@ -15,7 +15,7 @@ from runtimeclient.output.progress import Progress
 from runtimeclient.output.style import Style
 from runtimeclient.output.terminal_text import one_line, visible, width
 from runtimeclient.output.writer import Output, TextStream
-from runtimeclient.profiles.credentials import KEY_VARIABLE
+from runtimeclient.profiles.key_lookup import KEY_VARIABLE
 
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 # The size of a terminal that does not report one.

@@ -12,7 +12,7 @@ from runtimeclient.client import DEFAULT_TIMEOUTS, RuntimeClient, Timeouts
 from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, parse_endpoint
 from runtimeclient.profiles.config import PROFILE_VARIABLE, Profile, find_profile
-from runtimeclient.profiles.credentials import (
+from runtimeclient.profiles.key_lookup import (
     ENDPOINT_VARIABLE,
     KEY_VARIABLE,
     STANDARD_INPUT,

@@ -19,7 +19,7 @@ from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.humanize import duration
 from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest, Expanded
 from runtimeclient.profiles.connection import seconds
-from runtimeclient.profiles.credentials import KEY_VARIABLE
+from runtimeclient.profiles.key_lookup import KEY_VARIABLE
 from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.completion import PromptCompleter, quoted
 from runtimeclient.prompt.dot_commands import Call, find_command, help_text, parse_input

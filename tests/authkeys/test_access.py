@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from authkeys import access
+from authkeys.authentication import challenge
 from authkeys.credentials import Absent, Credential, Malformed, Presented, Reason
 from authkeys.errors import SaltError
 from authkeys.keys import KeySet
@@ -68,7 +69,7 @@ def test_a_damaged_salt_stops_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("compatibility", "presented", "challenge"),
+    ("compatibility", "presented", "header"),
     [
         ("2.0", False, 'Bearer realm="querykeep"'),
         ("2.0", True, 'Bearer realm="querykeep", error="invalid_token"'),
@@ -76,8 +77,10 @@ def test_a_damaged_salt_stops_it(tmp_path: Path) -> None:
         ("1.10", True, 'ApiKey realm="querykeep", error="invalid_token"'),
     ],
 )
-def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, challenge: str) -> None:
-    assert access.Access(key_set=None, compatibility=compatibility).challenge(presented=presented) == challenge
+def test_challenge(compatibility: Literal["2.0", "1.10"], presented: bool, header: str) -> None:
+    open_access = access.Access(key_set=None, compatibility=compatibility)
+
+    assert challenge(open_access, presented=presented) == header
 
 
 def test_compatibility_1_10_ignores_bearer() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import UsageError
-from runtimeclient.profiles.credentials import find_credential
+from runtimeclient.profiles.key_lookup import find_credential
 
 KEY = "from-the-environment"
 

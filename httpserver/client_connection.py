@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import gevent
 
-from httpserver import connections
+from httpserver import connection_reset
 
 #: Seconds for a TLS handshake, from the opening of the connection.
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -166,7 +166,7 @@ class ClientConnection:
         """Reset the connection, so that no answer on it looks complete."""
         self._held = None
         with suppress(OSError):
-            connections.reset(self)
+            connection_reset.reset(self)
 
     def close(self) -> None:
         """Close the connection. More than one call is harmless."""
