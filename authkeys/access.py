@@ -1,5 +1,5 @@
 """
-Whether a caller may use this runtime: the one decision for every request, over HTTP and Flight alike.
+The one place that decides whether a caller may use this runtime, over HTTP and Flight alike.
 
 An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and passes it to `Access.authenticate`.
 """
@@ -26,7 +26,11 @@ class Access:
     compatibility: Literal["2.0", "1.10"] = "2.0"
 
     def authenticate(self, credential: Credential) -> Principal | Reason:
-        """Return the caller that presented *credential*, or the reason why nobody did. Off, everybody is anonymous."""
+        """
+        Return the caller that presented *credential*, or the reason why it is refused.
+
+        While authentication is off, every caller is anonymous.
+        """
         if self.key_set is None:
             return ANONYMOUS
         if isinstance(credential, Absent):

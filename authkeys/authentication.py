@@ -1,4 +1,4 @@
-"""The DRF authentication class: reads the headers, asks `Access` for the decision, and answers 401 if it is no."""
+"""The DRF authentication class: reads the headers, asks `Access` to decide, and answers 401 if it refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ApiKeyAuthentication(BaseAuthentication):
 
     def authenticate(self, request: Request) -> tuple[Principal, None] | None:
         """
-        Return the caller; None without a credential, which leaves the answer to the permission.
+        Return the caller, or None if there is no credential, which leaves the decision to the permission.
 
         Raises:
             AuthenticationFailed: The request holds a credential that is not an accepted key.

@@ -60,8 +60,8 @@ def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bo
     """
     Read the credential of an HTTP request.
 
-    A non-empty `X-API-Key` decides alone, right or wrong; an empty one counts as absent. Without it `Authorization`
-    decides, unless *bearer* is false (compatibility 1.10).
+    A non-empty `X-API-Key` alone decides, whether it is valid or not; an empty one counts as absent. Without it,
+    `Authorization` decides, unless *bearer* is false (compatibility 1.10).
     """
     key = (x_api_key or "").strip(_OWS)
     if key:
@@ -75,8 +75,8 @@ def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token:
 
     Args:
         authorization: At most one value, of the scheme Bearer.
-        x_api_key: Authenticates nobody. A value that differs from the credential is refused, because a proxy in
-            between may have decided by it.
+        x_api_key: Never authenticates. A value that differs from the credential is refused, because a proxy in between
+            may have based its decision on it.
         token: `auth-token-bin`, which old Flight clients send instead of `authorization` after a handshake.
     """
     if len(authorization) > 1 or len(token) > 1:
@@ -122,7 +122,7 @@ def _from_basic_or_bearer(authorization: str) -> Credential:
 
 
 def from_authorization(authorization: str | None) -> Credential:
-    """Read the credential of an `Authorization: Bearer` header, in any case; no token counts as absent."""
+    """Read the credential of an `Authorization: Bearer` header. The scheme ignores case; no token counts as absent."""
     value = (authorization or "").strip(_OWS)
     if not value:
         return Absent()

@@ -25,7 +25,7 @@ _FINGERPRINT = b"api key fingerprint\0"
 
 class KeySet:
     """
-    The accepted keys. It keeps digests only: no key can be read out of it.
+    The accepted keys. It keeps digests only: no key can be recovered from it.
 
     Args:
         keys: The keys, each as its exact text. A repeated key counts once; an empty one never matches.
@@ -54,7 +54,7 @@ class KeySet:
         return key_set
 
     def handover(self) -> dict[str, Any]:
-        """Return all that another process needs to find the same keys, as JSON types: salt and digests in hex."""
+        """Return what another process needs to find the same keys, as JSON types: salt and digests in hex."""
         keys = [[digest.hex(), principal.fingerprint] for digest, principal in self._keys.values()]
         return {"salt": self._salt.hex(), "keys": keys}
 

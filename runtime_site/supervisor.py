@@ -19,19 +19,19 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a part is restarted: the first delay, doubled each time up to the last.
+#: Seconds until a part is restarted: the first delay, and the limit up to which it doubles each time.
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 10.0
 
 #: The delay starts over after a part has run for this many seconds.
 GOOD_LIFE_S = 30.0
 
-#: Seconds between checks for readiness: the first pause and, if the start takes long, the longest.
+#: Seconds between checks for readiness: the first pause and, if the start takes long, the longest one.
 _FIRST_POLL_S = 0.02
 _LAST_POLL_S = 0.5
 
 #: The last part gets SIGTERM at least this many seconds before the end of the shutdown time-out, the part before it
-#: twice as early, and so on; but each lead is at most this share of the time-out.
+#: twice as early, and so on. These seconds are at most this share of the time-out.
 _LAST_TERM_S = 0.75
 _LAST_TERM_SHARE = 0.15
 
@@ -139,9 +139,9 @@ class Supervisor:
     Args:
         parts: The parts to start.
         stop_order: The names of all parts. Each gets SIGTERM when the one before has exited, or when time runs short.
-        shutdown_timeout_s: Seconds after the first SIGTERM when the remaining parts are killed.
+        shutdown_timeout_s: Seconds after the first SIGTERM until the remaining parts are killed.
         is_ready: Returns whether the runtime is ready; polled until it is.
-        on_ready: Called once then. If it fails, the failure is logged and the runtime continues.
+        on_ready: Called once when the runtime is ready. If it fails, the failure is logged and the runtime continues.
     """
 
     def __init__(
@@ -167,18 +167,18 @@ class Supervisor:
         """
         Serve until a signal stops the runtime, and return the exit code.
 
-        It is 0 after a requested stop, 1 if a part could not start or a second signal cut the stop short. The signals
-        stay blocked in this thread: the caller should exit.
+        The code is 0 after a requested stop, and 1 if a part could not start or a second signal cut the stop short. The
+        signals stay blocked in this thread: the caller should exit.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-        # This may be inherited as ignored, and then no child's exit would be reported.
+        # SIGCHLD may be inherited as ignored; the exit of a child would then not be reported.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             while not self._has_stopped():
                 self._start_due()
                 self._report_ready()
                 # Not sigtimedwait: if SIGSTOP and SIGCONT interrupt it past its time-out, CPython returns an
-                # uninitialised structure, and so a signal that was never sent.
+                # uninitialised structure, which may name a signal that was never sent.
                 signal.setitimer(signal.ITIMER_REAL, self._pause_s())
                 self._take(signal.Signals(signal.sigwaitinfo(_HANDLED).si_signo))
                 self._reap()
@@ -246,7 +246,7 @@ class Supervisor:
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 part = self._part_of(ended.si_pid)
                 if part is None:
-                    # As process 1 of a container it also gets orphaned processes.
+                    # As process 1 of a container, the supervisor also inherits orphaned processes.
                     os.waitpid(ended.si_pid, 0)
                 else:
                     self._has_ended(part, part.end())

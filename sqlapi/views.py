@@ -1,4 +1,4 @@
-"""The views. Errors reach the one exception handler."""
+"""The views of the HTTP API. They leave errors to the one exception handler."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ApiView(APIView):
     The base of every view. It authenticates the caller before it looks at anything else in the request.
 
     Views require a key, whatever the settings of a project say, unless they declare otherwise. DRF neither negotiates
-    nor parses: this room reads bodies and Accept itself, after authentication.
+    nor parses: this package reads bodies and Accept itself, after authentication.
     """
 
     authentication_classes = [ApiKeyAuthentication]
@@ -92,19 +92,20 @@ class ApiView(APIView):
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Return DRF's request, with the attributes used most copied from Django's."""
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
-        # No parser needs it, and DRF's default refers to the request: only the garbage collector could free it.
+        # No parser needs it, and DRF's default refers back to the request: only the garbage collector could free that
+        # cycle.
         wrapped.parser_context = {}
         # Attribute lookup falls through to Django's request; cache the two attributes used most.
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], HttpResponse]:
-        """Return this room's exception handler, whatever the settings of a project say."""
+        """Return this package's exception handler, whatever the settings of a project say."""
         return handle_view_exception
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate first: DRF would negotiate first and answer 406 instead of 401."""
-        if self.authentication_classes:  # An open view also accepts every Host and every page.
+        if self.authentication_classes:  # An open view accepts any Host and requests from any page.
             _check_sender(request)
         self.perform_authentication(request)
         self.check_permissions(request)
@@ -219,7 +220,7 @@ class StatusView(ApiView):
     """`/v1/status`: the components of the runtime."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List them. Only the JSON has the number of workers: the columns of the CSV are fixed."""
+        """List them. Only the JSON includes the numbers of workers: the columns of the CSV are fixed."""
         status, workers = _engine_status()
         parts = [
             ("http", str(get_config().http.bind), "Ready"),
@@ -248,14 +249,14 @@ class DatasetsView(ApiView):
 
 
 class RefreshView(ApiView):
-    """`/v1/datasets/{name}/acceleration/refresh`: start a refresh, or list the last ones."""
+    """`/v1/datasets/{name}/acceleration/refresh`: start a refresh, or list recent ones."""
 
     def get(self, request: Request, name: str) -> HttpResponse:
-        """List the last runs, newest first."""
+        """List recent runs, newest first."""
         return _table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
-        """Start a refresh. Its `refresh_sql`, if any, is checked before the 201."""
+        """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
         _refuse_csv(request)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
@@ -277,10 +278,10 @@ class CatalogsView(ApiView):
 
 def _check_sender(request: Request) -> None:
     """
-    Refuse a wrong Host and, while authentication is off, pages of other sites.
+    Refuse a wrong Host and, while authentication is off, requests from other sites.
 
     Raises:
-        InvalidHostError, CrossSiteRequestError: As `sqlapi.hosts` says.
+        InvalidHostError, CrossSiteRequestError: See `sqlapi.hosts`.
         AccessNotBuiltError: The key set was never built in this process.
     """
     auth_on = get_access().key_set is not None
@@ -330,7 +331,7 @@ def _declared_name(control: DatasetControl, name: str) -> str:
 
 
 def _format(request: Request) -> str | None:
-    """Return the value of `?format=`, json or csv; None without it. Other parameters are ignored."""
+    """Return the value of `?format=`, json or csv, or None if it is absent. Other parameters are ignored."""
     query = request.META.get("QUERY_STRING")
     if not query:
         return None

@@ -4,7 +4,7 @@ Keep the published data of every dataset fresh: at most two loads at once, and o
 All refreshes wait in one queue, whether requested by startup, the clock or a caller. A dataset has at most one running
 and one queued run; a further request joins the queued one. If two callers send different `refresh_sql`, the later one
 applies to both: a load replaces all data, so the result of the earlier one would be replaced at once. The run is a full
-load if one of them requests that, and begins at the earliest time that one of them asks for. The clock joins a queued
+load if any of them requests one, and begins at the earliest time that any of them asks for. The clock joins a queued
 run without changing it, except that it may begin at once.
 
 A run that no caller requested skips a source that has not changed since it was loaded.
@@ -61,9 +61,9 @@ _random = secrets.SystemRandom()
 @dataclass(slots=True)
 class _QueueEntry:
     """
-    A queued run, and the SELECT to run, None for all of the source.
+    A queued run, and the SELECT to run: None loads all of the source.
 
-    `skips` says that it may skip an unchanged source. It does not begin before `begins`, by the clock.
+    `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
     """
 
     entry: _Dataset
@@ -108,8 +108,9 @@ class Refresher:
     Args:
         config: The runtime's configuration.
         gate: Checks the `refresh_sql` of callers.
-        builders: The builders to load with, each in a thread of its own; none: this process itself loads.
-        now: The monotonic clock of intervals, in seconds.
+        builders: The builders to load with, each in a thread of its own. If there are none, this process loads by
+            itself.
+        now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
 
     Raises:
@@ -158,9 +159,9 @@ class Refresher:
 
     def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
         """
-        Load the datasets of these *names* once, and return each name, as declared, with its run.
+        Load the datasets with these *names* once, and return each name, as declared, with its run.
 
-        Call it instead of `start`, and then `stop`.
+        Call this instead of `start`, and call `stop` afterwards.
 
         Raises:
             UnknownDatasetError: A name is unknown; nothing was loaded.
@@ -280,7 +281,7 @@ class Refresher:
     def _enqueue(
         self, entry: _Dataset, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
     ) -> RefreshRun:
-        """Queue a load of the dataset. *skips* marks a request of the clock, which changes no queued run."""
+        """Queue a load of the dataset. *skips* marks a request by the clock, which does not change a queued run."""
         queued = entry.waiting
         if queued is None:
             run = self._queued(entry, sql, skips=skips, mode=mode, delay_s=delay_s)
@@ -318,7 +319,7 @@ class Refresher:
                 self._refresh(queued, builder)
 
     def _next(self, patience_s: float) -> _QueueEntry | None:
-        """Wait for the next run and begin it; None if there is none within *patience_s*, or the refresher stops."""
+        """Wait for the next run and begin it. Return None if none comes within *patience_s* or the refresher stops."""
         end = time.monotonic() + patience_s
         with self._condition:
             while not self._stop.is_set():
@@ -396,7 +397,7 @@ class Refresher:
         return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)
 
     def _watch(self) -> None:
-        """Reload published data that is lost, until the refresher stops."""
+        """Until the refresher stops, reload published data that has been lost."""
         while not self._stop.wait(POLL_S):
             try:
                 self._reload(self._publication.withdraw_damaged())
@@ -407,7 +408,7 @@ class Refresher:
                 logger.exception("The published data cannot be looked at")
 
     def _reload(self, faults: Mapping[str, str]) -> None:
-        """Load datasets again that are no longer served, and record why."""
+        """Reload the datasets that are no longer served, and record why."""
         with self._condition:
             for name, fault in faults.items():
                 logger.warning("%s It is loaded from the source again.", fault)
@@ -420,7 +421,7 @@ class Refresher:
             return None
         acceleration = entry.config.acceleration
         served = self._publication.snapshot(entry.config.name) is not None
-        # Without acceleration nobody can request another try, so try until the load at startup succeeds.
+        # Without acceleration nobody can request another attempt, so retry until the load at startup succeeds.
         must_load = not (entry.loaded_here or (served and acceleration.enabled))
         pause_s = schedule.pause_s(acceleration, entry.failures, must_load=must_load)
         if pause_s is None:

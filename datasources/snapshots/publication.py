@@ -76,7 +76,7 @@ class Publication:
         return self._snapshots.get(dataset)
 
     def built_bytes(self, dataset: DatasetConfig) -> int | None:
-        """Return the bytes written so far of a snapshot that is being built; None if it has no file yet."""
+        """Return how many bytes of a snapshot being built are written so far; None if it has no file yet."""
         complete = {snapshot.file for snapshot in (*self._manifest.snapshots, *self._superseded)}
         # The names of all files of a dataset have the same prefix.
         pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
@@ -92,8 +92,8 @@ class Publication:
         Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
 
         Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. If the
-        disk does not confirm the publication, a warning is logged, and the file stays until the disk confirms a later
-        one.
+        disk does not confirm the publication, a warning is logged, and the superseded file stays until the disk
+        confirms a later publication.
 
         Raises:
             SnapshotError: The manifest cannot be written; the old data is still served, and *snapshot* is deleted.
@@ -124,10 +124,10 @@ class Publication:
         """
         Stop serving snapshots whose file is missing or damaged, and delete the rest of the file.
 
-        A file is read only if its stamp has changed since it was last known to be good.
+        A file is not read unless its stamp has changed since the file was last known to be good.
 
         Returns:
-            The fault of each, by the name of its dataset.
+            The fault of each snapshot, by the name of its dataset.
 
         Raises:
             OSError: This process lacks descriptors or memory to check; nothing is withdrawn.
@@ -141,7 +141,7 @@ class Publication:
                 return {}
             kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
             manifest = Manifest(generation=self._manifest.generation + 1, snapshots=kept)
-            # Before anybody can read it: readers ask what is served.
+            # Do this before anybody can read the new manifest: its readers ask what is served.
             self._serve(manifest)
             self._seen = None
             with suppress(OSError):  # `restore` tries again.
@@ -155,9 +155,9 @@ class Publication:
 
     def restore(self) -> None:
         """
-        Write the manifest again if the one on the disk is damaged or missing: readers would find no data.
+        Write the manifest again if the one on the disk is damaged or missing; otherwise readers would find no data.
 
-        It is read only if its signature has changed.
+        It is not read unless its signature has changed.
 
         Raises:
             SnapshotError: It cannot be written.
@@ -229,7 +229,7 @@ class Publication:
             found = read_manifest(self._state_dir)
         except ManifestError as exc:
             logger.warning("%s Everything is loaded from the sources again.", exc)
-            # Readers identify data by its generation; the time is greater than any number of the lost manifest.
+            # Readers identify data by its generation; the time is greater than any generation of the lost manifest.
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found

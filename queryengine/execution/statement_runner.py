@@ -1,8 +1,8 @@
 """
-The way of one statement inside the process that runs it: gate, session, encode.
+The path of one statement through the process that runs it: gate, session, encoder.
 
-An engine worker and the in-process engine both run statements through a `StatementRunner`. Admission happens
-elsewhere: the broker admits a statement before a worker gets it, the fair queue in the in-process engine.
+An engine worker and the in-process engine both run statements through a `StatementRunner`. Admission happens elsewhere:
+the broker admits a statement before a worker gets it; in the in-process engine, the fair queue does.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.
 
 class StatementRunner:
     """
-    Runs statements over what is published now. It is made after any fork.
+    Runs statements over the data that is published now. Create it after any fork, not before.
 
     It spills to its `scratch` directory. `snapshot_bytes` is the size of the files that the newest session reads:
-    DuckDB's cache of them can grow as large.
+    DuckDB's cache of them can grow to that size.
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
         """
-        Check the views and open a session over what is published.
+        Check the views and open a session over the published data.
 
         Raises:
-            ConfigError: A view cannot be made.
+            ConfigError: A view cannot be created.
             EngineUnavailableError: The engine cannot start.
         """
         process_limits.set_stack_size()  # for DuckDB's threads, and for the threads that will run statements
@@ -83,12 +83,13 @@ class StatementRunner:
         self, query: Query, interruption: Interruption, held: ExitStack, wait_for_slot: WaitForSlot | None = None
     ) -> StatementResult:
         """
-        Gate and start one statement, and wait for its first bytes; a small result is computed to its end.
+        Gate and start one statement, and wait for its first bytes; a small result is computed in full.
 
         Args:
             query: The statement.
             interruption: Stops it.
-            held: Gets what the statement holds. The result takes it over; the caller closes it if this raises.
+            held: Receives what the statement must release when it ends. The result takes it over; if this method
+                raises, the caller closes it.
             wait_for_slot: Called between the gate and the session.
 
         Raises:
@@ -139,7 +140,7 @@ class StatementRunner:
         return Description(
             schema=schema,
             parameters=ordered(statement.parameters),
-            # The columns of a pivot depend on the result of its query, which may be the time.
+            # The columns of a pivot depend on the result of its query, which may depend on the time.
             is_lasting=statement.kind != "pivot",
             is_steady=lease.session.is_cacheable(statement),
             answer=answer,
@@ -150,7 +151,7 @@ class StatementRunner:
         return self._gate.admit(sql, relations)
 
     def is_alive(self) -> bool:
-        """Say whether a statement would be taken now; a busy runner is alive."""
+        """Return whether a statement would be accepted now; a busy runner is alive."""
         try:
             self.sessions.lease(self._gate.admit("SELECT 1", self._relations)).release()
         except EngineUnavailableError:
@@ -158,7 +159,7 @@ class StatementRunner:
         return True
 
     def close(self) -> None:
-        """Stop everything that runs, close the sessions and empty the scratch directory. Twice is harmless."""
+        """Stop everything that runs, close the sessions and empty the scratch directory. A second call is harmless."""
         self.closed = True
         self._watchdog.stop_all(_stopping)
         self.sessions.close(_CLOSE_S)
@@ -174,7 +175,7 @@ class StatementRunner:
         held: ExitStack,
         wait_for_slot: WaitForSlot | None,
     ) -> tuple[GatedStatement, Lease]:
-        """Gate the statement, wait for its slot, and lease a session; *held* gets what must be released at its end."""
+        """Gate the statement, wait for its slot, and lease a session; *held* receives what to release when it ends."""
         if self.closed:
             raise _stopping()
         self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
@@ -192,7 +193,7 @@ class StatementRunner:
         return statement, lease
 
     def _start(self, lease: Lease, statement: GatedStatement, query: Query) -> Callable[[Interruption], Reader]:
-        """Return what runs the statement until its first rows."""
+        """Return a callable that runs the statement up to its first rows."""
         run = lease.session.run
         return partial(run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
 
@@ -205,10 +206,11 @@ class StatementRunner:
         limit_s: float,
     ) -> tuple[tuple[tuple[Column, ...], pa.Schema] | None, Answer | None]:
         """
-        Run the statement that *start* starts, for *limit_s* seconds.
+        Run the statement that *start* starts, for at most *limit_s* seconds.
 
         Returns:
-            Its columns and schema, None when they are not known by then; and its result, if that is complete and small.
+            Its columns and schema, or None if they are not known by then; and its result, if that is complete and
+            small.
 
         Raises:
             QueryError: It failed, or *interruption* was stopped.
@@ -248,7 +250,7 @@ class StatementRunner:
 def _started(
     start: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
 ) -> Reader:
-    """Run the statement that *start* starts until its first rows; *held* closes the reader."""
+    """Run the statement that *start* starts up to its first rows; *held* closes the reader."""
     began = time.perf_counter()
     reader = start(interruption)
     timings.run_ms = _ms_since(began)
@@ -261,7 +263,7 @@ def _ms_since(began: float) -> float:
 
 
 def _counted(batches: Iterable[pa.RecordBatch], timings: QueryTimings) -> Iterator[pa.RecordBatch]:
-    """Pass *batches* on, and count their rows and the time that the engine took for them."""
+    """Pass *batches* on, and count their rows and the time that the engine took to produce them."""
     iterator = iter(batches)
     while True:
         began = time.perf_counter()

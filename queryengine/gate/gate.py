@@ -1,8 +1,8 @@
 """
 Decide whether a statement may run, before an engine with data sees it.
 
-The lexer checks its size and nesting first. Then DuckDB's own parser, on a private, empty, locked instance, makes its
-tree, which is judged by an allowlist (`parse_tree`, `functions`). `docs/sql.md` tells users which statements are
+The lexer checks its size and nesting first. Then DuckDB's own parser, on a private, empty, locked instance, builds its
+tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` tells users which statements are
 allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
 """
 
@@ -31,7 +31,7 @@ from queryengine.gate.fingerprint import fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.parse_tree import Reading, decode
 
-#: Verdicts on statements up to this many characters are cached: this many by text, and as many by fingerprint.
+#: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and as many by fingerprint.
 _CACHED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
 
@@ -62,12 +62,12 @@ _CONSTANT_ANSWERS: Final = {
 
 _ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
 
-#: Statements that write, after a WITH clause.
+#: Statements that write and may follow a WITH clause.
 _WRITES: Final = ("insert", "update", "delete", "merge")
 
 
 class Gate:
-    """Judges statements. Safe from any thread. It holds no data."""
+    """Judges statements. Thread-safe. Holds no data."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
@@ -92,7 +92,7 @@ class Gate:
             SqlSyntaxError: *sql* cannot be parsed, or its nesting or length makes parsing unsafe.
             StatementNotAllowedError: *sql* is not one statement, or does something that is not on the allowlist.
             SqlError: *sql* names a table or function that does not exist.
-            ParameterError: *sql* has parameters with and without names.
+            ParameterError: *sql* has both named and positional parameters.
         """
         if len(sql) <= _CACHED_CHARACTERS:
             return self._cached(sql, relations)
@@ -111,7 +111,7 @@ class Gate:
         if known := self._verdicts.find(key, relations):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
         statement = self._judge(whole, relations, before)
-        # Only if its text runs unchanged: a changed text contains numbers of its own.
+        # Keep it only if its text runs unchanged: a rewritten text contains numbers of its own.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))
             self._verdicts.keep(key, relations, statement)
@@ -127,7 +127,7 @@ class Gate:
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
             )
-        # The explained statement begins on a line of its own: an error shows that line as its author wrote it.
+        # The explained statement begins on a line of its own, so an error shows that line as its author wrote it.
         return replace(
             statement,
             sql=f"{prefix}\n{statement.sql}",
@@ -166,7 +166,7 @@ class Gate:
     def _parse_pivot(self, statement: Scan, before: str) -> dict[str, Any]:
         """Parse a statement with a PIVOT whose columns depend on the data, for which DuckDB gives no tree."""
         for token, following in zip(statement.tokens, statement.tokens[1:], strict=False):
-            # The tree belongs to a changed text; the text that runs must not call a refused function either.
+            # The tree is that of a rewritten text; the text that runs must not call a refused function either.
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
         try:
@@ -247,7 +247,7 @@ class _Parser:
 
 
 class _Verdicts:
-    """Verdicts by the fingerprint of a statement and its relations. Safe from any thread; the oldest go first."""
+    """Verdicts by the fingerprint of a statement and its relations. Thread-safe; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -322,7 +322,7 @@ def _split_at_commas(tokens: tuple[Token, ...]) -> list[list[Token]]:
 
 
 def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
-    """Raise the parser's error, unless the text could be parsed and only has no tree."""
+    """Raise the parser's error, unless the text was parsed and merely has no tree."""
     message = " ".join(str(answer["error_message"]).split())
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return

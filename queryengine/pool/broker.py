@@ -13,7 +13,7 @@ Messages from a client:
 * `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
 * `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.
 * `{"do":"active","ask","key"}` lists the statements of a key; `{"do":"cancel","ask","key","id"}` stops one.
-* `{"do":"reported","ask"}` follows the reports that a "report" message asked for.
+* `{"do":"reported","ask"}` marks the end of the reports that a "report" message asked for.
 
 Messages to a client:
 
@@ -62,7 +62,7 @@ _ACCEPT_RETRY_S = 0.1
 
 class Broker:
     """
-    The broker's socket and connections. For one thread; only `poll` waits.
+    The broker's socket and connections. Not thread-safe; only `poll` waits.
 
     Args:
         path: The socket's path; a file that a dead predecessor left is removed.
@@ -85,7 +85,7 @@ class Broker:
         Listen at *path*.
 
         Raises:
-            OSError: The socket cannot be made.
+            OSError: The socket cannot be created.
         """
         self.draining = False
         self.report_s = REPORT_S
@@ -114,7 +114,7 @@ class Broker:
         return self._scheduler.is_idle
 
     def watch(self, descriptor: int) -> None:
-        """Let `poll` return when the non-blocking *descriptor* is readable; what it holds is discarded."""
+        """Let `poll` return when the non-blocking *descriptor* is readable; its contents are discarded."""
 
         def empty(_: int) -> None:
             os.read(descriptor, _RECEIVE_BYTES)
@@ -122,7 +122,7 @@ class Broker:
         self._selector.register(descriptor, selectors.EVENT_READ, empty)
 
     def poll(self, timeout_s: float) -> None:
-        """Wait for at most *timeout_s* seconds for work, and do it. Faults of a client are never raised."""
+        """Wait at most *timeout_s* seconds for work, and do it. A client's faults are never raised."""
         now = time.monotonic()
         timeout_s = min(
             timeout_s,
@@ -137,7 +137,7 @@ class Broker:
         self._flush()
 
     def report(self, *, alive: int, killed: int) -> None:
-        """Send the clients the number of live and of killed workers, if it is new or a second has passed."""
+        """Send the clients the numbers of live and killed workers, if they have changed or a second has passed."""
         status = (alive, killed, self.draining)
         now = time.monotonic()
         if status == self._status and now - self._status_sent < STATUS_INTERVAL_S:
@@ -149,12 +149,12 @@ class Broker:
 
     def free_unused(self, running: Collection[str], *, any_idle: bool) -> None:
         """
-        Free slots whose statement has ended though the client, which may read slowly, still holds them.
+        Free slots whose statement has ended but which the client, perhaps a slow reader, still holds.
 
         Call this about once a second.
 
         Args:
-            running: The ids of the statements that workers run now, truncated as `worker_state` does.
+            running: The ids of the statements that workers run now, truncated as in `worker_state`.
             any_idle: Whether a worker is free, so that no statement can still be waiting to be accepted.
         """
         if any_idle:
@@ -162,7 +162,7 @@ class Broker:
             self._flush()
 
     def drain(self) -> None:
-        """Refuse new statements. Those that run or wait go on."""
+        """Refuse new statements. Running and queued ones continue."""
         self.draining = True
         self._scheduler.recall_all()
         self.report(alive=self._status[0], killed=self._status[1])
