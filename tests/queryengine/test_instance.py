@@ -19,6 +19,7 @@ from queryengine.execution.reader import BATCH_ROWS
 from queryengine.execution.streamed_results import BATCH_BYTES, VECTOR_ROWS
 from queryengine.gate.gate import Gate
 from queryengine.manifest import Column, Manifest, snapshot_path
+from tests.open_files import open_files
 from tests.queryengine.conftest import MakeConfig, OpenSession
 from tests.queryengine.instances import run, table
 from tests.queryengine.publishing import Publisher
@@ -266,10 +267,9 @@ def test_a_snapshot_that_is_superseded_before_it_is_attached_is_still_read(
         attach(definitions, number, path)
 
     monkeypatch.setattr(Definitions, "_attach", attach_and_publish)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     session = open_session(datasets=("flights", "planes"))
 
-    assert len(os.listdir("/proc/self/fd")) == before + 2  # noqa: PTH208
+    assert len(open_files(str(attached[0].parent))) == 2
     assert table(run(session, "SELECT f.id AS f, p.id AS p FROM flights f, planes p")).to_pylist() == [{"f": 1, "p": 2}]
 
 

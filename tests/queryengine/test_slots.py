@@ -350,6 +350,7 @@ def test_slots_of_a_lost_broker_are_forgotten(tier: Tier) -> None:
     assert ask(client) == ROW
 
     tier.restart()
+    wait_until(lambda: bool(tier.engine.broker._clients), within_s=LONG_S)  # Until then the old worker answers it.
 
     assert ask(client) == ROW
     assert tier.engine.connections == 1

@@ -31,6 +31,7 @@ from runtimeconf.model import (
 )
 from runtimeconf.secret import Secret
 from system.addresses import Address
+from tests.open_files import open_files
 
 TEXTS = st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=20)
 NUMBERS = st.integers(min_value=0, max_value=2**62)
@@ -143,14 +144,14 @@ def test_programs_that_are_not_meant_do_not_inherit_it() -> None:
 
 def test_keys_are_refused() -> None:
     config = dataclasses.replace(MINIMAL, auth=AuthConfig(enabled=True, keys=(Secret("canary"),)))
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = len(open_files("memfd"))
 
     with pytest.raises(TypeError, match="cannot be handed over"):
         handover.write(config, {})
     with pytest.raises(TypeError):
         handover.write(MINIMAL, {"a": object()})
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(open_files("memfd")) <= before
 
 
 def test_a_part_without_sources_has_no_secret_of_them() -> None:
