@@ -37,8 +37,9 @@ class Callers:
             finally:
                 result.close()
 
+        before = self.waiting
         asked = self._pool.submit(answer)
-        wait_until(lambda: self.is_listed(key, name) or self.waiting > 0 or asked.done())
+        wait_until(lambda: self.is_listed(key, name) or self.waiting > before or asked.done())
         return asked
 
     def block(self, key: str, name: str) -> Future[tuple[bytes, str]]:
