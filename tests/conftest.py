@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, settings
 # Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
-# How long an example takes says more about the other processes of the machine than about the code. `make test` runs the
-# same few examples each time; `make test-all` uses `full`, with new examples each time.
-settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("few", settings.get_profile("full"), max_examples=20, derandomize=True)
+# How long an example takes says more about the other processes of the machine than about the code. `make test` and
+# `make test-all` run the same examples each time, few and many; `--hypothesis-profile=new` searches for new ones.
+settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", settings.get_profile("new"), derandomize=True)
+settings.register_profile("few", settings.get_profile("full"), max_examples=20)
 settings.load_profile("few")
 
 #: Packages that clients of the tests need, and that requirements/base.txt does not have.
