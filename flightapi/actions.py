@@ -145,7 +145,7 @@ def prepared_result(handle: bytes, dataset_schema: bytes, parameter_schema: byte
                 prepared_statement_handle=handle,
                 dataset_schema=dataset_schema,
                 parameter_schema=parameter_schema,
-                is_update=False,  # JDBC fetches rows only if this is set.
+                is_update=False,  # JDBC fetches rows only if this says that it is no update.
             )
         )
     )

@@ -12,8 +12,8 @@ from queryengine.execution import macros
 from queryengine.pool.client import EngineClient
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
-from tests.queryengine.engine_tier import running
 from tests.queryengine.publishing import Publisher
+from tests.queryengine.worker_engine import running
 
 LEVELS = 200_000
 LISTS = f"repeat('[', {LEVELS}) || repeat(']', {LEVELS})"

@@ -27,14 +27,19 @@ run_engine(config, extra["several_keys"])
 
 
 @contextmanager
-def running(config: RuntimeConfig) -> Iterator[EngineClient]:
-    """Start the engine of *config*, for several keys, and stop it at the end of the block."""
+def running(config: RuntimeConfig, *, stack: str = "") -> Iterator[EngineClient]:
+    """
+    Start the engine of *config*, for several keys, and stop it at the end of the block.
+
+    *stack* holds the arguments of the shell's `ulimit`, for a limit on the engine's stack.
+    """
+    shell = ["sh", "-c", f'ulimit {stack}; exec "$@"', "sh"] if stack else []
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = handover.write(handover.without_sources(config), {"several_keys": True})
     log = config.state_dir / "engine.log"
     with log.open("wb") as stderr:
         engine = subprocess.Popen(
-            [sys.executable, "-c", _ENGINE, str(descriptor)],
+            [*shell, sys.executable, "-c", _ENGINE, str(descriptor)],
             pass_fds=[descriptor],
             stderr=stderr,
             cwd=Path(__file__).parents[2],
