@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -91,7 +90,7 @@ class RuntimeClient:
     ) -> None:
         self.endpoint = parse_endpoint(base_url)
         self._timeouts = timeouts
-        self._api_key = None if api_key is None else check_api_key(api_key, "of the client")
+        self.api_key = None if api_key is None else check_api_key(api_key, "of the client")
         self._key_header = {} if api_key is None else {"X-API-Key": api_key}
         tls_context = _tls_context(self.endpoint, tls_root_certificate_file)
         try:
@@ -112,18 +111,12 @@ class RuntimeClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
-
-    def finds_key_in(self, text: str) -> bool:
-        """Return whether *text* contains the API key."""
-        return self._api_key is not None and self._api_key in text
 
     def ping(self) -> None:
         """
@@ -143,8 +136,7 @@ class RuntimeClient:
         Raises:
             ConnectionFailedError: There is no response, or the server is not a runtime.
         """
-        response = self._send("GET", "/v1/ready", read_s=self._timeouts.connect_s)
-        with closing(response):
+        with closing(self._send("GET", "/v1/ready", read_s=self._timeouts.connect_s)) as response:
             if response.status_code not in {200, 503}:
                 raise self._not_a_runtime(response)
             return response.status_code == 200
@@ -238,11 +230,7 @@ class RuntimeClient:
             UsageError: *name* is empty, or *refresh_sql* cannot be encoded.
             NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
         """
-        fields = {
-            "refresh_sql": refresh_sql,
-            "refresh_mode": refresh_mode,
-            "refresh_jitter_max": refresh_jitter_max,
-        }
+        fields = {"refresh_sql": refresh_sql, "refresh_mode": refresh_mode, "refresh_jitter_max": refresh_jitter_max}
         given = {name: value for name, value in fields.items() if value is not None}
         content = _encode(json.dumps(given, ensure_ascii=False)) if given else None
         answer = self._json("POST", _refresh_path(name), 201, content)
@@ -281,9 +269,8 @@ class RuntimeClient:
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
         if run.status != "succeeded":
-            raise RefreshFailedError(
-                f"The refresh of {name} {run.status}: {run.error or 'the runtime gave no reason.'}"
-            )
+            reason = run.error or "the runtime gave no reason."
+            raise RefreshFailedError(f"The refresh of {name} {run.status}: {reason}")
         return run
 
     def _items(self, path: str) -> Iterator[Mapping[str, Any]]:
@@ -304,17 +291,9 @@ class RuntimeClient:
             except (ValueError, RecursionError) as exc:
                 raise self._not_a_runtime(response) from exc
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        read_s: float,
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-    ) -> httpx.Response:
+    def _send(self, method: str, path: str, *, read_s: float, **fields: Any) -> httpx.Response:
         timeout = httpx.Timeout(self._timeouts.connect_s, read=read_s, write=self._timeouts.silence_s)
-        request = self._http.build_request(method, path, headers=headers, content=content, timeout=timeout)
+        request = self._http.build_request(method, path, timeout=timeout, **fields)
         try:
             return self._http.send(request, stream=True)
         except httpx.TransportError as exc:
@@ -348,7 +327,7 @@ class RuntimeClient:
         """Parse a problem body; None if the body is not one."""
         if _media_type(response) == _PLAIN_TEXT and response.status_code in {400, 403}:
             # Spice.ai rejects a statement in plain text.
-            text = masked(self._body(response).decode(errors="replace").strip(), self._api_key)
+            text = masked(self._body(response).decode(errors="replace").strip(), self.api_key)
             return RequestRefusedError(response.status_code, f"http_{response.status_code}", text, "")
         if _media_type(response) != _PROBLEM:
             return None
@@ -359,19 +338,19 @@ class RuntimeClient:
             return None
         if not isinstance(code, str) or not isinstance(detail, str):
             return None
-        code, detail, request_id = (masked(text, self._api_key) for text in (code, detail, str(request_id or "")))
-        return RequestRefusedError(response.status_code, code, detail, request_id)
+        texts = (masked(text, self.api_key) for text in (code, detail, str(request_id or "")))
+        return RequestRefusedError(response.status_code, *texts)
 
     def _without_key(self, item: dict[str, Any]) -> dict[str, Any]:
         """Mask the key in a runtime's messages."""
         messages = {name: item[name] for name in _MESSAGES if isinstance(item.get(name), str)}
-        return item | {name: masked(text, self._api_key) for name, text in messages.items()}
+        return item | {name: masked(text, self.api_key) for name, text in messages.items()}
 
     def _unexpected(self) -> NotARuntimeError:
         return NotARuntimeError(f"The response of {self.endpoint.url} is not that of a runtime.")
 
     def _not_a_runtime(self, response: httpx.Response) -> NotARuntimeError:
-        status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self._api_key)
+        status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self.api_key)
         if response.is_redirect:
             return NotARuntimeError(
                 f"{self.endpoint.url} answers with a redirect ({status}), which is not followed:"

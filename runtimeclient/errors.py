@@ -3,17 +3,14 @@ The client's errors.
 
 ::
 
-    ClientError                        exit status 1
+    ClientError                        exit status 1: any other failure
     ├── UsageError                 2   the command or its arguments are invalid; nothing was sent
     ├── ConnectionFailedError      3   no response: refused, unknown host, TLS, timeout
     │   ├── NotARuntimeError       3   the server is not a runtime
     │   └── AnswerCutError         3   the response ended before it was complete
     ├── NotAuthorisedError         4   the runtime requires an API key, or a different one
     ├── RequestRefusedError        1   the runtime rejected the request, or the query failed
-    ├── StatementsFailedError      1   some statements of a script failed; the others were run
     ├── RefreshFailedError         1   the refresh did not succeed
-    ├── NotReadyError              1   a component of the runtime is not ready
-    ├── ChartError                 1   the result cannot be drawn
     └── OutputError                1   the output cannot be written
 
 `exit_status` is public: commands exit with it. `str()` is a sentence for people and never contains the key. It may
@@ -107,20 +104,8 @@ class RequestRefusedError(ClientError):
         super().__init__(f"{detail} [{code}{reference}]")
 
 
-class StatementsFailedError(ClientError):
-    """Some statements of a script failed; the others were run."""
-
-
 class RefreshFailedError(ClientError):
     """The refresh did not succeed."""
-
-
-class NotReadyError(ClientError):
-    """A component of the runtime is neither ready nor disabled."""
-
-
-class ChartError(ClientError):
-    """The result cannot be drawn as requested."""
 
 
 class OutputError(ClientError):

@@ -10,8 +10,15 @@ from typing import TextIO
 
 from runtimeclient import COMMANDS
 from runtimeclient.argv import prepare_process
-from runtimeclient.commands.base import INTERRUPTED_STATUS, Invocation, console_options, run_command
-from runtimeclient.commands.registry import PROG, command_parser, load_command, program_parser
+from runtimeclient.commands.base import (
+    INTERRUPTED_STATUS,
+    PROG,
+    Invocation,
+    command_parser,
+    console_options,
+    load_command,
+    program_parser,
+)
 from runtimeclient.errors import ClientError
 from runtimeclient.output.console import Console, Streams
 
@@ -25,7 +32,9 @@ def main() -> None:
 def run(prog: str, arguments: Sequence[str]) -> int:
     """Run the command that *arguments* start with on the streams of this process; return its exit status."""
     for stream in (sys.stdout, sys.stderr):
-        _write_utf8(stream)
+        if isinstance(stream, io.TextIOWrapper):
+            # UTF-8 whatever the locale is.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         return run_on(Streams(sys.stdin, sys.stdout, sys.stderr), os.environ, prog, arguments)
     except SystemExit as exc:  # --help and --version
@@ -44,6 +53,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
         SystemExit: For `--help` and `--version`, which write to the standard output of the process.
     """
     name = arguments[0] if arguments else "--help"
+    console = Console(streams, environ)
     try:
         if name not in COMMANDS:
             parser = program_parser(prog)
@@ -51,17 +61,14 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
             parser.error("name a command")
         command = load_command(name)
         options = command_parser(command, prog).parse_args(arguments[1:])
+        console = Console(streams, environ, **console_options(options))
+        command.call(Invocation(options, console, environ, prog))
     except ClientError as exc:
-        Console(streams, environ).error(exc)
+        console.error(exc)
         return exc.exit_status
-    console = Console(streams, environ, **console_options(options))
-    return run_command(command, Invocation(options, console, environ, prog))
-
-
-def _write_utf8(stream: TextIO) -> None:
-    """Write UTF-8 whatever the locale is."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    except BrokenPipeError:
+        pass  # The reader of the pipe has closed it: not an error.
+    return 0
 
 
 def _flush_or_discard(stream: TextIO) -> None:

@@ -1,19 +1,27 @@
-"""The base of the commands, and how a command is run: errors become one line and an exit status."""
+"""What a command is, one call of it, and the parsers of one command and of all."""
 
 from __future__ import annotations
 
-import abc
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, NoReturn
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
+from runtimeclient import COMMANDS
 from runtimeclient.client import RuntimeClient
-from runtimeclient.errors import ClientError, UsageError
+from runtimeclient.errors import UsageError
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import LIST_FORMATS
-from runtimeclient.profiles.connection import add_connection_options, resolve
+from runtimeclient.profiles.connection import add_connection_options, connect
 
+PROG = "querykeep"
 INTERRUPTED_STATUS = 130
+
+_EXIT_STATUSES = (
+    "exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection,\n"
+    "             4 not authorised, 130 interrupted"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,72 +36,63 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse, and report unknown options without their values."""
         options, rest = self.parse_known_args(args, namespace)
-        if unknown := [_option_name(argument) for argument in rest if argument.startswith("-")]:
+        # The name in `--name=value` and `-nVALUE`.
+        unknown = [word.partition("=")[0] if word.startswith("--") else word[:2] for word in rest if word[0:1] == "-"]
+        if unknown:
             self.error(f"unknown option {', '.join(unknown)}")
         if rest:
             self.error("too many arguments: quote text that contains spaces")
         return options
 
 
-def _option_name(argument: str) -> str:
-    """Strip the value of `--name=value` and `-nVALUE`."""
-    return argument.partition("=")[0] if argument.startswith("--") else argument[:2]
-
-
+@dataclass(frozen=True, slots=True)
 class Invocation:
-    """
-    One call of a command: its options, its streams and its environment.
+    """One call of a command: its options, streams and environment, and the name of the program for hints."""
 
-    Attributes:
-        prog: Name of the program, for hints.
-    """
-
-    def __init__(
-        self, options: argparse.Namespace, console: Console, environ: Mapping[str, str], prog: str = "querykeep"
-    ) -> None:
-        self.options = options
-        self.console = console
-        self.environ = environ
-        self.prog = prog
+    options: argparse.Namespace
+    console: Console
+    environ: Mapping[str, str]
+    prog: str = PROG
 
     def connect(self) -> RuntimeClient:
         """Create the client that options, environment and profile ask for. Raises UsageError."""
-        connection = resolve(self.options, self.environ)
-        if connection.credential.warning:
-            self.console.warn(connection.credential.warning)
-        self.console.hide_key(connection.credential.api_key)
-        return connection.open()
+        client, warning = connect(self.options, self.environ)
+        if warning:
+            self.console.warn(warning)
+        self.console.api_key = client.api_key
+        return client
 
 
-class ClientCommand(abc.ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
     """
-    Base of the commands. One instance describes a command and can run it any number of times.
+    A command; `call` may raise any ClientError, whose exit status becomes that of the process.
 
     Attributes:
         name: The command's name.
         summary: One line for the list of commands.
         description: Text for its own help; line breaks are kept.
         examples: Command lines without the program name, and what they do.
+        call: Runs the command.
+        add_arguments: Adds the command's own arguments to its parser.
         has_connection: It talks to a runtime and takes the connection options.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    description: ClassVar[str]
-    examples: ClassVar[Sequence[tuple[str, str]]] = ()
-    has_connection: ClassVar[bool] = True
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027 (some commands have none)
-        """Add the command's own arguments."""
-
-    @abc.abstractmethod
-    def run(self, invocation: Invocation) -> None:
-        """Run the command. May raise any ClientError, whose exit status becomes that of the process."""
+    name: str
+    summary: str
+    description: str
+    examples: Sequence[tuple[str, str]]
+    call: Callable[[Invocation], None]
+    add_arguments: Callable[[argparse.ArgumentParser], object] = lambda _: None
+    has_connection: bool = True
 
     def configure(self, parser: argparse.ArgumentParser, prog: str) -> None:
         """Set up *parser* for this command of the program *prog*."""
         parser.description = self.description
-        parser.epilog = _epilog(f"{prog} {self.name}", self.examples)
+        examples = [
+            f"  {prog} {self.name} {words}".rstrip() + f"\n      {meaning}\n" for words, meaning in self.examples
+        ]
+        parser.epilog = "\n".join(["examples:", "".join(examples), _EXIT_STATUSES])
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         # An abbreviation could change its meaning when an option is added.
         parser.allow_abbrev = False
@@ -105,6 +104,37 @@ class ClientCommand(abc.ABC):
         group.add_argument("-q", "--quiet", action="store_true", help="no progress, row counts or warnings")
 
 
+def load_command(name: str) -> Command:
+    """Return the command of that name, importing only its module."""
+    command: Command = importlib.import_module(f"runtimeclient.commands.{name}").COMMAND
+    return command
+
+
+def command_parser(command: Command, prog: str, kind: type[Parser] = Parser) -> Parser:
+    """Create the parser of one command of the program *prog*."""
+    parser = kind(prog=f"{prog} {command.name}".strip())
+    command.configure(parser, prog)
+    return parser
+
+
+def program_parser(prog: str) -> Parser:
+    """Create the parser of all commands, for the help, the manual page and shell completion."""
+    from runtimeclient.distribution import version  # noqa: PLC0415 (importlib.metadata is slow to import)
+
+    parser = Parser(
+        prog=prog,
+        description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",
+        epilog=f"{prog} COMMAND --help shows the options of a command, with examples.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROG} {version()}".rstrip())
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name in COMMANDS:
+        command = load_command(name)
+        command.configure(subparsers.add_parser(name, help=command.summary), prog)
+    return parser
+
+
 def console_options(options: argparse.Namespace) -> dict[str, bool]:
     """Return the keyword arguments for Console."""
     return {
@@ -112,20 +142,6 @@ def console_options(options: argparse.Namespace) -> dict[str, bool]:
         "has_pager": not getattr(options, "no_pager", False),
         "is_quiet": options.quiet,
     }
-
-
-def run_command(command: ClientCommand, invocation: Invocation) -> int:
-    """Run a command and return its exit status; errors become one line on standard error."""
-    try:
-        command.run(invocation)
-    except ClientError as exc:
-        invocation.console.error(exc)
-        return exc.exit_status
-    except KeyboardInterrupt:
-        return INTERRUPTED_STATUS
-    except BrokenPipeError:
-        pass  # The reader of the pipe has closed it: not an error.
-    return 0
 
 
 def add_list_format(parser: argparse.ArgumentParser) -> None:
@@ -136,12 +152,3 @@ def add_list_format(parser: argparse.ArgumentParser) -> None:
         default="table",
         help="output format: an aligned table for people (the default), or all fields as a JSON array or CSV",
     )
-
-
-def _epilog(prog: str, examples: Sequence[tuple[str, str]]) -> str:
-    lines = [f"  {prog} {arguments}".rstrip() + f"\n      {meaning}" for arguments, meaning in examples]
-    statuses = (
-        "exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection,\n"
-        "             4 not authorised, 130 interrupted"
-    )
-    return "\n".join(["examples:", *lines, "", statuses] if lines else [statuses])

@@ -5,38 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from runtimeclient.commands.base import ClientCommand, Invocation
-from runtimeclient.commands.registry import program_parser
-
-_SHELLS = ("bash", "zsh", "fish")
+from runtimeclient.commands.base import Command, Invocation, program_parser
 
 
-class CompletionCommand(ClientCommand):
-    """Print a shell completion script."""
+def _call(invocation: Invocation) -> None:
+    import shtab  # noqa: PLC0415 (slow to import; every --help imports this module)
 
-    name = "completion"
-    summary = "print a shell completion script"
-    description = "Print a script that completes commands and options in a shell."
-    examples = (
-        ("bash > ~/.local/share/bash-completion/completions/querykeep", "bash"),
-        ("zsh > ~/.zfunc/_querykeep", "zsh, with ~/.zfunc in fpath"),
-        ("fish > ~/.config/fish/completions/querykeep.fish", "fish"),
-    )
-    has_connection = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the shell."""
-        parser.add_argument("shell", choices=_SHELLS, help="the shell")
-
-    def run(self, invocation: Invocation) -> None:
-        """Print the script."""
-        import shtab  # noqa: PLC0415 (slow to import; every --help imports this module)
-
-        parser = program_parser(invocation.prog)
-        for action in _actions(parser):
-            if action.metavar == "FILE":
-                action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks for it
-        invocation.console.write_line(shtab.complete(parser, shell=invocation.options.shell).rstrip("\n"))
+    parser = program_parser(invocation.prog)
+    for action in _actions(parser):
+        if action.metavar == "FILE":
+            action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks for it
+    invocation.console.write_line(shtab.complete(parser, shell=invocation.options.shell).rstrip("\n"))
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -47,4 +26,16 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(command)
 
 
-COMMAND = CompletionCommand()
+COMMAND = Command(
+    name="completion",
+    summary="print a shell completion script",
+    description="Print a script that completes commands and options in a shell.",
+    examples=(
+        ("bash > ~/.local/share/bash-completion/completions/querykeep", "bash"),
+        ("zsh > ~/.zfunc/_querykeep", "zsh, with ~/.zfunc in fpath"),
+        ("fish > ~/.config/fish/completions/querykeep.fish", "fish"),
+    ),
+    add_arguments=lambda parser: parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell"),
+    call=_call,
+    has_connection=False,
+)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from runtimeclient.commands.base import ClientCommand, Invocation, add_list_format
+from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.http.resources import DatasetStatus
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.humanize import age, elapsed, size
@@ -18,34 +17,16 @@ _COLUMNS = (
 _TABLE_COLUMNS = ("name", "status", "rows", "size", "age", "error", "from")
 
 
-class DatasetsCommand(ClientCommand):
-    """List the datasets of a runtime."""
-
-    name = "datasets"
-    summary = "list the datasets: status, rows, age"
-    description = "List the datasets of a runtime with their status, rows, size and age."
-    examples = (
-        ("", "the datasets as a table"),
-        ("--format csv > datasets.csv", "all fields, as CSV"),
-    )
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add `--format`."""
-        add_list_format(parser)
-
-    def run(self, invocation: Invocation) -> None:
-        """Fetch and show the list."""
-        with invocation.connect() as client:
-            datasets = client.datasets()
-        items = [{name.rstrip("_"): value for name, value in asdict(dataset).items()} for dataset in datasets]
-        style = invocation.console.style(invocation.options.format)
-        columns: tuple[str, ...] = _COLUMNS
-        if style.format == "table":
-            columns = _TABLE_COLUMNS
-            now = datetime.now(UTC)
-            for item, dataset in zip(items, datasets, strict=True):
-                item |= {"size": dataset.bytes and size(dataset.bytes), "age": _age(dataset, now)}
-        write_list(columns, items, style, invocation.console.output())
+def _call(invocation: Invocation) -> None:
+    with invocation.connect() as client:
+        datasets = client.datasets()
+    items = [{name.rstrip("_"): value for name, value in asdict(dataset).items()} for dataset in datasets]
+    style = invocation.console.style(invocation.options.format)
+    is_table, now = style.format == "table", datetime.now(UTC)
+    if is_table:
+        for item, dataset in zip(items, datasets, strict=True):
+            item |= {"size": dataset.bytes and size(dataset.bytes), "age": _age(dataset, now)}
+    write_list(_TABLE_COLUMNS if is_table else _COLUMNS, items, style, invocation.console.stdout)
 
 
 def _age(dataset: DatasetStatus, now: datetime) -> str | None:
@@ -55,4 +36,11 @@ def _age(dataset: DatasetStatus, now: datetime) -> str | None:
     return None if dataset.refreshed_at is None else age(dataset.refreshed_at, now)
 
 
-COMMAND = DatasetsCommand()
+COMMAND = Command(
+    name="datasets",
+    summary="list the datasets: status, rows, age",
+    description="List the datasets of a runtime with their status, rows, size and age.",
+    examples=(("", "the datasets as a table"), ("--format csv > datasets.csv", "all fields, as CSV")),
+    add_arguments=add_list_format,
+    call=_call,
+)

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from runtimeclient.commands.base import ClientCommand, Invocation
-from runtimeclient.commands.registry import program_parser
+from runtimeclient.commands.base import Command, Invocation, program_parser
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 
 _ENVIRONMENT = (
@@ -22,26 +21,8 @@ _ENVIRONMENT = (
 )
 
 
-class ManualCommand(ClientCommand):
-    """Print the manual page."""
-
-    name = "manual"
-    summary = "print the manual page"
-    description = "Print the page for man, with all commands and options."
-    examples = (
-        ("| man -l -", "read it"),
-        ("> ~/.local/share/man/man1/querykeep.1", "install it for man querykeep"),
-    )
-    has_connection = False
-
-    def run(self, invocation: Invocation) -> None:
-        """Print the page."""
-        invocation.console.write_line(manual_page(program_parser(invocation.prog)))
-
-
-def manual_page(parser: argparse.ArgumentParser) -> str:
-    """Return the page of a program whose parser has one level of commands."""
-    return "\n".join(_page(parser))
+def _call(invocation: Invocation) -> None:
+    invocation.console.write_line("\n".join(_page(program_parser(invocation.prog))))
 
 
 def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -75,7 +56,8 @@ def _command(parser: Any) -> Iterator[str]:
         if shown:
             yield f'.SS "{_text(group.title)}"'
             yield from _options(shown)
-    yield from _examples(parser.epilog)
+    # Print the examples and exit statuses verbatim.
+    yield from ('.SS "examples and exit status"', ".nf", *map(_text, parser.epilog.splitlines()), ".fi")
 
 
 def _options(actions: Iterable[argparse.Action]) -> Iterator[str]:
@@ -87,15 +69,20 @@ def _options(actions: Iterable[argparse.Action]) -> Iterator[str]:
         yield _text(formatter._expand_help(action))  # noqa: SLF001
 
 
-def _examples(epilog: str) -> Iterator[str]:
-    """Print the examples and exit statuses verbatim."""
-    yield from ('.SS "examples and exit status"', ".nf", *map(_text, epilog.splitlines()), ".fi")
-
-
 def _text(text: str) -> str:
     """Escape backslashes, hyphens, and a dot or quote at the start of a line."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)
 
 
-COMMAND = ManualCommand()
+COMMAND = Command(
+    name="manual",
+    summary="print the manual page",
+    description="Print the page for man, with all commands and options.",
+    examples=(
+        ("| man -l -", "read it"),
+        ("> ~/.local/share/man/man1/querykeep.1", "install it for man querykeep"),
+    ),
+    call=_call,
+    has_connection=False,
+)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from runtimeclient.commands.base import ClientCommand, Invocation, add_list_format
+from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.humanize import age
 
@@ -14,33 +13,16 @@ from runtimeclient.output.humanize import age
 _SHOWN_CHARACTERS = 80
 
 
-class QueriesCommand(ClientCommand):
-    """List the queued and running statements of this key."""
-
-    name = "queries"
-    summary = "list queued and running statements"
-    description = (
-        "List the queued and running statements that were sent with the same key, oldest\n"
-        "first. If authentication is off, list those of all callers."
-    )
-    examples = (("", "the statements as a table"), ("--format json", "all fields, as JSON"))
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add `--format`."""
-        add_list_format(parser)
-
-    def run(self, invocation: Invocation) -> None:
-        """Fetch and show the list."""
-        with invocation.connect() as client:
-            queries = client.active_queries()
-        style = invocation.console.style(invocation.options.format)
-        columns = ("id", "started", "state", "sql")
-        items = [asdict(query) for query in queries]
-        if style.format == "table":
-            columns = ("id", "state", "for", "sql")
-            now = datetime.now(UTC)
-            items = [item | {"for": age(item["started"], now), "sql": _beginning(item["sql"])} for item in items]
-        write_list(columns, items, style, invocation.console.output())
+def _call(invocation: Invocation) -> None:
+    with invocation.connect() as client:
+        items = [asdict(query) for query in client.active_queries()]
+    style = invocation.console.style(invocation.options.format)
+    columns = ("id", "started", "state", "sql")
+    if style.format == "table":
+        columns = ("id", "state", "for", "sql")
+        now = datetime.now(UTC)
+        items = [item | {"for": age(item["started"], now), "sql": _beginning(item["sql"])} for item in items]
+    write_list(columns, items, style, invocation.console.stdout)
 
 
 def _beginning(sql: str) -> str:
@@ -48,4 +30,14 @@ def _beginning(sql: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
-COMMAND = QueriesCommand()
+COMMAND = Command(
+    name="queries",
+    summary="list queued and running statements",
+    description=(
+        "List the queued and running statements that were sent with the same key, oldest\n"
+        "first. If authentication is off, list those of all callers."
+    ),
+    examples=(("", "the statements as a table"), ("--format json", "all fields, as JSON")),
+    add_arguments=add_list_format,
+    call=_call,
+)

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.commands.base import ClientCommand, Invocation, add_list_format
-from runtimeclient.errors import ClientError, ConnectionFailedError, NotReadyError, RequestRefusedError
+from runtimeclient.commands.base import Command, Invocation, add_list_format
+from runtimeclient.errors import ClientError, ConnectionFailedError, RequestRefusedError
 from runtimeclient.http.resources import ComponentStatus
-from runtimeclient.output.console import Console
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.humanize import duration
 from runtimeclient.output.terminal_text import one_line, visible
@@ -21,49 +20,33 @@ from runtimeclient.profiles.connection import seconds
 _POLL_S = 0.25
 
 
-class StatusCommand(ClientCommand):
-    """Show the status of each component of a runtime."""
-
-    name = "status"
-    summary = "show the status of a runtime's components"
-    description = (
-        "Show the status of each component of a runtime. The exit status is 0 if all\n"
-        "enabled components are Ready, else 1. With --wait, first wait until they are and\n"
-        "the data is loaded."
-    )
-    examples = (
-        ("", "the components as a table"),
-        ("--format json --http-endpoint https://runtime.example:8090", "those of another runtime, as JSON"),
-        ("--wait 60", "wait up to a minute for a runtime to start"),
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_list_format(parser)
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        nargs="?",
+        type=seconds,
+        const=math.inf,
+        help="wait until the runtime is ready, at most SECONDS if given",
     )
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add `--format` and `--wait`."""
-        add_list_format(parser)
-        parser.add_argument(
-            "--wait",
-            metavar="SECONDS",
-            nargs="?",
-            type=seconds,
-            const=math.inf,
-            help="wait until the runtime is ready, at most SECONDS if given",
-        )
 
-    def run(self, invocation: Invocation) -> None:
-        """Fetch and show the status."""
-        with invocation.connect() as client:
-            if invocation.options.wait is not None:
-                _wait(client, invocation)
-            components = client.status()
-        rows = [
-            {name: value for name, value in asdict(component).items() if value is not None} for component in components
-        ]
-        style = invocation.console.style(invocation.options.format)
-        write_list(("name", "endpoint", "status"), rows, style, invocation.console.output())
-        if style.format == "table":
-            _write_workers(components, invocation.console)
-        if problem := _problem(components):
-            raise NotReadyError(problem)
+def _call(invocation: Invocation) -> None:
+    console = invocation.console
+    with invocation.connect() as client:
+        if invocation.options.wait is not None:
+            _wait(client, invocation)
+        components = client.status()
+    rows = [{name: value for name, value in asdict(component).items() if value is not None} for component in components]
+    style = console.style(invocation.options.format)
+    write_list(("name", "endpoint", "status"), rows, style, console.stdout)
+    for component in components:
+        if style.format == "table" and component.workers_alive is not None:
+            counts = f"{component.workers_alive} alive, {component.workers_killed or 0} killed since the start"
+            console.write_line(f"{visible(component.name)} workers: {counts}")
+    if problem := _problem(components):
+        raise problem
 
 
 def _wait(client: RuntimeClient, invocation: Invocation) -> None:
@@ -72,7 +55,7 @@ def _wait(client: RuntimeClient, invocation: Invocation) -> None:
 
     Raises:
         NotAuthorisedError, NotARuntimeError, RequestRefusedError: At once; waiting would not help.
-        NotReadyError, ConnectionFailedError: The last obstacle, when the time is up.
+        ClientError: The last obstacle, when the time is up.
     """
     end = time.monotonic() + invocation.options.wait
     state = "no response yet"
@@ -88,7 +71,7 @@ def _obstacle(client: RuntimeClient) -> ClientError | None:
     """Return the reason why the runtime is not ready, or None."""
     try:
         if not client.is_ready():
-            return NotReadyError("The runtime is not ready: data is still loading, or the engine does not respond.")
+            return ClientError("The runtime is not ready: data is still loading, or the engine does not respond.")
         problem = _problem(client.status())
     except RequestRefusedError as exc:
         if exc.status != 503:
@@ -99,19 +82,27 @@ def _obstacle(client: RuntimeClient) -> ClientError | None:
         if type(exc) is not ConnectionFailedError:
             raise
         return exc
-    return NotReadyError(problem) if problem else None
+    return problem
 
 
-def _problem(components: Iterable[ComponentStatus]) -> str:
+def _problem(components: Iterable[ComponentStatus]) -> ClientError | None:
     others = [f"{component.name} is {component.status}" for component in components if not component.is_fine]
-    return f"Not ready: {', '.join(others)}." if others else ""
+    return ClientError(f"Not ready: {', '.join(others)}.") if others else None
 
 
-def _write_workers(components: Iterable[ComponentStatus], console: Console) -> None:
-    for component in components:
-        if component.workers_alive is not None:
-            counts = f"{component.workers_alive} alive, {component.workers_killed or 0} killed since the start"
-            console.write_line(f"{visible(component.name)} workers: {counts}")
-
-
-COMMAND = StatusCommand()
+COMMAND = Command(
+    name="status",
+    summary="show the status of a runtime's components",
+    description=(
+        "Show the status of each component of a runtime. The exit status is 0 if all\n"
+        "enabled components are Ready, else 1. With --wait, first wait until they are and\n"
+        "the data is loaded."
+    ),
+    examples=(
+        ("", "the components as a table"),
+        ("--format json --http-endpoint https://runtime.example:8090", "those of another runtime, as JSON"),
+        ("--wait 60", "wait up to a minute for a runtime to start"),
+    ),
+    add_arguments=_add_arguments,
+    call=_call,
+)

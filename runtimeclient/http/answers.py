@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import httpx
@@ -52,9 +51,7 @@ class SqlAnswer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -123,13 +120,12 @@ class SqlAnswer:
         stream.end()
 
     def _items(self, stream: JsonStream) -> Iterator[Row]:
-        is_first = True
-        for text, values in stream.items():
+        for number, (text, values) in enumerate(stream.items()):
             if not isinstance(values, dict):
                 raise AnswerCutError("The answer is not a list of rows: it was damaged, or is not from a runtime.")
-            if is_first:
+            if not number:
                 # Unlike the schema, rows have distinct names for columns of the same name.
-                self.columns, is_first = tuple(values), False
+                self.columns = tuple(values)
             self.rows_read += 1
             yield Row(text, values)
 

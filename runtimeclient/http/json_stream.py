@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn, TypeAlias, TypeVar
 
 from runtimeclient.errors import AnswerCutError
 
@@ -14,6 +14,8 @@ class Number(str):
 
     __slots__ = ()
 
+
+T = TypeVar("T")
 
 JsonValue: TypeAlias = "bool | str | Number | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -78,12 +80,6 @@ class JsonStream:
             raise _incomplete()
         return self._text[self._at]
 
-    def take(self, character: str) -> None:
-        """Consume *character*, which must be next."""
-        if self.peek() != character:
-            raise self._malformed()
-        self._at += 1
-
     def value(self) -> tuple[str, JsonValue]:
         """Read one value; return its text and the parsed value."""
         self.peek()
@@ -91,11 +87,10 @@ class JsonStream:
             try:
                 value, end = _decode(self._text, self._at)
             except json.JSONDecodeError as exc:
-                is_unfinished = exc.msg.startswith("Unterminated") or exc.pos + _MAX_TOKEN_PIECE > len(self._text)
-                if not is_unfinished:
-                    raise self._malformed() from exc
+                if not exc.msg.startswith("Unterminated") and exc.pos + _MAX_TOKEN_PIECE <= len(self._text):
+                    raise _malformed() from exc
             except RecursionError as exc:
-                raise self._malformed() from exc
+                raise _malformed() from exc
             else:
                 # A number may continue in the next piece; every other value has an explicit end.
                 may_continue = isinstance(value, Number) and end + _MAX_TOKEN_PIECE > len(self._text)
@@ -115,35 +110,37 @@ class JsonStream:
 
     def items(self) -> Iterator[tuple[str, JsonValue]]:
         """Read an array value by value."""
-        self.take("[")
-        if self.peek() != "]":
-            yield self.value()
-            while self.peek() == ",":
-                self._at += 1
-                yield self.value()
-        self.take("]")
+        return self._separated("[]", self.value)
 
     def members(self) -> Iterator[str]:
         """Read an object name by name; the caller reads each value before the next name."""
-        self.take("{")
-        if self.peek() != "}":
-            yield self._member()
-            while self.peek() == ",":
-                self._at += 1
-                yield self._member()
-        self.take("}")
+        return self._separated("{}", self._name)
 
     def end(self) -> None:
         """Check that only white space follows."""
         if self._skip_space():
-            raise self._malformed()
+            raise _malformed()
 
-    def _member(self) -> str:
+    def _separated(self, brackets: str, read: Callable[[], T]) -> Iterator[T]:
+        self._take(brackets[0])
+        if self.peek() != brackets[1]:
+            yield read()
+            while self.peek() == ",":
+                self._at += 1
+                yield read()
+        self._take(brackets[1])
+
+    def _name(self) -> str:
         if self.peek() != '"':
-            raise self._malformed()
+            raise _malformed()
         name = self.value()[1]
-        self.take(":")
+        self._take(":")
         return str(name)
+
+    def _take(self, character: str) -> None:
+        if self.peek() != character:
+            raise _malformed()
+        self._at += 1
 
     def _skip_space(self) -> bool:
         """Move to the next character that is not white space; return False if there is none."""
@@ -158,18 +155,16 @@ class JsonStream:
     def _read(self, at_least: int) -> bool:
         """Read at least that many more characters; return False if there are none."""
         pieces = [self._text[self._at :]]
-        missing = max(at_least, 1)
-        for piece in self._pieces:
+        missing = at_least
+        while missing > 0 and (piece := next(self._pieces, None)) is not None:
             pieces.append(piece)
             missing -= len(piece)
-            if missing <= 0:
-                break
-        has_more = len(pieces) > 1 and any(pieces[1:])
         self._text, self._at = "".join(pieces), 0
-        return has_more
+        return missing < at_least
 
-    def _malformed(self) -> AnswerCutError:
-        return AnswerCutError("The answer is not valid JSON: it was damaged in transit, or is not from a runtime.")
+
+def _malformed() -> AnswerCutError:
+    return AnswerCutError("The answer is not valid JSON: it was damaged in transit, or is not from a runtime.")
 
 
 def _incomplete() -> AnswerCutError:

@@ -28,15 +28,12 @@ class _Resource:
         hints = get_type_hints(cls)
         values: dict[str, Any] = {}
         for field in fields(cls):
-            name, hint = field.name.rstrip("_"), hints[field.name]
-            is_optional = field.default is not MISSING or type(None) in get_args(hint)
-            kind = next(kind for kind in (bool, int, str) if kind is hint or kind in get_args(hint))
-            value = item.get(name)
-            if value is not None:
-                values[field.name] = kind(_checked(name, value, str if kind is str else int))
-            elif is_optional:
-                values[field.name] = None if field.default is MISSING else field.default
-            else:
+            name, kinds = field.name.rstrip("_"), get_args(hints[field.name]) or (hints[field.name],)
+            if (value := item.get(name)) is not None:
+                values[field.name] = kinds[0](_checked(name, value, str if kinds[0] is str else int))
+            elif type(None) in kinds:
+                values[field.name] = None
+            elif field.default is MISSING:
                 raise NotARuntimeError(f"The response lacks the field {name}: is this a runtime?")
         return cls(**values)
 
@@ -124,17 +121,18 @@ class ActiveQuery(_Resource):
     def from_json(cls, item: Mapping[str, Any]) -> Self:
         """Parse one row, of ours or of Spice.ai's. Raises NotARuntimeError."""
         if "query_id" in item:
-            sent = item.get("started_at_ms")
-            started_ms = 0 if sent is None else _checked("started_at_ms", sent, int)
+            item = {name: value for name, value in item.items() if value is not None}
             try:
-                started = datetime.fromtimestamp(started_ms / 1000, UTC)
+                started = datetime.fromtimestamp(
+                    _checked("started_at_ms", item.get("started_at_ms", 0), int) / 1e3, UTC
+                )
             except (OverflowError, ValueError, OSError) as exc:
                 raise _wrong_type("started_at_ms") from exc
-            item = {
+            item |= {
                 "id": item["query_id"],
                 "started": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                 "state": "running",
-                "sql": "" if item.get("sql_preview") is None else item["sql_preview"],
+                "sql": item.get("sql_preview", ""),
             }
         # Without arguments, super() fails in a class with slots.
         return super(ActiveQuery, cls).from_json(item)

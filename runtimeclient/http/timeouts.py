@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import httpcore
@@ -29,22 +27,12 @@ def allow_streaming(response: httpx.Response) -> None:
         stream.allow_streaming()
 
 
-class _Backend(httpcore.NetworkBackend):
+class _Backend(httpcore.SyncBackend):
     """Opens connections whose reads share one time limit."""
 
-    def __init__(self) -> None:
-        self._backend = httpcore.SyncBackend()
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
+    def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Connect."""
-        return _Stream(self._backend.connect_tcp(host, port, timeout, local_address, socket_options))
+        return _Stream(super().connect_tcp(*args, **kwargs))
 
 
 class _Stream(httpcore.NetworkStream):
@@ -58,14 +46,11 @@ class _Stream(httpcore.NetworkStream):
         self._stream = stream
         self._written_at = time.monotonic()
         self._is_streaming = False
-        self._waited_s = 0.0
-        self._received = 0
 
     def allow_streaming(self) -> None:
         """Start to measure the rate."""
         self._is_streaming = True
-        self._waited_s = 0.0
-        self._received = 0
+        self._waited_s, self._received = 0.0, 0
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Read the next bytes. Raises httpcore.ReadTimeout if the response as a whole takes too long."""
@@ -76,10 +61,11 @@ class _Stream(httpcore.NetworkStream):
         if left_s <= 0:
             raise httpcore.ReadTimeout
         content = self._stream.read(max_bytes, left_s)
-        self._waited_s += time.monotonic() - start
-        self._received += len(content)
-        if self._received >= MIN_BYTES_PER_S * timeout:
-            self._waited_s, self._received = 0.0, 0
+        if self._is_streaming:
+            self._waited_s += time.monotonic() - start
+            self._received += len(content)
+            if self._received >= MIN_BYTES_PER_S * timeout:
+                self._waited_s, self._received = 0.0, 0
         return content
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -92,11 +78,9 @@ class _Stream(httpcore.NetworkStream):
         """Close the connection."""
         self._stream.close()
 
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
+    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Encrypt the connection."""
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout))
+        return _Stream(self._stream.start_tls(*args, **kwargs))
 
     def get_extra_info(self, info: str) -> Any:
         """Return information about the connection."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
 
-from runtimeclient.commands.base import ClientCommand, Invocation, Parser, console_options
+from runtimeclient.commands.base import Command, Invocation, Parser, command_parser, console_options, load_command
 from runtimeclient.errors import ClientError
 from runtimeclient.main import run
 from runtimeclient.output.console import Console, Streams
@@ -26,18 +26,18 @@ class DjangoParser(Parser):
 
 class DjangoCommand(BaseCommand):
     """
-    Base of the management commands; each sets `command`.
+    Any of the commands: Django tells it which.
 
     `call_command` raises CommandError with the exit status as `returncode`.
     """
 
     requires_system_checks = ()
-    command: ClassVar[ClientCommand]
+    command: Command
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         """Create the parser of the command."""
-        parser = DjangoParser(prog=f"{os.path.basename(prog_name)} {subcommand}".strip())  # noqa: PTH119 (as Django)
-        self.command.configure(parser, os.path.basename(prog_name))  # noqa: PTH119
+        self.command = load_command(subcommand)
+        parser = command_parser(self.command, os.path.basename(prog_name), DjangoParser)  # noqa: PTH119 (as Django)
         # Django reads these options; the commands do not have them.
         parser.set_defaults(force_color=False, skip_checks=True)
         return parser
@@ -54,6 +54,6 @@ class DjangoCommand(BaseCommand):
         namespace = argparse.Namespace(**options)
         console = Console(Streams(sys.stdin, self.stdout, self.stderr), os.environ, **console_options(namespace))
         try:
-            self.command.run(Invocation(namespace, console, dict(os.environ), "manage.py"))
+            self.command.call(Invocation(namespace, console, dict(os.environ), "manage.py"))
         except ClientError as exc:
             raise CommandError(one_line(str(exc)), returncode=exc.exit_status) from exc

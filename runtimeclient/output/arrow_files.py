@@ -102,12 +102,15 @@ class _CheckedStream:
         self._chunks = chunks
         self._received = bytearray()
         self._checked = bytearray()
-        self._is_at_end = False
+        self._messages = self._check_messages()
 
     def read(self, size: int = -1) -> bytes:
         """Return up to *size* checked bytes; fewer only at the end of the stream."""
-        while not self._is_at_end and (size < 0 or len(self._checked) < size):
-            self._take_message()
+        while size < 0 or len(self._checked) < size:
+            message = next(self._messages, None)
+            if message is None:
+                break
+            self._checked += message
         size = len(self._checked) if size < 0 else size
         given = bytes(self._checked[:size])
         del self._checked[:size]
@@ -115,7 +118,7 @@ class _CheckedStream:
 
     def end(self) -> None:
         """Check that the answer is complete and nothing follows. Raises AnswerCutError."""
-        if not self._is_at_end or self._received or any(self._chunks):
+        if next(self._messages, None) or self._received or any(self._chunks):
             raise _malformed("data follows its end")
 
     def close(self) -> None:
@@ -123,25 +126,22 @@ class _CheckedStream:
         self._received.clear()
         self._checked.clear()
 
-    def _take_message(self) -> None:
-        if not self._receive(8):
-            if self._received:
-                raise _malformed("it is cut off")
-            self._is_at_end = True
-            return
-        (length,) = struct.unpack_from("<i", self._received, 4)
-        if self._received[:4] != _CONTINUATION or not 0 <= length <= _MAX_METADATA:
-            raise _malformed("a message has an invalid prefix")
-        if length == 0:
-            self._pass(8)
-            self._is_at_end = True
-            return
-        if not self._receive(8 + length):
+    def _check_messages(self) -> Iterator[bytes]:
+        length = -1
+        while length != 0 and (self._receive(8) or self._received):
+            self._need(8)
+            (length,) = struct.unpack_from("<i", self._received, 4)
+            if self._received[:4] != _CONTINUATION or not 0 <= length <= _MAX_METADATA:
+                raise _malformed("a message has an invalid prefix")
+            self._need(end := 8 + length)
+            if length:
+                self._need(end := end + _body_length(bytes(self._received[8:end])))
+            yield bytes(self._received[:end])
+            del self._received[:end]
+
+    def _need(self, size: int) -> None:
+        if not self._receive(size):
             raise _malformed("it is cut off")
-        body = _body_length(bytes(self._received[8 : 8 + length]))
-        if not self._receive(8 + length + body):
-            raise _malformed("it is cut off")
-        self._pass(8 + length + body)
 
     def _receive(self, size: int) -> bool:
         while len(self._received) < size:
@@ -150,10 +150,6 @@ class _CheckedStream:
                 return False
             self._received += chunk
         return True
-
-    def _pass(self, size: int) -> None:
-        self._checked += self._received[:size]
-        del self._received[:size]
 
 
 def _malformed(reason: str) -> AnswerCutError:

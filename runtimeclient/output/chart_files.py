@@ -47,16 +47,14 @@ def write_picture(answer: SqlAnswer, chart: ChartRequest, stream: IO[bytes]) -> 
 
     Raises:
         AnswerCutError: The answer is incomplete.
-        ChartError: The result cannot be drawn.
+        ClientError: The result cannot be drawn.
         OSError: The file cannot be written.
     """
     assert chart.picture is not None  # noqa: S101 (for the type checker)
-    stream.write(draw_file(make_chart(*read_rows(answer), chart), chart.picture))
+    stream.write(_draw(_spec(make_chart(*read_rows(answer), chart)), chart.picture))
 
 
-def draw_file(chart: Chart, picture: Picture) -> bytes:
-    """Return the content of a chart file."""
-    spec = _spec(chart)
+def _draw(spec: dict[str, Any], picture: Picture) -> bytes:
     if picture == "png":
         return vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE, allowed_base_urls=[])
     if picture == "svg":
@@ -89,11 +87,7 @@ def _spec(chart: Chart) -> dict[str, Any]:
         x_encoding["scale"] = alt.Scale(zero=False)
     data: Any = alt.Data(values=values)  # type: ignore[no-untyped-call] # made from a schema
     base = alt.Chart(data, width=_WIDTH, height=_HEIGHT)
-    marked = {
-        "bar": base.mark_bar,
-        "line": base.mark_line,
-        "scatter": base.mark_point,
-    }[chart.kind]()
+    marked = {"bar": base.mark_bar, "line": base.mark_line, "scatter": base.mark_point}[chart.kind]()
     encodings: dict[str, Any] = {
         "x": alt.X("x", **x_encoding),
         "y": alt.Y("y", type="quantitative", title=names[0] if len(names) == 1 else None),

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import islice
 
-from runtimeclient.errors import ChartError
+from runtimeclient.errors import ClientError
 from runtimeclient.http.json_stream import JsonValue, Number
 from runtimeclient.output.style import ChartRequest, Kind
 from runtimeclient.output.tables import cell
@@ -56,23 +57,28 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
     Choose the columns and read their values.
 
     Raises:
-        ChartError: The result cannot be drawn as requested.
+        ClientError: The result cannot be drawn as requested.
     """
     taken = _take(rows, request)
     values = dict(zip(columns, map(list, zip(*taken, strict=True)), strict=True))
     for name in filter(None, (request.x, *request.y)):
         if name not in values:
-            raise ChartError(f"The result has no column {name}. Its columns are {', '.join(columns)}.")
+            raise ClientError(f"The result has no column {name}. Its columns are {', '.join(columns)}.")
     numeric = [name for name in columns if all(value is None or isinstance(value, Number) for value in values[name])]
     x = request.x or _choose_x(columns, numeric, values, request)
     scale = _scale(values[x])
     kind = request.kind or ("bar" if scale is Scale.TEXT else "line")
     if kind == "scatter" and scale is Scale.TEXT:
-        raise ChartError(f"A scatter chart needs numbers or times for x: {x} has other values. Try a bar chart.")
+        raise ClientError(f"A scatter chart needs numbers or times for x: {x} has other values. Try a bar chart.")
     if kind == "bar" and len(taken) > MAX_BARS:
-        raise ChartError(f"A bar chart has at most {MAX_BARS} rows: group them, or add a LIMIT.")
+        raise ClientError(f"A bar chart has at most {MAX_BARS} rows: group them, or add a LIMIT.")
     ys = request.y or [name for name in numeric if name != x][: 1 if kind == "scatter" else MAX_SERIES]
-    _check_ys(ys, numeric)
+    if not ys:
+        raise ClientError("A chart needs a numeric column for y in addition to x: the result has none.")
+    if others := [name for name in ys if name not in numeric]:
+        raise ClientError(f"The column {others[0]} cannot be y: it does not hold numbers.")
+    if len(ys) > MAX_SERIES:
+        raise ClientError(f"A chart has at most {MAX_SERIES} y columns.")
     series = {name: list(map(_number, values[name])) for name in ys}
     kept = [
         index
@@ -80,7 +86,7 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
         if (value is not None or kind == "bar") and any(series[name][index] is not None for name in ys)
     ]
     if not kept:
-        raise ChartError("There is nothing to draw: every row lacks a value.")
+        raise ClientError("There is nothing to draw: every row lacks a value.")
     shown = "bar" if kind == "bar" else scale
     return Chart(
         kind=kind,
@@ -94,15 +100,13 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
 
 
 def _take(rows: Iterable[Sequence[JsonValue]], request: ChartRequest) -> list[Sequence[JsonValue]]:
-    taken: list[Sequence[JsonValue]] = []
-    for row in rows:
-        if len(taken) == MAX_POINTS:
-            raise ChartError(f"A chart has at most {MAX_POINTS:,} rows: group them, add a LIMIT or USING SAMPLE.")
-        taken.append(row)
+    taken = list(islice(rows, MAX_POINTS + 1))
+    if len(taken) > MAX_POINTS:
+        raise ClientError(f"A chart has at most {MAX_POINTS:,} rows: group them, add a LIMIT or USING SAMPLE.")
     if not taken:
-        raise ChartError("There is nothing to draw: the result has no rows.")
+        raise ClientError("There is nothing to draw: the result has no rows.")
     if request.x is not None and request.x in request.y:
-        raise ChartError(f"The column {request.x} cannot be both x and y.")
+        raise ClientError(f"The column {request.x} cannot be both x and y.")
     return taken
 
 
@@ -118,18 +122,9 @@ def _choose_x(
         return texts[0]
     fitting = [name for name in free if request.kind == "bar" or _scale(values[name]) is not Scale.TEXT]
     if not free:
-        raise ChartError("A chart needs a column for x in addition to those for y.")
+        raise ClientError("A chart needs a column for x in addition to those for y.")
     is_only_y = not request.y and fitting == numeric and len(numeric) == 1
     return fitting[0] if fitting and not is_only_y else free[0]
-
-
-def _check_ys(ys: Sequence[str], numeric: Sequence[str]) -> None:
-    if not ys:
-        raise ChartError("A chart needs a numeric column for y in addition to x: the result has none.")
-    if others := [name for name in ys if name not in numeric]:
-        raise ChartError(f"The column {others[0]} cannot be y: it does not hold numbers.")
-    if len(ys) > MAX_SERIES:
-        raise ChartError(f"A chart has at most {MAX_SERIES} y columns.")
 
 
 def _scale(values: Sequence[JsonValue]) -> Scale:
@@ -149,7 +144,7 @@ def _number(value: JsonValue) -> float | None:
         return None
     number = float(value)
     if math.isinf(number):
-        raise ChartError("A number in the result is too large to draw.")
+        raise ClientError("A number in the result is too large to draw.")
     return number
 
 

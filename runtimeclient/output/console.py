@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import NamedTuple, TextIO
 from runtimeclient.errors import ClientError, ErrorPosition
 from runtimeclient.http.api_key import masked
 from runtimeclient.output.pager import PagedStream, pager_command
-from runtimeclient.output.progress import Progress
+from runtimeclient.output.progress import progress_line
 from runtimeclient.output.style import Style
 from runtimeclient.output.terminal_text import one_line, visible, width
 from runtimeclient.output.writer import Output, TextStream
@@ -60,11 +59,8 @@ class Console:
         # https://no-color.org
         self._may_color = has_color and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._has_pager = has_pager
-        self._api_key: str | None = None
-
-    def hide_key(self, api_key: str | None) -> None:
-        """Hide the key from the programs started here, and in messages."""
-        self._api_key = api_key
+        #: Hidden in messages and from the programs started here.
+        self.api_key: str | None = None
 
     @property
     def is_interactive(self) -> bool:
@@ -80,11 +76,6 @@ class Console:
     def has_color(self) -> bool:
         """Results may be coloured."""
         return self._may_color and self.is_stdout_terminal
-
-    @property
-    def terminal(self) -> TextIO | None:
-        """The terminal that takes the results; None, which means the default one, if it is not a file."""
-        return self.stdout if isinstance(self.stdout, io.TextIOWrapper) else None
 
     def size(self) -> tuple[int, int]:
         """Return the current columns and lines of the terminal."""
@@ -105,24 +96,17 @@ class Console:
         columns = self.columns() if self.is_stdout_terminal else None
         return Style(format=format_, is_colored=self.has_color, is_quiet=self.is_quiet, columns=columns)
 
-    def output(self) -> Output:
-        """Write results without a pager."""
-        return Output(self.stdout)
-
     def write_line(self, line: str) -> None:
         """Write one line to standard output."""
-        output = self.output()
+        output = Output(self.stdout)
         output.write(line + "\n")
         output.flush()
 
     def child_environ(self) -> dict[str, str]:
         """Return the environment for a program started here: without the key, in whatever variable it is."""
-        key = self._api_key
-        return {
-            name: value
-            for name, value in self._environ.items()
-            if name != KEY_VARIABLE and (key is None or key not in value)
-        }
+        hidden = self.api_key
+        environ = {name: value for name, value in self._environ.items() if name != KEY_VARIABLE}
+        return {name: value for name, value in environ.items() if hidden is None or hidden not in value}
 
     @contextmanager
     def paged(self) -> Iterator[Output]:
@@ -139,10 +123,14 @@ class Console:
         finally:
             stream.close()
 
-    def progress(self, text: Callable[[float], str]) -> Progress:
-        """Show a progress line on standard error while the following block is slow, if that is a terminal."""
-        shows = _is_terminal(self.stderr) and not self.is_quiet and self._environ.get("TERM") != "dumb"
-        return Progress(self.stderr if shows else None, text, self.columns)
+    @contextmanager
+    def progress(self, text: Callable[[float], str]) -> Iterator[Callable[[], None]]:
+        """Show a progress line on standard error while the block is slow, if that is a terminal; yield its eraser."""
+        if not _is_terminal(self.stderr) or self.is_quiet or self._environ.get("TERM") == "dumb":
+            yield lambda: None
+            return
+        with progress_line(self.stderr, text, self.columns) as clear:
+            yield clear
 
     def message(self, line: str) -> None:
         """Write a message to standard error."""
@@ -152,7 +140,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Write a warning, unless quiet."""
         if not self.is_quiet:
-            self.message(f"Warning: {one_line(masked(text, self._api_key))}")
+            self.message(f"Warning: {one_line(masked(text, self.api_key))}")
 
     def error(self, exc: ClientError) -> None:
         """Write an error on one line, with its position in a script; on a terminal, show the excerpt below it."""
@@ -162,7 +150,7 @@ class Console:
             where = f"{position.source}, line {position.line}, column {position.column}: ".removeprefix(", ")
         on_terminal = _is_terminal(self.stderr)
         word = f"{_RED}Error:{_PLAIN}" if on_terminal and self._may_color else "Error:"
-        self.message(f"{word} {one_line(masked(f'{where}{exc}', self._api_key))}")
+        self.message(f"{word} {one_line(masked(f'{where}{exc}', self.api_key))}")
         if position is not None and on_terminal:
             self.message(excerpt(position))
 

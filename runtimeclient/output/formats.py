@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from runtimeclient.http.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAn
 from runtimeclient.http.json_stream import JsonValue, Number
 from runtimeclient.output.style import PICTURES, Style
 from runtimeclient.output.tables import markdown, table
-from runtimeclient.output.writer import Output
+from runtimeclient.output.writer import Output, TextStream
 
 Plain: TypeAlias = "bool | int | str | None"
 
@@ -78,7 +78,7 @@ def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
     Raises:
         AnswerCutError: The answer is incomplete. The output shows it: json lacks the closing bracket, a table its
             number of rows.
-        ChartError: `style.chart` is set and the result cannot be drawn.
+        ClientError: `style.chart` is set and the result cannot be drawn.
         OutputError: The output cannot be written.
     """
     pieces = _flushed(answer.pieces(), output)
@@ -86,23 +86,21 @@ def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
         from runtimeclient.output.charts import make_chart  # noqa: PLC0415 (plotext is slow to import)
         from runtimeclient.output.text_charts import draw_text  # noqa: PLC0415
 
-        for line in draw_text(make_chart(*read_rows(answer, pieces), style.chart), style):
-            output.write(line)
+        lines: Iterable[str] = draw_text(make_chart(*read_rows(answer, pieces), style.chart), style)
     elif style.format == "csv":
-        for piece in pieces:
-            output.write(piece)
+        lines = pieces
     elif style.format == "ndjson":
-        for row in answer.rows(pieces):
-            output.write(row.text + "\n")
+        lines = (row.text + "\n" for row in answer.rows(pieces))
     elif style.format == "json":
         # Parse the JSON too: a truncated or damaged answer must be detected.
         for _ in answer.rows(_copied(pieces, output)):
             pass
-        output.write("\n")
+        lines = ["\n"]
     else:
         columns, rows = read_rows(answer, pieces)
-        for line in table(columns, rows, style) if style.format == "table" else markdown(columns, rows):
-            output.write(line)
+        lines = table(columns, rows, style) if style.format == "table" else markdown(columns, rows)
+    for line in lines:
+        output.write(line)
     output.flush()
 
 
@@ -117,17 +115,18 @@ def read_rows(
     return columns, ([row.values.get(column) for column in columns] for row in chain(first, rows))
 
 
-def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], style: Style, output: Output) -> None:
+def write_list(columns: Sequence[str], items: Sequence[Mapping[str, Plain]], style: Style, stream: TextStream) -> None:
     """Write a short list of objects with these members."""
     rows = [[item[column] for column in columns] for item in items]
     if style.format == "json":
-        output.write(json.dumps(items, ensure_ascii=False, separators=(",", ":")) + "\n")
+        lines: Iterable[str] = [json.dumps(items, ensure_ascii=False, separators=(",", ":")) + "\n"]
     elif style.format == "csv":
-        for row in (columns, *rows):
-            output.write(",".join(map(_csv_value, row)) + "\n")
+        lines = (",".join(map(_csv_value, row)) + "\n" for row in (columns, *rows))
     else:
-        for line in table(columns, ([_json_value(value) for value in row] for row in rows), style):
-            output.write(line)
+        lines = table(columns, ([_json_value(value) for value in row] for row in rows), style)
+    output = Output(stream)
+    for line in lines:
+        output.write(line)
     output.flush()
 
 

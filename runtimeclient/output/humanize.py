@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-_MINUTE_S = 60
-_HOUR_S = 60 * _MINUTE_S
-_DAY_S = 24 * _HOUR_S
+# Seconds and name of a unit, and of the unit below it.
+_PERIODS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -17,15 +16,9 @@ def duration(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for unit_s, unit, part_s, part in (
-        (_DAY_S, "d", _HOUR_S, "h"),
-        (_HOUR_S, "h", _MINUTE_S, "min"),
-        (_MINUTE_S, "min", 1, "s"),
-    ):
-        if whole >= unit_s:
-            rest = whole % unit_s // part_s
-            return f"{whole // unit_s} {unit} {rest} {part}" if rest else f"{whole // unit_s} {unit}"
-    return f"{whole} s"
+    unit_s, unit, part_s, part = next(period for period in _PERIODS if whole >= period[0])
+    rest = whole % unit_s // part_s
+    return f"{whole // unit_s} {unit}" + (f" {rest} {part}" if rest else "")
 
 
 def age(moment: str, now: datetime) -> str:

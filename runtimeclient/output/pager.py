@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import IO
 
 from runtimeclient.output.terminal_text import width
 from runtimeclient.output.writer import TextStream
@@ -43,13 +42,6 @@ class PagedStream:
 
     Closing it writes the buffer to the terminal, or waits until the user quits the pager. Writing raises
     BrokenPipeError once the user has quit the pager.
-
-    Args:
-        stream: The terminal.
-        columns: Its width.
-        lines: Its height.
-        command: The pager and its arguments.
-        environ: The environment of the pager.
     """
 
     def __init__(
@@ -63,28 +55,25 @@ class PagedStream:
         self._environ = environ
         self._held: list[str] = []
         self._pager: subprocess.Popen[str] | None = None
-        # The pager cannot be started: write to the terminal.
-        self._is_unusable = False
+        # The pager, or the terminal if the pager cannot be started; None while the text fits on the screen.
+        self._target: TextStream | None = None
 
     def write(self, text: str, /) -> None:
         """Write *text*, which includes its line breaks."""
-        if self._pager is not None:
-            self._pipe.write(text)
-            return
-        if self._is_unusable:
-            self._stream.write(text)
+        if self._target is not None:
+            self._target.write(text)
             return
         self._held.append(text)
         self._free_lines -= sum(max(1, -(-width(line) // self._columns)) for line in text.splitlines())
         if self._free_lines < 0:
-            self._start()
+            self._target = self._start()
+            self._target.write("".join(self._held))
+            self._held.clear()
 
     def flush(self) -> None:
         """Flush the pager's input, if it is running."""
-        if self._pager is not None:
-            self._pipe.flush()
-        elif self._is_unusable:
-            self._stream.flush()
+        if self._target is not None:
+            self._target.flush()
 
     def close(self) -> None:
         """Show the buffer, or wait until the user quits the pager."""
@@ -92,25 +81,17 @@ class PagedStream:
             self._stream.write("".join(self._held))
             self._stream.flush()
             return
+        assert self._pager.stdin is not None  # noqa: S101 (for the type checker)
         with suppress(BrokenPipeError):
-            self._pipe.close()
+            self._pager.stdin.close()
         wait_for_program(self._pager)
 
-    @property
-    def _pipe(self) -> IO[str]:
-        assert self._pager is not None  # noqa: S101 (for the type checker)
-        assert self._pager.stdin is not None  # noqa: S101
-        return self._pager.stdin
-
-    def _start(self) -> None:
-        environ = {"LESS": _LESS_OPTIONS, "LESSHISTFILE": "-", "LESSCHARSET": "utf-8", **self._environ}
-        held = "".join(self._held)
-        self._held.clear()
+    def _start(self) -> TextStream:
         try:
             self._pager = subprocess.Popen(  # noqa: S603 (the user's own PAGER)
                 self._command,
                 stdin=subprocess.PIPE,
-                env=environ,
+                env={"LESS": _LESS_OPTIONS, "LESSHISTFILE": "-", "LESSCHARSET": "utf-8", **self._environ},
                 text=True,
                 encoding="utf-8",
                 errors="backslashreplace",
@@ -118,7 +99,6 @@ class PagedStream:
                 restore_signals=True,
             )
         except OSError:  # Not an executable for this machine, or a script without an interpreter.
-            self._is_unusable = True
-            self._stream.write(held)
-            return
-        self._pipe.write(held)
+            return self._stream
+        assert self._pager.stdin is not None  # noqa: S101 (for the type checker)
+        return self._pager.stdin

@@ -7,6 +7,9 @@ import unicodedata
 
 from rich.cells import cell_len
 
+#: The terminal columns of a text: East Asian characters and emoji take two, combining marks none.
+width = cell_len
+
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _JOINERS = "\u200c\u200d"
 # Printable for Python, but invisible: Unicode's default ignorable characters (DerivedCoreProperties), except the text
@@ -42,11 +45,6 @@ def one_line(text: str) -> str:
     # Drop the engine's caret line: on one line, it points at nothing.
     line = visible(" ".join(_CARET_LINE.sub("", text).split()))
     return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + "..."
-
-
-def width(text: str) -> int:
-    """Return the terminal columns of *text*: East Asian characters and emoji take two, combining marks none."""
-    return cell_len(text)
 
 
 def _is_harmless(character: str, previous: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from runtimeclient.errors import OutputError
 
@@ -48,13 +48,13 @@ class Output:
         self._texts.append(text)
         self._characters += len(text)
         if self._characters >= _BLOCK_CHARACTERS:
-            self._write_block(is_flush=False)
+            self._write_block()
 
     def flush(self) -> None:
         """Write everything to the stream and flush it."""
-        self._write_block(is_flush=True)
+        self._write_block(then=self._stream.flush)
 
-    def _write_block(self, *, is_flush: bool) -> None:
+    def _write_block(self, then: Callable[[], object] = lambda: None) -> None:
         block = "".join(self._texts)
         self._texts.clear()
         self._characters = 0
@@ -63,38 +63,19 @@ class Output:
         try:
             if block:
                 self._stream.write(block)
-            if is_flush:
-                self._stream.flush()
+            then()
         except BrokenPipeError:
             raise
         except OSError as exc:
             raise OutputError(f"The output cannot be written: {exc.strerror}.") from exc
 
 
-class OutputFile:
-    """A file being written: as bytes, or as text in UTF-8."""
+class OutputFile(NamedTuple):
+    """A file being written: as bytes to `stream`, or as text in UTF-8 to `output`."""
 
-    def __init__(self, path: Path, stream: IO[bytes]) -> None:
-        self.path = path
-        self.stream = stream
-        self._text = TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
-        self.output = Output(self._text)
-
-    @property
-    def is_terminal(self) -> bool:
-        """The path is that of a terminal."""
-        return self.stream.isatty()
-
-    def finish(self) -> None:
-        """Flush and sync the file. Raises OSError and OutputError."""
-        self.output.flush()
-        if stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):
-            os.fsync(self.stream.fileno())
-
-    def close(self) -> None:
-        """Close the file, whatever state it is in."""
-        with suppress(OSError, ValueError):
-            self._text.close()
+    path: Path
+    stream: IO[bytes]
+    output: Output
 
 
 @contextmanager
@@ -117,23 +98,28 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         flags = os.O_WRONLY if is_special else os.O_WRONLY | os.O_CREAT | os.O_EXCL
         mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
         descriptor = os.open(part, flags | os.O_CLOEXEC, mode) if own is None else os.dup(own)
-        file = OutputFile(path, open(descriptor, "wb"))  # noqa: PTH123, SIM115
+        stream = open(descriptor, "wb")  # noqa: PTH123, SIM115
     except OSError as exc:
         raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+    text = TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
+    output = Output(text)
     try:
-        yield file
-        file.finish()
+        yield OutputFile(path, stream, output)
+        output.flush()
+        if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            os.fsync(stream.fileno())
         if not is_special:
             part.replace(target)
-    except BaseException as exc:
-        if not is_special:
-            with suppress(OSError):
-                part.unlink()
-        if isinstance(exc, OSError) and not isinstance(exc, BrokenPipeError):
-            raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+    except BrokenPipeError:
         raise
+    except OSError as exc:
+        raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
     finally:
-        file.close()
+        with suppress(OSError, ValueError):
+            text.close()
+        if not is_special:
+            with suppress(OSError):  # It has replaced the target, or cannot be removed.
+                part.unlink()
 
 
 def _own_stream(target: Path) -> int | None:

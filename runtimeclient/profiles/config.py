@@ -35,14 +35,11 @@ KEYRING_SERVICE = "querykeep"
 
 _MAX_CONFIG_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-_KEY_SOURCES = ("api_key", "api_key_file", "api_key_variable", "api_key_keyring")
+#: The fields that give a key; a profile has at most one of them.
+KEY_SOURCES = ("api_key", "api_key_file", "api_key_variable", "api_key_keyring")
 #: The fields of a profile and their types.
 FIELDS: Mapping[str, type] = {
-    "endpoint": str,
-    "tls_root_certificate_file": str,
-    "api_key": str,
-    "api_key_file": str,
-    "api_key_variable": str,
+    **dict.fromkeys(("endpoint", "tls_root_certificate_file", *KEY_SOURCES), str),
     "api_key_keyring": bool,
 }
 
@@ -176,7 +173,7 @@ def _check_fields(table: Mapping[str, Any], fields: Mapping[str, type], where: s
 def _profile(name: str, table: Mapping[str, Any], directory: Path, *, is_named: bool) -> Profile:
     if "endpoint" not in table:
         raise UsageError(f"The profile {name} has no endpoint.")
-    if len(sources := [source for source in _KEY_SOURCES if table.get(source)]) > 1:
+    if len(sources := [source for source in KEY_SOURCES if table.get(source)]) > 1:
         raise UsageError(f"The profile {name} has {' and '.join(sources)}: give only one of them.")
     try:
         endpoint = parse_endpoint(table["endpoint"])

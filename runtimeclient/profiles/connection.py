@@ -5,39 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from runtimeclient.client import DEFAULT_TIMEOUTS, RuntimeClient, Timeouts
 from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, parse_endpoint
 from runtimeclient.profiles.config import PROFILE_VARIABLE, Profile, find_profile
-from runtimeclient.profiles.key_lookup import (
-    ENDPOINT_VARIABLE,
-    KEY_VARIABLE,
-    STANDARD_INPUT,
-    Credential,
-    find_credential,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """An endpoint with its key, certificates and timeouts."""
-
-    endpoint: str
-    credential: Credential
-    tls_root_certificate_file: Path | None
-    timeouts: Timeouts
-
-    def open(self) -> RuntimeClient:
-        """Create a client. Raises UsageError."""
-        return RuntimeClient(
-            self.endpoint,
-            self.credential.api_key,
-            tls_root_certificate_file=self.tls_root_certificate_file,
-            timeouts=self.timeouts,
-        )
+from runtimeclient.profiles.key_lookup import ENDPOINT_VARIABLE, KEY_VARIABLE, find_credential
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
@@ -89,12 +63,13 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def resolve(options: argparse.Namespace, environ: Mapping[str, str]) -> Connection:
+def connect(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[RuntimeClient, str | None]:
     """
-    Choose endpoint and key. An option wins over the environment, and the environment over the profile.
+    Create a client, and return it with a warning about the source of its key if there is one.
 
-    The key of a profile is only sent to the endpoint of that profile. If the endpoint comes from elsewhere, a named
-    profile is an error, and the default profile is ignored.
+    An option wins over the environment, and the environment over the profile. The key of a profile is only sent to the
+    endpoint of that profile. If the endpoint comes from elsewhere, a named profile is an error, and the default profile
+    is ignored.
 
     Raises:
         UsageError: An option, a variable or the profile cannot be used.
@@ -103,27 +78,23 @@ def resolve(options: argparse.Namespace, environ: Mapping[str, str]) -> Connecti
     endpoint = options.http_endpoint
     if endpoint is None:
         endpoint = environ.get(ENDPOINT_VARIABLE) or (profile.endpoint.url if profile else DEFAULT_ENDPOINT)
-    is_elsewhere = profile is not None and parse_endpoint(endpoint).origin != profile.endpoint.origin
-    if profile is not None and is_elsewhere and profile.is_named:
-        raise UsageError(
-            f"The profile {profile.name} is for {profile.endpoint.url}, but --http-endpoint or {ENDPOINT_VARIABLE}"
-            f" names another runtime: the profile's key is not sent there."
-        )
-    applies = None if is_elsewhere else profile
-    tls_file = options.tls_root_certificate_file
-    if tls_file is None and applies is not None:
-        tls_file = applies.tls_root_certificate_file
-    return Connection(
-        endpoint,
-        find_credential(options.api_key, options.api_key_file, environ, applies),
-        tls_file,
-        Timeouts(connect_s=options.connect_timeout, silence_s=options.timeout),
-    )
+    if profile is not None and parse_endpoint(endpoint).origin != profile.endpoint.origin:
+        if profile.is_named:
+            raise UsageError(
+                f"The profile {profile.name} is for {profile.endpoint.url}, but --http-endpoint or {ENDPOINT_VARIABLE}"
+                f" names another runtime: the profile's key is not sent there."
+            )
+        profile = None
+    roots = options.tls_root_certificate_file
+    if roots is None and profile is not None:
+        roots = profile.tls_root_certificate_file
+    key, warning = find_credential(options.api_key, options.api_key_file, environ, profile)
+    return RuntimeClient(endpoint, key, tls_root_certificate_file=roots, timeouts=timeouts(options)), warning
 
 
-def takes_key_from_standard_input(options: argparse.Namespace) -> bool:
-    """Return whether the key is read from standard input."""
-    return options.api_key is None and options.api_key_file == STANDARD_INPUT
+def timeouts(options: argparse.Namespace) -> Timeouts:
+    """Return the time limits that the connection options set."""
+    return Timeouts(connect_s=options.connect_timeout, silence_s=options.timeout)
 
 
 def seconds(text: str) -> float:

@@ -7,8 +7,8 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from runtimeclient.errors import UsageError
 from runtimeclient.http.api_key import check_api_key
@@ -22,8 +22,7 @@ STANDARD_INPUT = "-"
 _MAX_KEY_BYTES = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(NamedTuple):
     """An API key, or None for an anonymous call, and a warning about its source if there is one."""
 
     api_key: str | None
@@ -50,9 +49,9 @@ def find_credential(
         if not flag:
             raise UsageError("--api-key is empty: give a key, or omit the option to call without one.")
         return Credential(check_api_key(flag, "given by --api-key"))
+    if file == STANDARD_INPUT:
+        return Credential(check_api_key(_key_from_standard_input(), "on standard input"))
     if file is not None:
-        if file == STANDARD_INPUT:
-            return Credential(check_api_key(_key_from_standard_input(), "on standard input"))
         return _credential_in_file(file)
     if variable := environ.get(KEY_VARIABLE):
         return Credential(check_api_key(variable, f"in {KEY_VARIABLE}"))

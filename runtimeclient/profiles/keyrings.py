@@ -22,10 +22,9 @@ def has_keyring() -> bool:
 
 def read_key(profile: Profile) -> str:
     """Return the key of *profile*. Raises UsageError if the keyring has none or cannot be used."""
-    key: str | None = _call("get_password", profile)
-    if key is None:
+    if (key := _call("get_password", profile)) is None:
         raise UsageError(f"The keyring has no key for the profile {profile.name}: run querykeep login.")
-    return key
+    return str(key)
 
 
 def store_key(profile: Profile, key: str) -> None:

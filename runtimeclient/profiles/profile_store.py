@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -12,11 +12,21 @@ from tomlkit.exceptions import TOMLKitError
 from runtimeclient.errors import UsageError
 from runtimeclient.files import check_replaceable, replace_file
 from runtimeclient.profiles import keyrings
-from runtimeclient.profiles.config import Profile, config_directory, find_profile, read_config
+from runtimeclient.profiles.config import (
+    DEFAULT_PROFILE,
+    KEY_SOURCES,
+    PROFILE_VARIABLE,
+    Profile,
+    check_profile_name,
+    config_directory,
+    find_profile,
+    read_config,
+)
 
-KeyStore: TypeAlias = Literal["keyring", "file"]
 
-_KEY_FIELDS = ("api_key", "api_key_file", "api_key_variable", "api_key_keyring")
+def profile_name(named: str | None, environ: Mapping[str, str]) -> str:
+    """Return the name of the profile to change: *named*, else that of the environment, else `default`."""
+    return check_profile_name(environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE if named is None else named)
 
 
 class ProfileStore:
@@ -35,7 +45,7 @@ class ProfileStore:
         """Return the profile of that name, if there is one."""
         return find_profile(name, self._environ) if name in read_config(self._config) else None
 
-    def save(self, profile: Profile, key: str, store: KeyStore) -> str:
+    def save(self, profile: Profile, key: str, store: Literal["keyring", "file"]) -> str:
         """Store a profile and its key. Return the location of the key, for people."""
         before = self.find(profile.name)
         # Check first: a key stored without its profile would be lost.
@@ -54,7 +64,8 @@ class ProfileStore:
             where = str(file)
         self._change(profile.name, fields)
         # Remove an older key last: the profile worked with it until now.
-        self._remove_key(before, kept=(store, profile.keyring_user))
+        if before is not None:
+            self._remove_key(before, kept=profile.keyring_user if store == "keyring" else self._key_file(profile.name))
         return where
 
     def delete_key(self, profile: Profile) -> None:
@@ -62,13 +73,12 @@ class ProfileStore:
         self._change(profile.name, {})
         self._remove_key(profile, kept=None)
 
-    def _remove_key(self, profile: Profile | None, kept: tuple[KeyStore, str] | None) -> None:
-        if profile is None:
-            return
-        if profile.api_key_keyring and kept != ("keyring", profile.keyring_user):
+    def _remove_key(self, profile: Profile, kept: str | Path | None) -> None:
+        """Delete the keyring entry or own file of a profile, unless it is the one to be kept."""
+        if profile.api_key_keyring and profile.keyring_user != kept:
             keyrings.remove_key(profile)
         own = self._key_file(profile.name)
-        if profile.api_key_file == own and (kept is None or kept[0] != "file"):
+        if profile.api_key_file == own != kept:
             own.unlink(missing_ok=True)
 
     def _key_file(self, name: str) -> Path:
@@ -89,7 +99,7 @@ class ProfileStore:
         profiles: Any = document["profiles"]
         if name not in profiles:
             profiles.add(name, tomlkit.table())
-        for field in _KEY_FIELDS:
+        for field in KEY_SOURCES:
             if field not in fields:
                 profiles[name].pop(field, None)
         profiles[name].update(fields)

@@ -36,9 +36,9 @@ class Catalog:
         self._has_failed = False
         self._thread: threading.Thread | None = None
 
-    def refresh(self, *, is_forced: bool = False) -> None:
+    def refresh(self) -> None:
         """Query in the background, unless a query is running or was run recently."""
-        is_due = is_forced or time.monotonic() - self._queried_at > (_RETRY_S if self._has_failed else _MAX_AGE_S)
+        is_due = time.monotonic() - self._queried_at > (_RETRY_S if self._has_failed else _MAX_AGE_S)
         if is_due and (self._thread is None or not self._thread.is_alive()):
             self._queried_at = time.monotonic()
             # A daemon, so that it does not delay leaving the prompt.

@@ -9,12 +9,11 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 
 from runtimeclient.prompt.catalog import Catalog
-from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, Takes
+from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES
 from runtimeclient.prompt.sql_words import FUNCTIONS, KEYWORDS, TYPES
 from runtimeclient.sql.statements import LETTER, StatementSplitter
 
 _WORD = re.compile(rf"{LETTER}*\Z")
-_QUALIFIER = re.compile(rf"(?:\"(?P<quoted>[^\"]+)\"|(?P<plain>{LETTER}+))\.\Z")
 
 
 def _name(group: str) -> str:
@@ -22,23 +21,18 @@ def _name(group: str) -> str:
     return rf"(?:\"(?P<{group}_quoted>[^\"]+)\"|(?P<{group}>{LETTER}+))"
 
 
+_QUALIFIER = re.compile(rf"{_name('name')}\.\Z")
 _TABLE_NEXT = re.compile(
     r"(?:\b(?:from|join|describe|summarize|show|pivot|unpivot)\s+|\bfrom\s[^()]*,\s*)\Z", re.IGNORECASE
 )
 _TABLE = re.compile(rf"\b(?:from|join|,)\s+{_name('table')}(?:\s+(?:as\s+)?{_name('alias')})?", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # Words that may follow a table and are not an alias.
-_RESERVED = frozenset(word.lower() for word in KEYWORDS)
+_RESERVED = frozenset(KEYWORDS.lower().split())
 
 
 class PromptCompleter(Completer):
-    """
-    Completes the text before the cursor from what is known, without waiting.
-
-    Args:
-        catalog: The tables and columns.
-        formats: The formats that `.format` takes.
-    """
+    """Completes the text before the cursor from what is known, without waiting. `.format` takes *formats*."""
 
     def __init__(self, catalog: Catalog, formats: Iterable[str]) -> None:
         self._catalog = catalog
@@ -61,11 +55,11 @@ class PromptCompleter(Completer):
         if name is None:
             return ()
         command, argument = DOT_COMMANDS[name], argument.lstrip()
-        if command.takes is Takes.FILE:
+        if command.takes == "file":
             return self._paths.get_completions(Document(argument), event)
-        if command.takes is Takes.TABLE:
+        if command.takes == "table":
             return _matching(argument, dict.fromkeys(self._catalog.columns, ""))
-        words = self._formats if command.takes is Takes.FORMAT else command.words
+        words = self._formats if command.takes == "format" else command.words
         return _matching(argument.rpartition(" ")[2], dict.fromkeys(words, ""))
 
     def _complete_statement(self, document: Document) -> Iterator[Completion]:
@@ -81,7 +75,7 @@ class PromptCompleter(Completer):
         tables = self._catalog.columns
         used = self._tables_in(before + " " + document.text_after_cursor.partition(";")[0])
         if qualifier := _QUALIFIER.search(before):
-            name = (qualifier["quoted"] or qualifier["plain"]).lower()
+            name = (qualifier["name_quoted"] or qualifier["name"]).lower()
             yield from _matching(word[0], {_quoted(c): t for c, t in tables.get(used.get(name, ""), {}).items()})
             return
         shown_tables = {_quoted(table): "table" for table in tables}
@@ -110,8 +104,8 @@ class PromptCompleter(Completer):
 def _words(typed: str) -> dict[str, str]:
     """Return the words of SQL in the case of what was typed; upper case if nothing was typed."""
     cased = str.lower if typed[:1].islower() else str.upper
-    words = {cased(word): "" for word in (*KEYWORDS, *TYPES)}
-    return words | {function + "(": "function" for function in FUNCTIONS} if typed else words
+    words = {cased(word): "" for word in f"{KEYWORDS} {TYPES}".split()}
+    return words | {function + "(": "function" for function in FUNCTIONS.split()} if typed else words
 
 
 def _matching(typed: str, words: Mapping[str, str]) -> Iterator[Completion]:

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from typing import Literal
 
 from runtimeclient.errors import UsageError
 from runtimeclient.output.style import KINDS
 from runtimeclient.sql.statements import STOP_AT_BACKSLASH, Statement, StatementSplitter
-
-
-class Takes(Enum):
-    """The kind of argument, for completion."""
-
-    NOTHING = auto()
-    FILE = auto()
-    FORMAT = auto()
-    TABLE = auto()
-    WORDS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +20,14 @@ class DotCommand:
         usage: Its arguments, for the help.
         summary: One line for the help.
         takes: What completion offers.
-        words: The words that completion offers, for `Takes.WORDS`.
+        words: The words that completion offers, if it takes `words`.
         aliases: Other names, including those of psql and the DuckDB shell.
         takes_statement: It may follow a statement without a semicolon, and then applies to it.
     """
 
     usage: str
     summary: str
-    takes: Takes = Takes.NOTHING
+    takes: Literal["nothing", "file", "format", "table", "words"] = "nothing"
     words: Sequence[str] = ()
     aliases: tuple[str, ...] = ()
     takes_statement: bool = False
@@ -48,26 +38,26 @@ DOT_COMMANDS: Mapping[str, DotCommand] = {
     "help": DotCommand("", "show this help", aliases=("help", "?", "\\?", "\\h")),
     "databases": DotCommand("", "list the catalogs", aliases=("\\l",)),
     "tables": DotCommand("", "list the datasets and views", aliases=("\\dt",)),
-    "schema": DotCommand("[TABLE]", "show the columns of one table or of all", Takes.TABLE, aliases=("\\d",)),
-    "format": DotCommand("[FORMAT]", "set the output format; alone, show it", Takes.FORMAT, aliases=(".mode",)),
+    "schema": DotCommand("[TABLE]", "show the columns of one table or of all", "table", aliases=("\\d",)),
+    "format": DotCommand("[FORMAT]", "set the output format; alone, show it", "format", aliases=(".mode",)),
     "expanded": DotCommand(
-        "[on|off|auto]", "show rows as records; alone, toggle", Takes.WORDS, (*_ON_OFF, "auto"), ("\\x",)
+        "[on|off|auto]", "show rows as records; alone, toggle", "words", (*_ON_OFF, "auto"), ("\\x",)
     ),
-    "maxrows": DotCommand("[N]", "set the maximum rows of a table, 0 for all; alone, show it", Takes.WORDS),
+    "maxrows": DotCommand("[N]", "set the maximum rows of a table, 0 for all; alone, show it", "words"),
     "timing": DotCommand(
-        "[on|off]", "show how long each statement took; alone, toggle", Takes.WORDS, _ON_OFF, (".timer", "\\timing")
+        "[on|off]", "show how long each statement took; alone, toggle", "words", _ON_OFF, (".timer", "\\timing")
     ),
     "watch": DotCommand(
         "[SECONDS]",
         "run the last statement every SECONDS (default 2) until Ctrl-C",
-        Takes.WORDS,
+        "words",
         aliases=("\\watch",),
         takes_statement=True,
     ),
     "edit": DotCommand("", "edit the last statement in EDITOR and run it", aliases=("\\e",), takes_statement=True),
-    "chart": DotCommand("[KIND] [X [Y ...]]", "run the last statement again and draw the result", Takes.WORDS, KINDS),
-    "output": DotCommand("[FILE]", "write results to a file; alone, complete the file", Takes.FILE, aliases=("\\o",)),
-    "read": DotCommand("FILE", "run the statements of a file", Takes.FILE, aliases=("\\i",)),
+    "chart": DotCommand("[KIND] [X [Y ...]]", "run the last statement again and draw the result", "words", KINDS),
+    "output": DotCommand("[FILE]", "write results to a file; alone, complete the file", "file", aliases=("\\o",)),
+    "read": DotCommand("FILE", "run the statements of a file", "file", aliases=("\\i",)),
     "quit": DotCommand("", "quit, as Ctrl-D does", aliases=(".exit", "quit", "exit", "\\q")),
 }
 #: All names of commands as typed, in lower case.
@@ -136,7 +126,7 @@ def find_command(call: Call) -> str:
     name = NAMES.get(call.name)
     if name is None:
         raise UsageError(f"Unknown command {call.name}. The commands are {', '.join(NAMES)}; .help explains them.")
-    if call.argument and DOT_COMMANDS[name].takes is Takes.NOTHING:
+    if call.argument and DOT_COMMANDS[name].takes == "nothing":
         raise UsageError(f"{call.name} takes no argument.")
     if call.statement is not None and not DOT_COMMANDS[name].takes_statement:
         raise UsageError(f"End the statement before {call.name} with a semicolon.")

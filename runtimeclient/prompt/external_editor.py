@@ -12,18 +12,10 @@ from pathlib import Path
 from runtimeclient.errors import UsageError
 from runtimeclient.output.pager import wait_for_program
 
-#: Variables that name an editor, in the order that psql and the DuckDB shell use.
-_VARIABLES = ("EDITOR", "VISUAL")
-_DEFAULT_EDITOR = "vi"
-
 
 def edit(text: str, environ: Mapping[str, str]) -> str | None:
     """
-    Let the user edit *text* in EDITOR, else VISUAL, else vi.
-
-    Args:
-        text: The initial text.
-        environ: The environment of the editor.
+    Let the user edit *text* in EDITOR, else VISUAL, else vi, which gets this environment.
 
     Returns:
         The saved text, stripped; None if the editor failed or nothing changed.
@@ -31,7 +23,8 @@ def edit(text: str, environ: Mapping[str, str]) -> str | None:
     Raises:
         UsageError: The editor cannot be started, or the saved file is not UTF-8.
     """
-    name = next((environ[variable] for variable in _VARIABLES if environ.get(variable)), _DEFAULT_EDITOR)
+    # In the order that psql and the DuckDB shell use.
+    name = environ.get("EDITOR") or environ.get("VISUAL") or "vi"
     # mkstemp: mode 0600, a new file.
     descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
     file = Path(path)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from prompt_toolkit.history import History
@@ -37,18 +37,16 @@ class FileHistory(History):
     """
     A history in a file of mode 0600: one JSON string per line, oldest first. Several prompts may append to it.
 
-    Args:
-        path: The file; it and its directory are created.
-        holds_secret: Whether a text must not be stored.
+    The file and its directory are created. A text that contains one of the *secrets* is not stored.
 
     Raises:
         OutputError: The file cannot be used.
     """
 
-    def __init__(self, path: Path, holds_secret: Callable[[str], bool]) -> None:
+    def __init__(self, path: Path, secrets: Iterable[str | None]) -> None:
         super().__init__()
         self._path = path
-        self._holds_secret = holds_secret
+        self._secrets = tuple(filter(None, secrets))
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # O_NOFOLLOW: a symbolic link could lead to a file that others can read.
@@ -74,7 +72,7 @@ class FileHistory(History):
 
     def store_string(self, string: str) -> None:
         """Append a text, unless it may contain a key. A failed write is ignored."""
-        if self._holds_secret(string) or _ABOUT_KEYS.search(string):
+        if _ABOUT_KEYS.search(string) or any(secret in string for secret in self._secrets):
             return
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)

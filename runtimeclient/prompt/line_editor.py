@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, Filter, completion_is_selected, has_focus
 from prompt_toolkit.history import History
-from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
-from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.output import ColorDepth, create_output
 from prompt_toolkit.styles import Style
 from pygments.lexers.sql import PostgresLexer
 
@@ -40,25 +42,12 @@ class LineEditor:
     Reads complete inputs: statements with their semicolons, or commands.
 
     Enter inserts a line break while the input is incomplete, and submits it when complete. A paste arrives as a whole.
-
-    Args:
-        console: The user's terminal.
-        completer: Supplies completions for Tab.
-        history: Searched by the arrow keys and Ctrl-R; every input is added.
-        keyboard: Replaces the console's input.
-        screen: Replaces the console's output.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        completer: Completer,
-        history: History,
-        keyboard: Input | None = None,
-        screen: Output | None = None,
-    ) -> None:
+    def __init__(self, console: Console, completer: Completer, history: History) -> None:
         # DuckDB's SQL is close to PostgreSQL's, and Pygments has no lexer for DuckDB.
         lexer = PygmentsLexer(PostgresLexer) if console.has_color else None
+        terminal = console.stdout if isinstance(console.stdout, io.TextIOWrapper) else None
         # The text at the prompt, which stays the same while the search field has the focus.
         is_incomplete = Condition(lambda: not parse_input(self.typed)[1])
         self._session: PromptSession[str] = PromptSession(
@@ -74,8 +63,8 @@ class LineEditor:
             style=_STYLE,
             color_depth=None if console.has_color else ColorDepth.DEPTH_1_BIT,
             reserve_space_for_menu=_MENU_LINES,
-            input=keyboard or create_input(console.stdin),
-            output=screen or create_output(console.terminal),
+            input=create_input(console.stdin),
+            output=create_output(terminal),
         )
 
     def read(self, text: str = "") -> str:

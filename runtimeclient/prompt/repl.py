@@ -6,10 +6,10 @@ import shlex
 import termios
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Protocol, TextIO
+from typing import Any, TextIO
 
 from prompt_toolkit.history import History, InMemoryHistory
 
@@ -17,7 +17,7 @@ from runtimeclient.errors import ClientError, OutputError, UsageError
 from runtimeclient.files import parse_path
 from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.humanize import duration
-from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest, Expanded
+from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.profiles.connection import seconds
 from runtimeclient.profiles.key_lookup import KEY_VARIABLE
 from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
@@ -31,40 +31,17 @@ from runtimeclient.sql.scripts import read_statements
 from runtimeclient.sql.statements import Statement
 
 _DATABASES = "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"
-_TABLES = "SHOW TABLES"
 # The DuckDB shell's names for our formats; its `line` is a table of records.
 _DUCKDB_MODES = {"duckbox": "table", "box": "table", "jsonlines": "ndjson"}
-_SWITCH: Mapping[str, bool] = {"on": True, "off": False}
-_EXPANDED: Mapping[str, Expanded] = {"on": "on", "off": "off", "auto": "auto"}
-
-
-class Editor(Protocol):
-    """Reads the user's input; see `line_editor.LineEditor`."""
-
-    @property
-    def typed(self) -> str:
-        """The text at the prompt when `read` returned or raised."""
-
-    def read(self, text: str = "") -> str:
-        """Read an input that starts as *text*. Raises EOFError and KeyboardInterrupt."""
-
-    def add_to_history(self, text: str) -> None:
-        """Add a text to the history as if it had been typed."""
 
 
 class Repl:
-    """
-    Runs the user's input and continues after errors.
+    """Runs the user's input and continues after errors. Each command of DOT_COMMANDS is a method `_do_...`."""
 
-    Args:
-        runner: Runs the statements and shows the results.
-        editor: Reads the input.
-        catalog: Refreshed at each prompt.
-    """
-
-    def __init__(self, runner: StatementRunner, editor: Editor, catalog: Catalog) -> None:
+    def __init__(self, runner: StatementRunner, editor: LineEditor, catalog: Catalog) -> None:
         self._runner = runner
         self._console = runner.console
+        self._message = runner.console.message
         self._editor = editor
         self._catalog = catalog
         self._has_timing = False
@@ -72,22 +49,6 @@ class Repl:
         # An incomplete text from the external editor, which the next prompt starts with.
         self._unfinished = ""
         self._file = ExitStack()
-        self._commands: Mapping[str, Callable[[str], None]] = {
-            "help": lambda _: self._console.write_line(help_text()),
-            "databases": lambda _: self._run_statement(Statement(_DATABASES)),
-            "tables": lambda _: self._run_statement(Statement(_TABLES)),
-            "schema": self._schema,
-            "format": self._format,
-            "expanded": self._expanded,
-            "maxrows": self._max_rows,
-            "timing": self._timing,
-            "watch": self._watch,
-            "edit": self._edit,
-            "chart": self._chart,
-            "output": self._output,
-            "read": self._read,
-            "quit": self._quit,
-        }
 
     def run(self) -> None:
         """
@@ -127,14 +88,11 @@ class Repl:
                     self._abandon_file()
                     self._message("Cancelled.")
 
-    def _message(self, line: str) -> None:
-        self._console.message(line)
-
     def _run_input(self, text: str) -> None:
         """Run statements and commands in order, up to the first that fails or is cancelled."""
         for part in parse_input(text)[0]:
             if isinstance(part, Call):
-                command = self._commands[find_command(part)]
+                command = getattr(self, f"_do_{find_command(part)}")
                 self._last = part.statement or self._last
                 command(part.argument)
             else:
@@ -146,48 +104,59 @@ class Repl:
         if self._has_timing:
             self._message(f"Time: {duration(elapsed_s)}")
 
-    def _schema(self, table: str) -> None:
+    def _set_style(self, **changes: Any) -> None:
+        self._runner.style = replace(self._runner.style, **changes)
+
+    def _do_help(self, _: str) -> None:
+        self._console.write_line(help_text())
+
+    def _do_databases(self, _: str) -> None:
+        self._run_statement(Statement(_DATABASES))
+
+    def _do_tables(self, _: str) -> None:
+        self._run_statement(Statement("SHOW TABLES"))
+
+    def _do_schema(self, table: str) -> None:
         # A dot separates schema and table; a name that contains a dot is typed in quotes.
         name = table if table.startswith('"') else ".".join(map(quoted, table.split(".")))
         self._run_statement(Statement(f"DESCRIBE {name}" if table else COLUMNS_SQL))
 
-    def _format(self, name: str) -> None:
+    def _do_format(self, name: str) -> None:
         style = self._runner.style
         format_ = _DUCKDB_MODES.get(name.lower(), name.lower())
         if not name:
             self._message(f"Format: {style.format}.")
         elif format_ == "line":
-            self._runner.style = replace(style, format="table", expanded="on")
+            self._set_style(format="table", expanded="on")
         elif format_ in FORMATS:
             # Switching to a table also ends the records of `.mode line`.
             expanded = "auto" if format_ == "table" and style.expanded == "on" else style.expanded
-            self._runner.style = replace(style, format=format_, expanded=expanded)
+            self._set_style(format=format_, expanded=expanded)
         else:
             raise UsageError(f"The formats are {', '.join(FORMATS)}.")
 
-    def _max_rows(self, text: str) -> None:
+    def _do_maxrows(self, text: str) -> None:
         if text and not (text.isascii() and text.isdigit()):
             raise UsageError(".maxrows takes a number of rows, 0 for all.")
         if text:
-            self._runner.style = replace(self._runner.style, max_rows=int(text) or None)
+            self._set_style(max_rows=int(text) or None)
         self._message(f"Maximum rows of a table: {self._runner.style.max_rows or 'all'}.")
 
-    def _expanded(self, when: str) -> None:
-        before = self._runner.style.expanded
-        expanded = _EXPANDED.get(when.lower()) if when else ("auto" if before == "on" else "on")
-        if expanded is None:
+    def _do_expanded(self, when: str) -> None:
+        when = when.lower() or ("auto" if self._runner.style.expanded == "on" else "on")
+        if when not in {"on", "off", "auto"}:
             raise UsageError(".expanded takes on, off or auto.")
-        self._runner.style = replace(self._runner.style, expanded=expanded)
-        self._message(f"Records: {expanded}.")
+        self._set_style(expanded=when)
+        self._message(f"Records: {when}.")
 
-    def _timing(self, switch: str) -> None:
-        has_timing = _SWITCH.get(switch.lower()) if switch else not self._has_timing
-        if has_timing is None:
+    def _do_timing(self, switch: str) -> None:
+        switch = switch.lower() or ("off" if self._has_timing else "on")
+        if switch not in {"on", "off"}:
             raise UsageError(".timing takes on or off.")
-        self._has_timing = has_timing
-        self._message(f"Timing: {'on' if has_timing else 'off'}.")
+        self._has_timing = switch == "on"
+        self._message(f"Timing: {switch}.")
 
-    def _watch(self, argument: str) -> None:
+    def _do_watch(self, argument: str) -> None:
         try:
             interval_s = seconds(argument or "2")
         except (ValueError, ArgumentTypeError) as exc:
@@ -201,7 +170,7 @@ class Repl:
             except KeyboardInterrupt:
                 return
 
-    def _edit(self, _: str) -> None:
+    def _do_edit(self, _: str) -> None:
         text = f"{self._last.text};" if self._last else ""
         with _terminal_mode(self._console.stdin, reads_lines=True):
             edited = edit(text, self._console.child_environ())
@@ -219,7 +188,7 @@ class Repl:
             raise UsageError(f"There is no statement to {purpose} yet.")
         return self._last
 
-    def _chart(self, argument: str) -> None:
+    def _do_chart(self, argument: str) -> None:
         try:
             words = shlex.split(argument)
         except ValueError as exc:
@@ -227,30 +196,26 @@ class Repl:
         kind = next((kind for kind in KINDS if words[:1] == [kind]), None)
         names = words[1:] if kind else words
         statement = self._last_statement("draw")
-        chart = ChartRequest(kind=kind, x=names[0] if names else None, y=tuple(names[1:]))
         style = self._runner.style
-        self._runner.style = replace(style, chart=chart)
+        self._set_style(chart=ChartRequest(kind=kind, x=names[0] if names else None, y=tuple(names[1:])))
         try:
             self._run_statement(statement)
         finally:
             self._runner.style = style
 
-    def _output(self, name: str) -> None:
+    def _do_output(self, name: str) -> None:
         path = parse_path(name)
-        style = self._runner.style
-        format_ = format_of(path) or style.format
+        before = self._runner.style.format
+        format_ = format_of(path) or before
         self._file.close()
         if not name:
             return
         with ExitStack() as stack:
             stack.enter_context(self._runner.writing_to(path))
-            self._runner.style = replace(style, format=format_)
-            stack.callback(self._restore_format, style.format)
+            self._set_style(format=format_)
+            stack.callback(self._set_style, format=before)
             self._file = stack.pop_all()
         self._message(f"Results go to {path}; .output completes the file.")
-
-    def _restore_format(self, format_: str) -> None:
-        self._runner.style = replace(self._runner.style, format=format_)
 
     @contextmanager
     def _finishing_file(self) -> Iterator[None]:
@@ -270,13 +235,13 @@ class Repl:
         self._file.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         self._file = ExitStack()
 
-    def _read(self, name: str) -> None:
+    def _do_read(self, name: str) -> None:
         if not name:
             raise UsageError("Name the file to read.")
         for statement in read_statements(str(parse_path(name))):
             self._run_statement(statement)
 
-    def _quit(self, _: str) -> None:
+    def _do_quit(self, _: str) -> None:
         raise EOFError
 
 
@@ -289,13 +254,8 @@ def make_repl(runner: StatementRunner, environ: Mapping[str, str], *, has_histor
 
 
 def _file_history(runner: StatementRunner, environ: Mapping[str, str]) -> History:
-    variable = environ.get(KEY_VARIABLE)
-
-    def holds_key(text: str) -> bool:
-        return runner.client.finds_key_in(text) or bool(variable and variable in text)
-
     try:
-        return FileHistory(history_path(environ), holds_key)
+        return FileHistory(history_path(environ), (runner.client.api_key, environ.get(KEY_VARIABLE)))
     except (OutputError, UsageError) as exc:
         runner.console.warn(str(exc))
         return InMemoryHistory()

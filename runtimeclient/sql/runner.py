@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,6 @@ from runtimeclient.http.json_stream import JsonValue
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import CHART_FORMAT, FORMATS, write_answer
 from runtimeclient.output.humanize import duration, plural, size
-from runtimeclient.output.progress import Progress
 from runtimeclient.output.style import Style
 from runtimeclient.output.writer import Output, OutputFile, output_file
 from runtimeclient.sql.error_positions import find_position
@@ -47,7 +46,6 @@ class StatementRunner:
         self.file: OutputFile | None = None
         self._separates_results = separates_results
         self._results = 0
-        self._results_before_file = 0
 
     @contextmanager
     def writing_to(self, path: Path) -> Iterator[None]:
@@ -58,7 +56,7 @@ class StatementRunner:
             OutputError: The file cannot be written.
         """
         with output_file(path) as file:
-            self.file, self._results_before_file = file, self._results
+            self.file, self._results = file, 0
             try:
                 yield
             finally:
@@ -71,7 +69,6 @@ class StatementRunner:
         Run a statement and show its result. KeyboardInterrupt closes the connection, which cancels the query.
 
         Args:
-            statement: The statement.
             parameters: Values by name, or by position.
             pages: Show a result that does not fit on the terminal in a pager.
 
@@ -91,10 +88,10 @@ class StatementRunner:
         end: float | None = None
         answer: SqlAnswer | None = None
         with ExitStack() as stack:
-            progress = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
-            output = self._output(stack, progress, pages=pages)
+            clear = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
+            output = self._output(stack, clear, pages=pages)
             # Closed before waiting for the pager: the query ends while the user reads.
-            answer = stack.enter_context(self._send(statement, format_.media_type, parameters))
+            answer = stack.enter_context(self._send(statement, format_.media_type, parameters or {}))
             if write_file is not None:
                 write_file(answer)
             else:
@@ -105,21 +102,24 @@ class StatementRunner:
         self._results += 1
         return (end or time.monotonic()) - start
 
-    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue] | None) -> SqlAnswer:
+    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlAnswer:
+        # Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names.
+        positions = [str(number) for number in range(1, len(parameters) + 1)]
+        by_position = [parameters[position] for position in positions] if set(positions) == set(parameters) else None
         try:
-            return self.client.sql(statement.text, media_type, _by_name_or_position(parameters or {}))
+            return self.client.sql(statement.text, media_type, parameters if by_position is None else by_position)
         except RequestRefusedError as exc:
             detail, position = find_position(exc.detail, statement)
             if position is None:
                 raise
             raise RequestRefusedError(exc.status, exc.code, detail, exc.request_id, position) from exc
 
-    def _output(self, stack: ExitStack, progress: Progress, *, pages: bool) -> Output:
+    def _output(self, stack: ExitStack, clear: Callable[[], None], *, pages: bool) -> Output:
         if self.file is not None:
             return self.file.output
-        output = stack.enter_context(self.console.paged()) if pages else self.console.output()
+        output = stack.enter_context(self.console.paged()) if pages else Output(self.console.stdout)
         if self.console.is_stdout_terminal:
-            output.before = progress.clear
+            output.before = clear
         return output
 
     def _current_style(self) -> Style:
@@ -134,18 +134,17 @@ class StatementRunner:
         format_ = chart.picture if chart and chart.picture else self.style.format
         if self.file is None:
             raise UsageError(f"The format {format_} needs a file: name one with {self.style.hints.file}.")
-        if self.file.is_terminal:
+        if self.file.stream.isatty():
             raise UsageError(f"The format {format_} cannot be written to a terminal.")
-        if self._results > self._results_before_file:
+        if self._results:
             raise UsageError(f"A {format_} file can hold the result of one statement only.")
-        stream = self.file.stream
         if chart and chart.picture:
             from runtimeclient.output.chart_files import write_picture  # noqa: PLC0415 (an extra, slow to import)
 
-            return partial(write_picture, chart=chart, stream=stream)
+            return partial(write_picture, chart=chart, stream=self.file.stream)
         from runtimeclient.output.arrow_files import write_arrow_answer  # noqa: PLC0415 (an extra, slow to import)
 
-        return partial(write_arrow_answer, format_=self.style.format, stream=stream)
+        return partial(write_arrow_answer, format_=format_, stream=self.file.stream)
 
 
 def _progress_text(answer: SqlAnswer | None, elapsed_s: float) -> str:
@@ -153,9 +152,3 @@ def _progress_text(answer: SqlAnswer | None, elapsed_s: float) -> str:
         return duration(elapsed_s)
     rows = f", {plural(answer.rows_read, 'row')}" if answer.rows_read else ""
     return f"{duration(elapsed_s)}{rows}, {size(answer.bytes_read)}"
-
-
-def _by_name_or_position(parameters: Mapping[str, JsonValue]) -> Mapping[str, JsonValue] | Sequence[JsonValue]:
-    """Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names."""
-    positions = [str(number) for number in range(1, len(parameters) + 1)]
-    return [parameters[position] for position in positions] if set(positions) == set(parameters) else parameters

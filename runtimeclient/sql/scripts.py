@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TextIO
 
 from runtimeclient.errors import UsageError
 from runtimeclient.sql.statements import Statement, StatementSplitter
@@ -20,11 +18,12 @@ def read_statements(file: str | None) -> Iterator[Statement]:
     Raises:
         UsageError: The file cannot be read, or is not UTF-8.
     """
-    is_input = file is None or file == STANDARD_INPUT
-    name, source = ("Standard input", "standard input") if is_input else (f"The file {file}", str(file))
+    path: int | str = 0 if file is None or file == STANDARD_INPUT else file
+    name, source = ("Standard input", "standard input") if path == 0 else (f"The file {path}", str(path))
     splitter = StatementSplitter()
     try:
-        with _open(file) as lines:
+        # Keep line breaks unchanged: they may be part of a literal.
+        with open(path, encoding="utf-8-sig", newline="", closefd=path != 0) as lines:
             for line in lines:
                 yield from (statement._replace(source=source) for statement in splitter.feed(line))
     except UnicodeDecodeError as exc:
@@ -32,10 +31,3 @@ def read_statements(file: str | None) -> Iterator[Statement]:
     except OSError as exc:
         raise UsageError(f"{name} cannot be read: {exc.strerror}.") from exc
     yield from (statement._replace(source=source) for statement in splitter.finish())
-
-
-def _open(file: str | None) -> TextIO:
-    # Keep line breaks unchanged: they may be part of a literal.
-    if file is None or file == STANDARD_INPUT:
-        return open(0, encoding="utf-8-sig", newline="", closefd=False)
-    return Path(file).open(encoding="utf-8-sig", newline="")

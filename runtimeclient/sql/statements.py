@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain, count
 from typing import NamedTuple
 
 # Characters that are not part of a word. The engine treats every non-ASCII character as a letter. The positive class
@@ -48,6 +49,8 @@ class StatementSplitter:
     """
 
     def __init__(self) -> None:
+        #: The parts of the statement outside literals, quoted names and comments.
+        self.code: list[str] = []
         self._parts: list[str] = []
         self._has_code = False
         # Position of the first part.
@@ -99,7 +102,10 @@ class StatementSplitter:
                 continue
             stop = stops.search(lines, at)
             end = stop.start() if stop else len(lines)
-            self._take_code(lines[at:end])
+            code = lines[at:end]
+            self._parts.append(code)
+            self.code.append(code)
+            self._has_code = self._has_code or bool(code.strip())
             if stop is None:
                 break
             at = stop.end()
@@ -119,13 +125,9 @@ class StatementSplitter:
         yield from self._complete()
         self._inside = ""
 
-    def _take_code(self, text: str) -> None:
-        self._parts.append(text)
-        self._has_code = self._has_code or not (text.isspace() or not text)
-
     def _complete(self) -> Iterator[Statement]:
         text, has_code = "".join(self._parts), self._has_code
-        self._parts, self._has_code = [], False
+        self._parts, self.code, self._has_code = [], [], False
         statement = text.strip()
         line, column = self._after(text[: text.index(statement)])
         self._line, self._column = self._after(f"{text};")
@@ -167,26 +169,11 @@ def split_statements(text: str) -> Iterator[Statement]:
     yield from splitter.finish()
 
 
-class _CodeCollector(StatementSplitter):
-    """Collects the text outside literals, quoted names and comments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.code: list[str] = []
-
-    def _take_code(self, text: str) -> None:
-        self.code.append(text)
-
-
 def parameter_names(statement: str) -> frozenset[str]:
     """Return the names of a statement's parameters: `name` for `$name`, `1` for `$1`, and `1`, `2` ... for each `?`."""
-    collector = _CodeCollector()
-    for _ in collector.feed(statement):
+    splitter = StatementSplitter()
+    for _ in splitter.feed(statement):
         pass
-    names: set[str] = set()
-    unnamed = 0
-    for code in collector.code:
-        for mark in _PARAMETER.finditer(code):
-            unnamed += mark["name"] is None
-            names.add(mark["name"] or str(unnamed))
-    return frozenset(names)
+    unnamed = count(1)
+    marks = chain.from_iterable(map(_PARAMETER.finditer, splitter.code))
+    return frozenset(mark["name"] or str(next(unnamed)) for mark in marks)

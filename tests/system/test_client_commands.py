@@ -84,7 +84,7 @@ def test_x03_a_wrong_key_is_not_a_server_that_is_down(serve: Server) -> None:
 
 
 def test_x15_refusals_exit_1(serve: Server) -> None:
-    """The usage errors, exit status 2, need no runtime: see tests/runtimeclient/test_commands.py."""
+    """The usage errors, exit status 2, need no runtime: see tests/runtimeclient/commands/test_commands.py."""
     assert run(serve, "sql", "SELECT * FROM absent").returncode == 1
     assert run(serve, "refresh", "absent").returncode == 1
 

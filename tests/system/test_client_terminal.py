@@ -71,7 +71,7 @@ def test_ctrl_c_stops_the_statement_in_the_runtime(serve: Server, environ: dict[
         wait_for(lambda: not running(), "the statement to be gone")
 
 
-@pytest.mark.exhaustive  # tests/runtimeclient/test_tables.py shows the layouts, test_pastes the pastes.
+@pytest.mark.exhaustive  # tests/runtimeclient/output/test_tables.py shows the layouts, test_pastes the pastes.
 def test_large_results_and_sizes(environ: dict[str, str]) -> None:
     wide = f"SELECT {', '.join(f'{number} AS c{number}' for number in range(300))};"
 

@@ -4,6 +4,7 @@ import io
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prompt_toolkit.history import InMemoryHistory
@@ -44,7 +45,8 @@ class Conversation:
 
     def talk(self, client: RuntimeClient) -> None:
         console = Console(Streams(None, self.out, self.err), self._environ)
-        Repl(StatementRunner(client, console, self._style), self, Catalog(client)).run()
+        editor: Any = self
+        Repl(StatementRunner(client, console, self._style), editor, Catalog(client)).run()
 
     def read(self, text: str = "") -> str:
         self.offered.append(text)

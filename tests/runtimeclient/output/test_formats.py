@@ -95,7 +95,7 @@ TABLE = r"""
 def test_a_list_in_every_format(format_: str, text: str) -> None:
     out = io.StringIO()
 
-    write_list(("name", "rows", "ok"), ITEMS, Style(format=format_), Output(out))
+    write_list(("name", "rows", "ok"), ITEMS, Style(format=format_), out)
 
     assert out.getvalue() == text
 
@@ -105,7 +105,7 @@ def test_a_list_keeps_its_values(items: list[dict[str, int | str | None]]) -> No
     texts = {}
     for format_ in ("csv", "json"):
         out = io.StringIO(newline="")
-        write_list(("a", "b"), items, Style(format=format_), Output(out))
+        write_list(("a", "b"), items, Style(format=format_), out)
         texts[format_] = out.getvalue()
 
     assert json.loads(texts["json"]) == items

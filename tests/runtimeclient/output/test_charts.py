@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimeclient.errors import ChartError
+from runtimeclient.errors import ClientError
 from runtimeclient.http.json_stream import JsonValue, Number
 from runtimeclient.output.charts import Chart, Scale, make_chart
 from runtimeclient.output.style import ChartRequest, Style
@@ -69,14 +69,14 @@ def test_columns_are_chosen(
 def test_a_result_that_cannot_be_drawn_is_an_error(
     rows: list[Sequence[JsonValue]], request_: ChartRequest, said: str
 ) -> None:
-    with pytest.raises(ChartError, match=f"^{said}"):
+    with pytest.raises(ClientError, match=f"^{said}"):
         make_chart(("a", "b"), rows, request_)
 
 
 def test_too_many_columns_are_an_error() -> None:
     names = tuple("abcdefghij")
 
-    with pytest.raises(ChartError, match="at most 8 y columns"):
+    with pytest.raises(ClientError, match="at most 8 y columns"):
         make_chart(names, [n(*range(10))], ChartRequest(x="a", y=names[1:]))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from runtimeclient.errors import OutputError
 from runtimeclient.output.writer import Output
+from tests.runtimeclient.conftest import ROOT
 
 
 class Recorder(io.StringIO):
@@ -75,7 +76,7 @@ def test_a_file_that_standard_output_is_redirected_to_is_written_directly(tmp_pa
 
     with log.open("a") as stream:
         command = [sys.executable, "-c", program, name.replace("log", str(log))]
-        environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
         subprocess.run(command, stdout=stream, env=environ, timeout=60, check=True)
 
     assert log.read_text() == "yesterday\nbefore\nanswer\nafter\n"
