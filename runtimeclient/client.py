@@ -338,8 +338,8 @@ class RuntimeClient:
             return None
         if not isinstance(code, str) or not isinstance(detail, str):
             return None
-        texts = (masked(text, self.api_key) for text in (code, detail, str(request_id or "")))
-        return RequestRefusedError(response.status_code, *texts)
+        code, detail, request_id = (masked(text, self.api_key) for text in (code, detail, str(request_id or "")))
+        return RequestRefusedError(response.status_code, code, detail, request_id)
 
     def _without_key(self, item: dict[str, Any]) -> dict[str, Any]:
         """Mask the key in a runtime's messages."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import adbc_driver_flightsql.dbapi as adbc
@@ -35,14 +36,14 @@ def test_execute_and_fetch(connection: adbc.Connection) -> None:
         assert cursor.fetchall() == [(1, "name 1"), (2, "name 2")]
 
 
-def test_a_connection_runs_statement_after_statement(connection: adbc.Connection) -> None:
-    for number in range(20):
-        assert adbc_table(connection, f"SELECT {number} AS n").to_pylist() == [{"n": number}]
-
-
 def test_a_failed_statement_leaves_the_connection_usable(connection: adbc.Connection) -> None:
     with pytest.raises(adbc.ProgrammingError, match="INVALID_ARGUMENT"):
         adbc_table(connection, "SELECT nope FROM orders")
+    with (
+        connection.cursor() as cursor,
+        pytest.raises(adbc.ProgrammingError, match=r"INVALID_ARGUMENT.*nope.*(?s:.)*Prepare"),
+    ):
+        cursor.adbc_prepare("SELECT nope FROM orders")
 
     assert adbc_table(connection, "SELECT 1 AS n").to_pylist() == [{"n": 1}]
 
@@ -89,6 +90,7 @@ def test_parameters_as_an_arrow_batch(connection: adbc.Connection) -> None:
     [
         pytest.param("SELECT ? AS a", (1, 2), id="too many"),
         pytest.param("SELECT ? + ? AS a", (1,), id="too few"),
+        pytest.param("SELECT ? AS a", None, id="none given"),
         pytest.param("SELECT 1 AS a", (1,), id="none wanted"),
     ],
 )
@@ -97,37 +99,28 @@ def test_parameters_that_do_not_fit_are_refused(connection: adbc.Connection, sql
         adbc_table(connection, sql, parameters)
 
 
-def test_a_statement_without_its_parameters_is_refused(connection: adbc.Connection) -> None:
-    with pytest.raises(adbc.Error, match="INVALID_ARGUMENT"):
-        adbc_table(connection, "SELECT ? AS a")
+ROWS = pa.table({"id": [1, 2, 3]})
+REFUSED = r"UNAUTHORIZED|NOT_IMPLEMENTED|PERMISSION"
 
 
-def test_executemany_is_refused(connection: adbc.Connection) -> None:
-    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=r"UNAUTHORIZED|NOT_IMPLEMENTED|PERMISSION"):
-        cursor.executemany("INSERT INTO orders VALUES (?)", [(1,), (2,)])
-
-    assert adbc_table(connection, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1000}]
-
-
-def test_executemany_of_a_select_is_refused(connection: adbc.Connection) -> None:
-    with connection.cursor() as cursor, pytest.raises(adbc.Error):
-        cursor.executemany("SELECT ? AS a", [(1,), (2,)])
-
-
-@pytest.mark.parametrize("mode", ["create", "append", "replace", "create_append"])
-def test_ingest_is_refused(connection: adbc.Connection, mode: Any) -> None:
-    rows = pa.table({"id": [1, 2, 3]})
-
-    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=r"UNAUTHORIZED|NOT_IMPLEMENTED|PERMISSION"):
-        cursor.adbc_ingest("orders", rows, mode=mode)
-
-    assert adbc_table(connection, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1000}]
-
-
-@pytest.mark.parametrize("sql", ["INSERT INTO orders VALUES (1)", "DELETE FROM orders", "CREATE TABLE x AS SELECT 1"])
-def test_writes_are_refused(connection: adbc.Connection, sql: str) -> None:
-    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=r"(?i)only.*read|not allowed|SELECT"):
-        cursor.execute(sql)
+@pytest.mark.parametrize(
+    ("write", "match"),
+    [
+        pytest.param(lambda c: c.executemany("INSERT INTO orders VALUES (?)", [(1,), (2,)]), REFUSED, id="executemany"),
+        pytest.param(lambda c: c.executemany("SELECT ? AS a", [(1,), (2,)]), "", id="executemany of a SELECT"),
+        *[
+            pytest.param(partial(adbc.Cursor.adbc_ingest, table_name="orders", data=ROWS, mode=mode), REFUSED, id=mode)
+            for mode in ("create", "append", "replace", "create_append")
+        ],
+        *[
+            pytest.param(partial(adbc.Cursor.execute, operation=sql), r"(?i)only.*read|not allowed|SELECT", id=sql)
+            for sql in ("INSERT INTO orders VALUES (1)", "DELETE FROM orders", "CREATE TABLE x AS SELECT 1")
+        ],
+    ],
+)
+def test_writes_are_refused(connection: adbc.Connection, write: Callable[[adbc.Cursor], object], match: str) -> None:
+    with connection.cursor() as cursor, pytest.raises(adbc.Error, match=match):
+        write(cursor)
 
     assert adbc_table(connection, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1000}]
 
@@ -140,21 +133,25 @@ def test_transactions_are_refused(flight: FlightServer) -> None:
         assert adbc_table(connection, "SELECT 1 AS n").to_pylist() == [{"n": 1}]
 
 
-def test_info(connection: adbc.Connection) -> None:
-    info = connection.adbc_get_info()
-
-    assert info["vendor_name"]
-    assert info["driver_name"] == "ADBC Flight SQL Driver - Go"
+def running(server: FlightServer, sql: str = ENDLESS) -> bool:
+    return any(row["sql"] == sql for row in server.get("/v1/sql/active", headers={"X-API-Key": K1}).json())
 
 
 def objects(connection: adbc.Connection, **options: Any) -> Any:
     return connection.adbc_get_objects(**options).read_all().to_pylist()
 
 
-def test_objects_lists_catalog_schema_tables_and_columns(connection: adbc.Connection) -> None:
+def test_metadata_lists_catalog_schema_tables_and_columns(connection: adbc.Connection) -> None:
     (catalog,) = objects(connection, depth="all")
 
     assert catalog["catalog_name"] == "runtime"
+    assert [catalog["catalog_name"] for catalog in objects(connection, depth="catalogs")] == ["runtime"]
+    (shallow,) = objects(connection, depth="db_schemas")
+    assert "main" in {schema["db_schema_name"] for schema in shallow["catalog_db_schemas"]}
+    assert sorted(connection.adbc_get_table_types()) == ["TABLE", "VIEW"]
+    info = connection.adbc_get_info()
+    assert info["vendor_name"]
+    assert info["driver_name"] == "ADBC Flight SQL Driver - Go"
     schemas = {schema["db_schema_name"]: schema["db_schema_tables"] for schema in catalog["catalog_db_schemas"]}
     tables = {table["table_name"]: table for table in schemas["main"]}
     assert set(tables) == {"orders", "big_orders"}
@@ -188,16 +185,6 @@ def test_objects_filters(connection: adbc.Connection, options: dict[str, Any], f
     assert names == found
 
 
-def test_objects_at_each_depth(connection: adbc.Connection) -> None:
-    assert [catalog["catalog_name"] for catalog in objects(connection, depth="catalogs")] == ["runtime"]
-    (catalog,) = objects(connection, depth="db_schemas")
-    assert "main" in {schema["db_schema_name"] for schema in catalog["catalog_db_schemas"]}
-
-
-def test_table_types(connection: adbc.Connection) -> None:
-    assert sorted(connection.adbc_get_table_types()) == ["TABLE", "VIEW"]
-
-
 @pytest.mark.parametrize(
     ("name", "where"),
     [("orders", {}), ("big_orders", {"db_schema_filter": "main"}), ("orders", {"catalog_filter": "runtime"})],
@@ -206,9 +193,6 @@ def test_table_schema_equals_that_of_a_select(connection: adbc.Connection, name:
     schema = connection.adbc_get_table_schema(name, **where)
 
     assert schema.equals(adbc_table(connection, f"SELECT * FROM {name} LIMIT 0").schema)
-
-
-def test_table_schema_of_an_unknown_table(connection: adbc.Connection) -> None:
     with pytest.raises(adbc.Error, match="NOT_FOUND"):
         connection.adbc_get_table_schema("nope")
 
@@ -229,14 +213,6 @@ def test_prepare_describes_the_parameters(connection: adbc.Connection) -> None:
         assert cursor.fetchall() == [(3,)]
 
 
-def test_a_bad_statement_fails_at_prepare(connection: adbc.Connection) -> None:
-    with (
-        connection.cursor() as cursor,
-        pytest.raises(adbc.ProgrammingError, match=r"INVALID_ARGUMENT.*nope.*(?s:.)*Prepare"),
-    ):
-        cursor.adbc_prepare("SELECT nope FROM orders")
-
-
 def test_partitions(connection: adbc.Connection) -> None:
     with connection.cursor() as cursor:
         partitions, schema = cursor.adbc_execute_partitions("SELECT id FROM orders")
@@ -249,32 +225,20 @@ def test_partitions(connection: adbc.Connection) -> None:
     assert sorted(ids) == list(range(1000))
 
 
-def active(server: FlightServer) -> Any:
-    return server.get("/v1/sql/active", headers={"X-API-Key": K1}).json()
-
-
 def test_cancel_ends_the_statement_on_both_sides(flight: FlightServer, connection: adbc.Connection) -> None:
-    failures: list[BaseException] = []
+    def fetch() -> None:
+        cursor.execute(ENDLESS)
+        cursor.fetchall()
 
-    def fetch(cursor: adbc.Cursor) -> None:
-        try:
-            cursor.execute(ENDLESS)
-            cursor.fetchall()
-        except adbc.Error as exc:
-            failures.append(exc)
-
-    with connection.cursor() as cursor:
-        thread = threading.Thread(target=fetch, args=(cursor,))
-        thread.start()
-        wait_for(lambda: [row for row in active(flight) if row["sql"] == ENDLESS], "the statement to run")
+    with connection.cursor() as cursor, ThreadPoolExecutor() as pool:
+        fetched = pool.submit(fetch)
+        wait_for(lambda: running(flight), "the statement to run")
 
         cursor.adbc_cancel()
-        thread.join(PATIENCE_S)
 
-    assert not thread.is_alive()
-    assert len(failures) == 1
-    assert "ancel" in str(failures[0])
-    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the slot to be free")
+        with pytest.raises(adbc.Error, match="ancel"):
+            fetched.result(PATIENCE_S)
+    wait_for(lambda: not running(flight), "the slot to be free")
 
 
 def test_a_time_limit_of_the_client_ends_the_statement(flight: FlightServer, connection: adbc.Connection) -> None:
@@ -289,7 +253,7 @@ def test_a_time_limit_of_the_client_ends_the_statement(flight: FlightServer, con
         with pytest.raises(adbc.Error, match=r"(?i)timeout|deadline"):
             run()
 
-    wait_for(lambda: not [row for row in active(flight) if row["sql"] == ENDLESS], "the slot to be free")
+    wait_for(lambda: not running(flight), "the slot to be free")
 
 
 def test_closing_with_unread_rows_frees_the_slot(flight: FlightServer, connection: adbc.Connection) -> None:
@@ -298,20 +262,13 @@ def test_closing_with_unread_rows_frees_the_slot(flight: FlightServer, connectio
         cursor.execute(sql)
         assert cursor.fetchone() is not None
 
-    wait_for(lambda: not [row for row in active(flight) if row["sql"] == sql], "the slot to be free")
+    wait_for(lambda: not running(flight, sql), "the slot to be free")
 
 
 def test_thirty_connections_at_once(flight: FlightServer) -> None:
-    found: list[int] = []
-
-    def run(number: int) -> None:
+    def run(number: int) -> int:
         with adbc_connection(flight) as connection:
-            found.append(adbc_table(connection, f"SELECT sum(id) + {number} AS n FROM orders")["n"][0].as_py())
+            return int(adbc_table(connection, f"SELECT sum(id) + {number} AS n FROM orders")["n"][0].as_py())
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-
-    assert sorted(found) == [499500 + number for number in range(30)]
+    with ThreadPoolExecutor(30) as pool:
+        assert list(pool.map(run, range(30), timeout=PATIENCE_S)) == [499500 + number for number in range(30)]

@@ -61,38 +61,3 @@ def test_connect_query_and_close(flight: FlightServer, authorization: str) -> No
 
     assert table.to_pylist() == [{"id": 0, "name": "name 0"}, {"id": 1, "name": "name 1"}]
     assert closed in ([], [b""])
-
-
-def test_parameters(flight: FlightServer) -> None:
-    batch = pa.record_batch({"1": pa.array([7], pa.int64())})
-    schema, row = batch.schema.serialize().to_pybytes(), batch.serialize().to_pybytes()
-    with connect(flight) as wire:
-        handle = first(wire.prepare("SELECT name FROM orders WHERE id = ?"), 1)
-        prepared = command("CommandPreparedStatementQuery", field(1, handle))
-        (result,) = wire.stream("DoPut", [data(schema, descriptor=field(1, 2) + field(2, prepared)), data(row)])
-        renewed = first(first(result, 1), 1) or handle
-        table = wire.rows(wire.ticket(command("CommandPreparedStatementQuery", field(1, renewed))))
-
-    assert table.to_pylist() == [{"name": "name 7"}]
-
-
-def data(message: bytes, *, descriptor: bytes = b"") -> bytes:
-    """Return the FlightData of an encapsulated IPC message: marker, length, header, body."""
-    length = int.from_bytes(message[4:8], "little")
-    content = field(2, message[8 : 8 + length]) + field(1000, message[8 + length :])
-    return (field(1, descriptor) if descriptor else b"") + content
-
-
-def test_the_metadata_that_the_driver_requests(flight: FlightServer) -> None:
-    with connect(flight) as wire:
-
-        def ask(name: str, body: bytes = b"") -> pa.Table:
-            return wire.rows(wire.ticket(command(name, body)))
-
-        assert ask("CommandGetCatalogs").to_pylist() == [{"catalog_name": "runtime"}]
-        assert ask("CommandGetDbSchemas").to_pylist() == [{"catalog_name": "runtime", "db_schema_name": "main"}]
-        tables = ask("CommandGetTables", field(3, "%") + field(5, True))
-        assert tables["table_name"].to_pylist() == ["big_orders", "orders"]
-        assert ask("CommandGetSqlInfo").num_rows > 10
-        assert ask("CommandGetXdbcTypeInfo").num_rows > 10
-        assert ask("CommandGetPrimaryKeys", field(3, "orders")).num_rows == 0

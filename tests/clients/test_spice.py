@@ -86,23 +86,19 @@ def test_a_refusal_is_not_retried(flight_tls: FlightServer, tmp_path: Path, sql:
 def test_without_tls_it_falls_back_to_http(flight: FlightServer, tmp_path: Path) -> None:
     before = flight.refused_calls()
 
-    (answer,) = spice.ask(
-        tmp_path, plaintext_options(flight, K1), [{"sql": "SELECT id, name FROM orders ORDER BY id LIMIT 2"}]
+    answer, with_parameters = spice.ask(
+        tmp_path,
+        plaintext_options(flight, K1),
+        [
+            {"sql": "SELECT id, name FROM orders ORDER BY id LIMIT 2"},
+            {"sql": "SELECT name FROM orders WHERE id = $1", "parameters": [7]},
+        ],
     )
 
     assert [row["name"] for row in answer["rows"]] == ["name 0", "name 1"]
+    assert with_parameters["rows"] == [{"name": "name 7"}]
     assert [line for line in answer["log"] if "falling back to HTTP" in line]
-    assert flight.refused_calls() - before == 1  # over Flight
-
-
-def test_without_tls_parameters_fall_back_too(flight: FlightServer, tmp_path: Path) -> None:
-    (answer,) = spice.ask(
-        tmp_path,
-        plaintext_options(flight, K1),
-        [{"sql": "SELECT name FROM orders WHERE id = $1", "parameters": [7]}],
-    )
-
-    assert answer["rows"] == [{"name": "name 7"}]
+    assert flight.refused_calls() - before == 2  # over Flight
 
 
 @pytest.mark.parametrize("key", [WRONG, None], ids=["wrong key", "no key"])

@@ -13,11 +13,6 @@ from tests.system.harness import K1
 pytestmark = pytest.mark.exhaustive
 
 
-def test_there_are_22_queries() -> None:
-    assert list(tpch.QUERIES) == [f"Q{number}" for number in range(1, 23)]
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", tpch.QUERIES)
 def test_same_rows_everywhere(tpch_flight: FlightServer, name: str) -> None:
     sql = tpch.QUERIES[name]
@@ -36,6 +31,7 @@ def test_same_rows_everywhere(tpch_flight: FlightServer, name: str) -> None:
 
 
 def test_sizes_are_those_of_the_specification(tpch_flight: FlightServer) -> None:
+    assert list(tpch.QUERIES) == [f"Q{number}" for number in range(1, 23)]
     counts = {name: tpch_flight.rows(f"SELECT count(*) AS n FROM {name}", K1)[0]["n"] for name in tpch.TABLES}
 
     assert counts == {

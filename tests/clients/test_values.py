@@ -115,6 +115,13 @@ def client(flight: FlightServer) -> Iterator[pa.flight.FlightClient]:
         yield opened
 
 
+@pytest.fixture
+def dbapi(flight: FlightServer) -> Iterator[flightsql.FlightSQLClient]:
+    client = flightsql.FlightSQLClient(host="127.0.0.1", port=flight.flight_port, token=K1, insecure=True)
+    yield client
+    client.close()
+
+
 @pytest.mark.parametrize("sql", [pytest.param(sql, id=name) for name, sql in [*VALUES.items(), *WHOLE.items()]])
 def test_same_over_http_and_flight(
     flight: FlightServer, connection: adbc.Connection, client: pa.flight.FlightClient, sql: str
@@ -129,28 +136,19 @@ def test_same_over_http_and_flight(
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_polars(flight: FlightServer, connection: adbc.Connection, name: str) -> None:
-    frame = pl.read_database(WHOLE[name], connection)
+def test_polars_and_pandas(flight: FlightServer, connection: adbc.Connection, name: str) -> None:
+    expected = flight.http_table(WHOLE[name])
 
-    assert frame.equals(pl.DataFrame(flight.http_table(WHOLE[name])))
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_pandas(flight: FlightServer, connection: adbc.Connection, name: str) -> None:
+    assert pl.read_database(WHOLE[name], connection).equals(pl.DataFrame(expected))
     frame = pd.read_sql(WHOLE[name], connection, dtype_backend="pyarrow")
-
-    expected = flight.http_table(WHOLE[name]).to_pandas(types_mapper=pd.ArrowDtype)
-    pd.testing.assert_frame_equal(frame, expected)
+    pd.testing.assert_frame_equal(frame, expected.to_pandas(types_mapper=pd.ArrowDtype))
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_flightsql_dbapi(flight: FlightServer, name: str) -> None:
-    client = flightsql.FlightSQLClient(host="127.0.0.1", port=flight.flight_port, token=K1, insecure=True)
-    try:
-        info = client.execute(WHOLE[name])
-        assert_same(flight.http_table(WHOLE[name]), client.do_get(info.endpoints[0].ticket).read_all())
-    finally:
-        client.close()
+def test_flightsql_dbapi(flight: FlightServer, dbapi: flightsql.FlightSQLClient, name: str) -> None:
+    info = dbapi.execute(WHOLE[name])
+
+    assert_same(flight.http_table(WHOLE[name]), dbapi.do_get(info.endpoints[0].ticket).read_all())
 
 
 @pytest.mark.exhaustive
@@ -163,37 +161,42 @@ def test_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
         assert_same(flight_tls.http_table(sql), spice.read(answer))
 
 
-def checksum(table: pa.Table) -> tuple[int, int, int]:
-    return table.num_rows, pa.compute.sum(table["id"]).as_py(), pa.compute.sum(table["k"]).as_py()
+def test_pandas_reads_a_statement_and_a_table(connection: adbc.Connection) -> None:
+    assert pd.read_sql("SELECT count(*) AS n FROM orders", connection)["n"].tolist() == [1000]
+    assert pd.read_sql_query("SELECT name FROM orders WHERE id = 7", connection)["name"].tolist() == ["name 7"]
+    assert pd.read_sql_table("orders", connection).shape == (1000, 4)
+    assert pd.read_sql("big_orders", connection).shape[1] == 4
 
 
 @pytest.mark.exhaustive
-def test_three_million_rows(flight: FlightServer, connection: adbc.Connection, client: pa.flight.FlightClient) -> None:
-    assert checksum(adbc_table(connection, THREE_MILLION)) == CHECKSUM
-    assert checksum(flight_table(client, THREE_MILLION)) == CHECKSUM
-    frame = pl.read_database(THREE_MILLION, connection)
-    assert (len(frame), frame["id"].sum(), frame["k"].sum()) == CHECKSUM
-    loaded = pd.read_sql(THREE_MILLION, connection)
-    assert (len(loaded), loaded["id"].sum(), loaded["k"].sum()) == CHECKSUM
+def test_polars_reads_with_parameters_and_in_batches(connection: adbc.Connection) -> None:
+    sql = "SELECT name FROM orders WHERE id BETWEEN ? AND ? ORDER BY id"
+    frame = pl.read_database(sql, connection, execute_options={"parameters": [3, 5]})
+    frames = pl.read_database("SELECT i FROM range(500000) t(i)", connection, iter_batches=True, batch_size=1000)
+
+    assert frame["name"].to_list() == ["name 3", "name 4", "name 5"]
+    assert sum(batch["i"].sum() for batch in frames) == sum(range(500_000))
 
 
 @pytest.mark.exhaustive
-def test_three_million_rows_through_flightsql_dbapi(flight: FlightServer) -> None:
-    client = flightsql.FlightSQLClient(host="127.0.0.1", port=flight.flight_port, token=K1, insecure=True)
-    try:
-        info = client.execute(THREE_MILLION)
-        assert checksum(client.do_get(info.endpoints[0].ticket).read_all()) == CHECKSUM
-    finally:
-        client.close()
-
-
-@pytest.mark.exhaustive
-def test_three_million_rows_through_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
-    options = spice.flight_options(flight_tls, K1)
-
-    (answer,) = spice.ask(tmp_path, options, [{"sql": THREE_MILLION, "rows": False}])
-
-    assert checksum(spice.read(answer)) == CHECKSUM
+def test_three_million_rows(
+    flight_tls: FlightServer,
+    connection: adbc.Connection,
+    client: pa.flight.FlightClient,
+    dbapi: flightsql.FlightSQLClient,
+    tmp_path: Path,
+) -> None:
+    (answer,) = spice.ask(tmp_path, spice.flight_options(flight_tls, K1), [{"sql": THREE_MILLION, "rows": False}])
+    info = dbapi.execute(THREE_MILLION)
+    for table in (
+        adbc_table(connection, THREE_MILLION),
+        flight_table(client, THREE_MILLION),
+        dbapi.do_get(info.endpoints[0].ticket).read_all(),
+        spice.read(answer),
+    ):
+        assert (table.num_rows, pa.compute.sum(table["id"]).as_py(), pa.compute.sum(table["k"]).as_py()) == CHECKSUM
+    for frame in (pl.read_database(THREE_MILLION, connection), pd.read_sql(THREE_MILLION, connection)):
+        assert (len(frame), frame["id"].sum(), frame["k"].sum()) == CHECKSUM
 
 
 #: Results of more than 10 MB.

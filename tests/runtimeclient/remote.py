@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.runtimeclient.calling import Called, call
 
 API_KEY = "correct-horse-battery-staple"
 VND = "application/vnd.spiceai.sql.v1+json"
@@ -83,6 +86,10 @@ class Remote:
             Reply(201, json.dumps({"message": message, "refresh": {"id": "7", "status": "queued"}}).encode()),
         )
         self.on("GET", path, lambda _: Reply(body=json.dumps([next(looks)]).encode()))
+
+    def call(self, *arguments: str, environ: Mapping[str, str] | None = None, **streams: io.StringIO) -> Called:
+        """Run `querykeep` with these arguments against this runtime."""
+        return call(*arguments, environ={"RUNTIME_HTTP_ENDPOINT": self.url} | dict(environ or {}), **streams)
 
     @property
     def statements(self) -> list[str]:

@@ -105,18 +105,11 @@ def test_finds_only_keys(arguments: list[str], hidden: list[str]) -> None:
     assert [line[offset : offset + length] for offset, length in spans] == hidden
 
 
-def test_a_command_line_without_a_key_needs_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["manage.py", "status"])
-
-    assert hide_api_keys()
-
-
-def fake_proc(folder: Path, line: bytes, memory: bytes) -> Path:
+def fake_proc(folder: Path, line: bytes, memory: bytes) -> None:
     """Imitate /proc of a process whose arguments start at address 4."""
     folder.joinpath("cmdline").write_bytes(line)
     folder.joinpath("stat").write_text("1 (a) b) " + "0 " * 45 + "4 0 0")
     folder.joinpath("mem").write_bytes(memory)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -129,13 +122,10 @@ def fake_proc(folder: Path, line: bytes, memory: bytes) -> Path:
 )
 def test_reports_a_key_that_stays_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bytes) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
-    monkeypatch.setattr(argv, "_PROC", fake_proc(tmp_path, b"manage.py\0--api-key\0K1\0", memory))
-
-    assert not hide_api_keys()
-
-
-def test_reports_a_visible_key_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["manage.py", "--api-key", "K1"])
     monkeypatch.setattr(argv, "_PROC", tmp_path)
 
+    assert not hide_api_keys()  # There is no /proc at all.
+    fake_proc(tmp_path, b"manage.py\0--api-key\0K1\0", memory)
     assert not hide_api_keys()
+    monkeypatch.setattr(sys, "argv", ["manage.py", "status"])
+    assert hide_api_keys()

@@ -18,7 +18,6 @@ from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import parse_endpoint
 from runtimeclient.profiles import keyrings
 from runtimeclient.profiles.config import Profile
-from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
 from tests.runtimeclient.remote import Remote
 
@@ -92,7 +91,7 @@ def test_a_missing_library_is_an_error_with_a_hint(
     for module in ("runtimeclient.output.arrow_files", "runtimeclient.output.chart_files"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 
-    done = call("sql", "SELECT 1", option, "--http-endpoint", remote.url)
+    done = remote.call("sql", "SELECT 1", option)
 
     assert done.status == 2
     assert done.err.endswith(f": {install_command(extra)}\n")

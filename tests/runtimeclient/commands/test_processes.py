@@ -78,11 +78,25 @@ def test_standard_input_is_statements_run_in_order(remote: Remote, run: Run) -> 
     assert remote.statements == ["SELECT ';'", "-- nothing;\nSELECT 'a\r\nb'"]
 
 
-@pytest.mark.parametrize("arguments", [("-f", "-"), ("--file", "/dev/stdin")])
-def test_input_without_a_statement_is_no_error(remote: Remote, run: Run, arguments: tuple[str, ...]) -> None:
-    done = run("sql", *arguments, "--http-endpoint", remote.url, stdin=" ;-- nothing\n")
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (b"SELECT '\xe9'", (), "Error: Standard input is not UTF-8 text.\n"),
+        (None, (), "Error: Standard input cannot be read: Bad file descriptor.\n"),
+        pytest.param(b" ;-- nothing\n", ("-f", "-"), "", marks=pytest.mark.exhaustive),
+        (b" ;-- nothing\n", ("--file", "/dev/stdin"), ""),
+    ],
+)
+def test_x15_standard_input_without_statements(
+    remote: Remote, tmp_path: Path, content: bytes | None, arguments: tuple[str, ...], said: str
+) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(content or b"")
+    redirection = "<&-" if content is None else f"<{file}"
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = in_shell(f'exec "$@" {redirection}', "sql", *arguments, "--http-endpoint", remote.url)
+
+    assert (done.returncode, done.stdout, done.stderr) == (2 if said else 0, "", said)
     assert remote.requests == []
 
 
@@ -104,20 +118,6 @@ def test_statements_run_as_they_arrive(remote: Remote) -> None:
         process.stdin.close()
 
         assert process.wait(60) == 0
-
-
-def test_x15_statements_that_are_not_utf_8_are_a_usage_error(remote: Remote, run: Run) -> None:
-    done = run("sql", "--http-endpoint", remote.url, stdin=b"SELECT '\xe9'")
-
-    assert (done.returncode, done.stderr) == (2, "Error: Standard input is not UTF-8 text.\n")
-
-
-def test_x15_no_standard_input_is_a_usage_error(remote: Remote) -> None:
-    done = in_shell('exec "$@" <&-', "sql", "--http-endpoint", remote.url)
-
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: Standard input cannot be read")
-    assert done.stderr.count("\n") == 1
 
 
 def test_x15_ctrl_c_is_130(remote: Remote) -> None:
@@ -218,6 +218,7 @@ def test_streams_that_are_full_or_closed(remote: Remote, arguments: str, status:
     assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
 
 
+@pytest.mark.exhaustive
 def test_help_needs_no_yaml(run: Run, tmp_path: Path) -> None:
     (tmp_path / "runtime.yaml").write_text("nonsense: [")
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,76 +18,16 @@ import pytest
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import AnswerCutError, ConnectionFailedError
 from runtimeclient.http import timeouts
-from runtimeclient.http.answers import ARROW
+from runtimeclient.http.answers import ARROW, JSON
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, clean_environment
+from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
 
 _MEGABYTE = b"x" * (1 << 20)
-_CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-def chunk(body: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(body), body)
-
-
-@contextmanager
-def speaking(head: bytes, again: bytes = b"", pause_s: float = 0) -> Iterator[str]:
-    """
-    Answer /health like a runtime, and anything else with *head*, then *again* until the client disconnects.
-
-    Pause for *pause_s* before each *again*.
-    """
-    is_over = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-
-    def talk(connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as lines:
-            try:
-                while request := lines.readline():
-                    while lines.readline() not in {b"\r\n", b""}:
-                        pass
-                    if request.startswith(b"GET /health"):
-                        connection.sendall(
-                            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n"
-                        )
-                        continue
-                    connection.sendall(head)
-                    while again and not is_over.wait(pause_s):
-                        connection.sendall(again)
-                    return
-            except OSError:
-                return
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        is_over.set()
-        # Closing alone does not wake accept().
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
-def answer(content_type: str, rest: bytes = _CHUNKED, status: str = "200 OK") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n".encode() + rest
-
-
 SQL = ("sql", "SELECT 1")
 FILE = ("sql", "SELECT 1", "--output", "a.parquet")
 _BOMB = chunk(gzip.compress(_MEGABYTE * 50)) + b"0\r\n\r\n"
-_HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n"
 ROWS = b'{"schema":{"fields":[]},"data":['
 
 
@@ -115,7 +54,7 @@ ROWS = b'{"schema":{"fields":[]},"data":['
         ),
         pytest.param(
             SQL,
-            answer(VND, b"Content-Encoding: gzip\r\n" + _CHUNKED) + _BOMB,
+            answer(VND, b"Content-Encoding: gzip\r\n" + CHUNKED) + _BOMB,
             b"",
             "is not a runtime",
             id="a gzip bomb",
@@ -162,53 +101,57 @@ PATIENT = Timeouts(connect_s=60, silence_s=2.0)
 _CUT = r"nothing arrived for 2 s, or less than 100 bytes per second"
 
 
-@pytest.mark.parametrize("call", [RuntimeClient.status, lambda client: client.sql("SELECT 1")], ids=["status", "sql"])
+def ask(client: RuntimeClient) -> object:
+    return client.sql("SELECT 1")
+
+
+_REFUSED = answer("application/problem+json", status="400 Bad Request")
+
+
 @pytest.mark.parametrize(
-    ("head", "again", "pause_s"),
+    ("calls", "head", "again", "pause_s"),
     [
-        pytest.param(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0, id="endless 100 Continue"),
-        pytest.param(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.1, id="repeated hints"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nX-A: ", b"a", 0.1, id="a trickling header"),
-        pytest.param(
-            answer("application/problem+json", status="400 Bad Request"), chunk(b" "), 0.1, id="a trickling error"
-        ),
+        pytest.param([ask, RuntimeClient.status], b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0, id="endless 100 Continue"),
+        pytest.param([ask, RuntimeClient.status], b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.1, id="repeated hints"),
+        pytest.param([ask, RuntimeClient.status], b"HTTP/1.1 200 OK\r\nX-A: ", b"a", 0.1, id="a trickling header"),
+        pytest.param([ask, RuntimeClient.status], _REFUSED, chunk(b" "), 0.1, id="a trickling error"),
+        pytest.param([RuntimeClient.datasets], answer(JSON) + chunk(b"["), chunk(b" "), 0.1, id="a trickling list"),
     ],
 )
 def test_a_response_that_trickles_times_out(
-    call: Callable[[RuntimeClient], object], head: bytes, again: bytes, pause_s: float
+    calls: list[Callable[[RuntimeClient], object]], head: bytes, again: bytes, pause_s: float
 ) -> None:
-    with (
-        speaking(head, again, pause_s) as url,
-        RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client,
-        pytest.raises(ConnectionFailedError, match=_NO_ANSWER),
-    ):
-        call(client)
-
-
-def test_a_list_that_trickles_times_out() -> None:
-    with (
-        speaking(answer("application/json") + chunk(b"["), chunk(b" "), 0.1) as url,
-        RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client,
-        pytest.raises(ConnectionFailedError, match=_NO_ANSWER),
-    ):
-        client.datasets()
+    with speaking(head, again, pause_s) as url, RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client:
+        for call_ in calls:
+            with pytest.raises(ConnectionFailedError, match=_NO_ANSWER):
+                call_(client)
 
 
 @pytest.mark.parametrize(
-    ("begin", "again"),
+    ("begin", "again", "pause_s"),
     [
-        pytest.param(chunk(b"["), chunk(b" "), id="rows"),
-        pytest.param(b"1;", b"a", id="chunk extensions"),
+        pytest.param(chunk(b"["), chunk(b" "), 0.1, id="rows"),
+        pytest.param(b"1;", b"a", 0.1, id="chunk extensions"),
+        pytest.param(chunk(b"["), chunk(b" "), 3600, id="silence"),
     ],
 )
-def test_rows_that_trickle_are_cut(begin: bytes, again: bytes) -> None:
+def test_rows_that_trickle_are_cut(begin: bytes, again: bytes, pause_s: float) -> None:
     with (
-        speaking(answer("application/json") + begin, again, 0.1) as url,
+        speaking(answer(JSON) + begin, again, pause_s) as url,
         RuntimeClient(url, API_KEY, timeouts=PATIENT) as client,
         client.sql("SELECT 1") as rows,
         pytest.raises(AnswerCutError, match=_CUT),
     ):
         list(rows.rows())
+
+
+def test_closing_an_answer_early_ends_the_connection() -> None:
+    is_left = threading.Event()
+    with speaking(answer(JSON) + chunk(b"["), chunk(b'{"a":1},' * 100_000), is_left=is_left) as url:
+        with RuntimeClient(url) as client, client.sql("SELECT") as rows:
+            assert next(rows.rows()).values == {"a": "1"}
+
+        assert is_left.wait(60)
 
 
 class Clock:
@@ -313,7 +256,7 @@ def test_a_key_that_an_error_echoes_is_not_shown(
 ) -> None:
     remote.on("GET" if path == "/v1/status" else "POST", path, reply)
 
-    done = call(*arguments, "--api-key", KEY, "--http-endpoint", remote.url)
+    done = remote.call(*arguments, "--api-key", KEY)
 
     assert done.err == f"Error: {shown}\n"
     assert done.out == ""

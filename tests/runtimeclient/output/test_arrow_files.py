@@ -26,7 +26,7 @@ def stream_of(table: Any, batch_rows: int | None = None, **options: Any) -> byte
 
 def ask(remote: Remote, file: Path, body: bytes, *arguments: str) -> Called:
     remote.on_sql(Reply(body=body, content_type=ARROW))
-    return call("sql", "x", "--output", str(file), "--http-endpoint", remote.url, *arguments)
+    return remote.call("sql", "x", "--output", str(file), *arguments)
 
 
 def test_arrow_and_parquet_files_hold_the_result(remote: Remote, tmp_path: Path) -> None:
@@ -37,25 +37,12 @@ def test_arrow_and_parquet_files_hold_the_result(remote: Remote, tmp_path: Path)
 
     assert pa.ipc.open_file(arrow).read_all().equals(TABLE)
     assert pq.read_table(parquet).to_pydict() == TABLE.to_pydict()
-    assert [request.headers["Accept"] for request in remote.requests if request.method == "POST"] == [ARROW, ARROW]
-
-
-def test_an_empty_answer_keeps_its_columns(remote: Remote, tmp_path: Path) -> None:
-    file = tmp_path / "a.parquet"
-
-    assert ask(remote, file, stream_of(TABLE.slice(0, 0))).status == 0
-    assert pq.read_table(file).column_names == ["n", "text"]
-
-
-def test_large_answers_are_written_in_groups_of_rows(remote: Remote, tmp_path: Path) -> None:
-    table = pa.table({"n": pa.array(range(300_000), pa.int32())})
-    file = tmp_path / "a.parquet"
-
-    ask(remote, file, stream_of(table, 2048))
-
-    written = pq.ParquetFile(file).metadata
-    assert written.num_rows == 300_000
-    assert written.num_row_groups == 3
+    assert ask(remote, parquet, stream_of(TABLE.slice(0, 0))).status == 0
+    assert pq.read_table(parquet).column_names == ["n", "text"]
+    ask(remote, parquet, stream_of(pa.table({"n": pa.array(range(300_000), pa.int32())}), 2048))
+    written = pq.ParquetFile(parquet).metadata
+    assert (written.num_rows, written.num_row_groups) == (300_000, 3)
+    assert {request.headers["Accept"] for request in remote.requests if request.method == "POST"} == {ARROW}
 
 
 def patched(body: bytes, offset: int, value: bytes) -> bytes:
@@ -130,7 +117,7 @@ def test_a_binary_format_needs_a_file_and_holds_one_result(remote: Remote, tmp_p
     remote.on_sql(Reply(body=WHOLE, content_type=ARROW))
     file = tmp_path / "a.arrow"
 
-    two = call("sql", "-f", str(script), "-o", str(file), "--http-endpoint", remote.url)
+    two = remote.call("sql", "-f", str(script), "-o", str(file))
     none = call("sql", "x", "--format", "parquet", out=Screen())
 
     assert "can hold the result of one statement only" in two.err

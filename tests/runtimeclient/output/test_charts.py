@@ -64,20 +64,15 @@ def test_columns_are_chosen(
         ([[Number("1"), Number("1e999")]], ChartRequest(), "A number in the result is too large to draw."),
         ([["x", *n(1)]] * 101, ChartRequest(), "A bar chart has at most 100 rows"),
         ([n(1, 1)] * 20_001, ChartRequest(), "A chart has at most 20,000 rows"),
+        ([n(*range(10))], ChartRequest(x="a", y=tuple("bcdefghij")), "A chart has at most 8 y columns"),
     ],
 )
 def test_a_result_that_cannot_be_drawn_is_an_error(
     rows: list[Sequence[JsonValue]], request_: ChartRequest, said: str
 ) -> None:
+    columns = "abcdefghij"[: len(rows[0])] if rows else "ab"
     with pytest.raises(ClientError, match=f"^{said}"):
-        make_chart(("a", "b"), rows, request_)
-
-
-def test_too_many_columns_are_an_error() -> None:
-    names = tuple("abcdefghij")
-
-    with pytest.raises(ClientError, match="at most 8 y columns"):
-        make_chart(names, [n(*range(10))], ChartRequest(x="a", y=names[1:]))
+        make_chart(columns, rows, request_)
 
 
 def test_rows_without_x_or_y_are_left_out_and_counted() -> None:
@@ -104,23 +99,18 @@ def test_bars_are_proportional_and_keep_the_order() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_long_label_is_cut_and_a_null_has_no_bar() -> None:
-    chart = make_chart(("a", "y", "z"), [["x" * 50, *n(1), None], ["y", *n(2_000_000, 1)]], ChartRequest())
-
-    lines = drawn(chart)
-
-    assert lines[0].endswith("│ ● y  x z")
-    assert lines[1].startswith("x" * 29 + "… │●")
-    assert lines[2].endswith("│")
-    assert "2,000,000" in lines[3]
-
-
 def test_labels_and_numbers_of_any_length_fit() -> None:
     rows: list[list[JsonValue]] = [["x" * 1_000_000, *n(1e300)], ["é" * 30, *n(-1e300)]]
     decomposed = "e\u0301" * 30
     chart = make_chart(("a", "y"), [*rows, [decomposed, *n(1e14)]], ChartRequest())
+    two = make_chart(("a", "y", "z"), [["x" * 50, *n(1), None], ["y", *n(2_000_000, 1)]], ChartRequest())
 
-    lines = drawn(chart)
+    lines, of_two = drawn(chart), drawn(two)
+
+    assert of_two[0].endswith("│ ● y  x z")
+    assert of_two[1].startswith("x" * 29 + "… │●")
+    assert of_two[2].endswith("│")
+    assert "2,000,000" in of_two[3]
 
     assert lines[1].startswith("x" * 29 + "… │")
     assert lines[1].endswith(" 1e+300")
@@ -167,14 +157,21 @@ def test_ticks_have_the_precision_of_the_span(values: list[str], tick: str) -> N
     assert tick in "\n".join(drawn(chart))
 
 
-def test_sql_draws_a_result(remote: Remote) -> None:
+def test_a_result_is_drawn_as_text_or_to_a_file_that_is_complete(remote: Remote, tmp_path: Path) -> None:
     remote.on_sql(THREE)
-
-    done = call("sql", "x", "--chart", "bar", "--http-endpoint", remote.url)
+    done = remote.call("sql", "x", "--chart", "bar")
+    file = tmp_path / "a.svg"
 
     assert (done.status, done.err) == (0, "")
     assert done.out.splitlines()[0] == "carrier │ n"
     assert done.out.splitlines()[-1] == "(2 rows, 1 without a value left out)"
+    remote.on_sql(Reply(body=THREE.body[:-5], content_type=THREE.content_type))
+    assert remote.call("sql", "x", "--chart-file", str(file)).status == 3
+    assert list(tmp_path.iterdir()) == []
+    for x in ("1", '"2013-01-01T00:00:00"'):
+        remote.on_sql(with_schema(f'[{{"x":{x},"n":1}}]', "x", "n"))
+        assert remote.call("sql", "x", "--chart-file", str(file)).status == 0
+        assert "<svg" in file.read_text()
 
 
 @pytest.mark.exhaustive
@@ -191,7 +188,7 @@ def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begi
     remote.on_sql(with_schema('[{"</script><b>":"</script><b>","n":1,"m":2}]', "</script><b>", "n", "m"))
     file = tmp_path / name
 
-    done = call("sql", "x", "--chart", kind, "--chart-file", str(file), "--http-endpoint", remote.url)
+    done = remote.call("sql", "x", "--chart", kind, "--chart-file", str(file))
 
     assert (done.status, done.out, done.err) == (0, "", "")
     content = file.read_bytes()
@@ -200,25 +197,6 @@ def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begi
     assert b"</script><b>" not in content
     # The page loads nothing from the network.
     assert b'src="http' not in content
-
-
-@pytest.mark.parametrize("x", ["1", '"2013-01-01T00:00:00"'])
-def test_a_chart_file_takes_numbers_and_times(remote: Remote, tmp_path: Path, x: str) -> None:
-    remote.on_sql(with_schema(f'[{{"x":{x},"n":1}}]', "x", "n"))
-
-    done = call("sql", "x", "--chart-file", str(tmp_path / "a.svg"), "--http-endpoint", remote.url)
-
-    assert done.status == 0
-    assert "<svg" in (tmp_path / "a.svg").read_text()
-
-
-def test_a_cut_answer_leaves_no_chart(remote: Remote, tmp_path: Path) -> None:
-    remote.on_sql(Reply(body=THREE.body[:-5], content_type=THREE.content_type))
-
-    done = call("sql", "x", "--chart-file", str(tmp_path / "a.svg"), "--http-endpoint", remote.url)
-
-    assert done.status == 3
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def test_ndjson_has_one_unchanged_row_per_line(remote: Remote) -> None:
 
 
 def test_x12_csv_is_unchanged_including_control_characters(remote: Remote) -> None:
-    assert shown(remote, Reply(body=b"a\n\x1b[2J\n", content_type="text/csv"), "csv") == "a\n\x1b[2J\n"
+    text = "a\ré\n\x1b[2J\n"
+
+    assert shown(remote, Reply(body=text.encode(), content_type="text/csv; charset=utf-8"), "csv") == text
 
 
 def test_x12_a_table_is_escaped(remote: Remote) -> None:
@@ -60,6 +62,10 @@ def test_an_empty_table_has_its_header(remote: Remote) -> None:
     [
         ("json", Reply(body=b'[{"a":1},', is_cut=True), '[{"a":1},<cut>'),
         ("json", Reply(body=b'[{"a":1}'), '[{"a":1}<cut>'),
+        ("json", Reply(body=b'[{"a":1}]', is_cut=True), '[{"a":1}]<cut>'),
+        ("json", Reply(body=b"", is_cut=True), "<cut>"),
+        ("csv", Reply(body=b"", content_type="text/csv", is_cut=True), "<cut>"),
+        ("table", Reply(body=b'{"schema":{},"data":[{"a":1}]}', content_type=VND, is_cut=True), "<cut>"),
         ("ndjson", Reply(body=b'[{"a":1},{"a":', is_cut=True), '{"a":1}\n<cut>'),
         ("csv", Reply(body=b"a\n1\n", content_type="text/csv", is_cut=True), "a\n1\n<cut>"),
         ("table", Reply(body=b'{"data":[{"a":1}', content_type=VND, is_cut=True), "<cut>"),

@@ -19,43 +19,66 @@ def lines_of(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style:
     return "".join(table(columns, rows, style)).splitlines()
 
 
-def lines(columns: Sequence[str], *rows: Sequence[JsonValue]) -> list[str]:
-    return "".join(table(columns, rows, PLAIN)).split("\n")
+@pytest.mark.parametrize(
+    ("columns", "rows", "shown"),
+    [
+        pytest.param(
+            ("carrier", "n"),
+            [["UA", Number("58665")], ["B6", Number("5.0")]],
+            [" carrier |     n", "---------+-------", " UA      | 58665", " B6      |   5.0", "(2 rows)"],
+            id="numbers to the right, texts to the left",
+        ),
+        pytest.param(("a",), [[True]], [" a", "------", " true", "(1 row)"], id="one row"),
+        pytest.param(("a", "name"), [], [" a | name", "---+------", "(0 rows)"], id="no rows"),
+        pytest.param(
+            ("n",), [[None], [Number("12345")]], ["     n", "-------", "  NULL", " 12345", "(2 rows)"], id="NULL"
+        ),
+        pytest.param(
+            ("s", "t"),
+            [["日本", "a"], ["abcd", "b"], ["e\u0301", "c"]],
+            [" s    | t", "------+---", " 日本 | a", " abcd | b", " e\u0301    | c", "(3 rows)"],
+            id="wide characters",
+        ),
+    ],
+)
+def test_columns_are_aligned(columns: Sequence[str], rows: list[list[JsonValue]], shown: list[str]) -> None:
+    assert lines_of(columns, rows, PLAIN) == shown
 
 
-def test_numbers_are_right_aligned_and_texts_left_aligned() -> None:
-    assert lines(("carrier", "n"), ["UA", Number("58665")], ["B6", Number("5.0")]) == [
-        " carrier |     n",
-        "---------+-------",
-        " UA      | 58665",
-        " B6      |   5.0",
-        "(2 rows)",
-        "",
-    ]
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "NULL"),
+        ("NULL", '"NULL"'),
+        ("", ""),
+        ("null", "null"),
+        ({"a": [Number("1.50"), None, True, 'x"'], "é": {}}, '{"a":[1.50,null,true,"x\\""],"é":{}}'),
+    ],
+)
+def test_a_cell_is_unambiguous(value: JsonValue, shown: str) -> None:
+    assert cell(value) == shown
 
 
-def test_one_row_is_one_row() -> None:
-    assert lines(("a",), [True])[2:] == [" true", "(1 row)", ""]
+def test_long_cells_are_not_cut_and_do_not_pad_all_others() -> None:
+    below = lines_of(("x", "y"), [["a", "b"]] * SAMPLE_ROWS + [["long" * 100, "b"]], PLAIN)
+    first = lines_of(("x", "y"), [["x" * 10_000, "b"], ["a", "b"]], PLAIN)
+
+    assert below[-2:] == [f" {'long' * 100} | b", f"({SAMPLE_ROWS + 1} rows)"]
+    assert first[2] == f" {'x' * 10_000} | b"
+    assert len(first[3]) < 200
 
 
-def test_an_empty_result_has_a_header() -> None:
-    assert lines(
-        ("a", "name"),
-    ) == [" a | name", "---+------", "(0 rows)", ""]
-
-
-def test_null_differs_from_the_text_null_and_from_empty_text() -> None:
-    assert [cell(None), cell("NULL"), cell(""), cell("null")] == ["NULL", '"NULL"', "", "null"]
-
-
-def test_numbers_with_null_are_right_aligned() -> None:
-    assert lines(("n",), [None], [Number("12345")])[2:4] == ["  NULL", " 12345"]
-
-
-def test_lists_and_objects_are_json_with_exact_numbers() -> None:
-    value: JsonValue = {"a": [Number("1.50"), None, True, 'x"'], "é": {}}
-
-    assert cell(value) == '{"a":[1.50,null,true,"x\\""],"é":{}}'
+@pytest.mark.parametrize(
+    ("style", "shown"),
+    [
+        (Style(max_rows=3), [" 0", " 1", " 2", "(3 rows)"]),
+        (Style(max_rows=2), [" 0", " 1", "(the first 2 rows; there are more: --max-rows 0 shows all)"]),
+        (Style(is_quiet=True), [" 0", " 1", " 2"]),
+        (Style(is_quiet=True, max_rows=1), [" 0", "(the first 1 row; there are more: --max-rows 0 shows all)"]),
+    ],
+)
+def test_a_row_limit_is_reported_when_reached_even_if_quiet(style: Style, shown: list[str]) -> None:
+    assert lines_of(("n",), [[Number(number)] for number in range(3)], style)[2:] == shown
 
 
 def test_x12_cells_and_column_names_are_escaped() -> None:
@@ -65,30 +88,6 @@ def test_x12_cells_and_column_names_are_escaped() -> None:
 
     assert set(text) & {"\x1b", "\x07", "\r", "\u202e"} == set()
     assert r"\x1b]0;pwn\x07" in text
-
-
-def test_wide_characters_take_two_columns() -> None:
-    assert lines(("s", "t"), ["日本", "a"], ["abcd", "b"], ["e\u0301", "c"])[2:5] == [
-        " 日本 | a",
-        " abcd | b",
-        " e\u0301    | c",
-    ]
-
-
-def test_a_longer_cell_below_the_sample_is_not_cut() -> None:
-    rows = [["a", "b"]] * SAMPLE_ROWS + [["long" * 100, "b"]]
-
-    shown = lines(("x", "y"), *rows)
-
-    assert shown[-3] == f" {'long' * 100} | b"
-    assert shown[-2] == f"({SAMPLE_ROWS + 1} rows)"
-
-
-def test_one_very_long_cell_does_not_pad_all_others() -> None:
-    shown = lines(("x", "y"), ["x" * 10_000, "b"], ["a", "b"])
-
-    assert shown[2] == f" {'x' * 10_000} | b"
-    assert len(shown[3]) < 200
 
 
 def test_memory_does_not_grow_with_the_rows() -> None:
@@ -211,16 +210,6 @@ def test_quiet_still_reports_left_out_columns() -> None:
     )
 
 
-def test_a_row_limit_is_reported_only_when_reached() -> None:
-    rows: list[list[JsonValue]] = [[Number(number)] for number in range(3)]
-
-    capped = lines_of(("n",), rows, Style(max_rows=2))
-    whole = lines_of(("n",), rows, Style(max_rows=3))
-
-    assert capped[2:] == [" 0", " 1", "(the first 2 rows; there are more: --max-rows 0 shows all)"]
-    assert whole[-1] == "(3 rows)"
-
-
 def test_a_row_limit_reads_one_more_row_and_stops() -> None:
     read = []
 
@@ -232,13 +221,6 @@ def test_a_row_limit_reads_one_more_row_and_stops() -> None:
     lines_of(("n",), rows(), Style(max_rows=SAMPLE_ROWS + 5))
 
     assert len(read) == SAMPLE_ROWS + 6
-
-
-def test_quiet_omits_the_count_but_reports_the_row_limit() -> None:
-    rows: list[list[JsonValue]] = [[Number("1")], [Number("2")]]
-
-    assert lines_of(("n",), rows, Style(is_quiet=True))[-1] == " 2"
-    assert lines_of(("n",), rows, Style(is_quiet=True, max_rows=1))[-1].startswith("(the first 1 row;")
 
 
 def test_colours_do_not_change_the_alignment() -> None:

@@ -33,19 +33,7 @@ def test_x02_flag_before_file_before_environment(
     found = find_credential(flag, file, environ).api_key
 
     assert found == (flag or (file and "from-the-file") or environ.get("RUNTIME_API_KEY"))
-
-
-def test_x02_a_flag_leaves_the_file_alone(tmp_path: Path) -> None:
-    assert find_credential("flag", str(tmp_path / "absent"), {}).api_key == "flag"
-
-
-def test_x02_an_empty_flag_is_an_error_even_with_other_keys(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--api-key is empty"):
-        find_credential("", key_file(tmp_path, b"k"), {"RUNTIME_API_KEY": KEY})
-
-
-def test_an_empty_variable_counts_as_absent() -> None:
-    assert find_credential(None, None, {"RUNTIME_API_KEY": ""}).api_key is None
+    assert find_credential(flag, file, {"RUNTIME_API_KEY": ""}).api_key == (flag or (file and "from-the-file"))
 
 
 @pytest.mark.parametrize(("content", "key"), [(b"k e y", "k e y"), (b"key\n", "key"), (b"key\r\n", "key")])
@@ -106,18 +94,27 @@ def test_reads_a_pipe_without_a_warning(tmp_path: Path) -> None:
     assert (credential.api_key, credential.warning) == ("key", None)
 
 
-@pytest.mark.parametrize("name", ["absent", "."])
-def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        find_credential(None, str(tmp_path / name), {})
-
-
-def test_no_standard_input_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flag", "file", "said"),
+    [
+        ("", "key", "--api-key is empty"),
+        (None, "absent", "cannot be read"),
+        (None, ".", "cannot be read"),
+        (None, "-", "no standard input"),
+    ],
+)
+def test_x02_an_unusable_flag_or_file_is_an_error_even_with_other_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str | None, file: str, said: str
+) -> None:
     monkeypatch.setattr(sys, "stdin", None)
+    key_file(tmp_path, b"k")
 
-    with pytest.raises(UsageError, match="no standard input"):
-        find_credential(None, "-", {})
+    with pytest.raises(UsageError, match=said):
+        find_credential(flag, file if file == "-" else str(tmp_path / file), {"RUNTIME_API_KEY": KEY})
 
 
-def test_a_credential_does_not_show_its_key() -> None:
-    assert "sesame" not in repr(find_credential("sesame", None, {}))
+def test_a_flag_leaves_the_file_alone_and_is_not_shown(tmp_path: Path) -> None:
+    credential = find_credential("sesame", str(tmp_path / "absent"), {})
+
+    assert credential.api_key == "sesame"
+    assert "sesame" not in repr(credential)

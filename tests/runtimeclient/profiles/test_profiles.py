@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
@@ -66,23 +67,25 @@ def sent_keys(remote: Remote) -> list[str | None]:
     return [request.headers.get("X-API-Key") for request in remote.requests if request.path == "/v1/status"]
 
 
+def login(runtime: Remote, home: Path, *arguments: str, **streams: io.StringIO) -> Called:
+    return runtime.call("login", *arguments, environ={"XDG_CONFIG_HOME": str(home)}, **streams)
+
+
+LOGIN = ("--api-key", API_KEY, "--store", "file")
+
+
+@pytest.mark.parametrize("name", ["test", "default"])
 @pytest.mark.parametrize("source", ["api_key", "api_key_file", "api_key_variable", "api_key_keyring"])
-def test_a_profile_supplies_the_key(runtime: Remote, tmp_path: Path, ring: Ring, source: str) -> None:
+def test_a_profile_supplies_the_key(runtime: Remote, tmp_path: Path, ring: Ring, source: str, name: str) -> None:
     (tmp_path / "the.key").write_text(API_KEY)
     (tmp_path / "the.key").chmod(0o600)
-    ring.kept["querykeep", f"test@{runtime.url}"] = API_KEY
+    ring.kept["querykeep", f"{name}@{runtime.url}"] = API_KEY
     value = {"api_key": f'"{API_KEY}"', "api_key_file": '"../the.key"', "api_key_variable": '"MY_KEY"'}
-    write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\n{source} = {value.get(source, "true")}\n')
+    write(tmp_path, f'[profiles.{name}]\nendpoint = "{runtime.url}"\n{source} = {value.get(source, "true")}\n')
 
-    done = call_at(tmp_path, "status", QUERYKEEP_PROFILE="test", MY_KEY=API_KEY)
+    done = call_at(tmp_path, "status", QUERYKEEP_PROFILE=name.removeprefix("default"), MY_KEY=API_KEY)
 
     assert (done.status, done.err) == (0, "")
-
-
-def test_the_default_profile_applies_when_none_is_named(runtime: Remote, tmp_path: Path) -> None:
-    write(tmp_path, f'[profiles.default]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n')
-
-    assert call_at(tmp_path, "status").status == 0
 
 
 @pytest.mark.parametrize(
@@ -147,6 +150,11 @@ def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_
             "[profiles.test]\nendpoint = 'http://a'\napi_key_keyring = true\n",
             "The keyring cannot be used (NoKeyringError).",
         ),
+        *[
+            (f'[profiles.test]\nendpoint = "https://127.0.0.1:1"\n{field} = "{path}"\n', said)
+            for field in ("api_key_file", "tls_root_certificate_file")
+            for path, said in (("~nobody-of-that-name/x", "home directory is not known"), ("a\\u0000b", "NUL"))
+        ],
     ],
 )
 def test_an_invalid_profile_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
@@ -171,22 +179,18 @@ def test_x05_a_file_with_a_key_accessible_to_others_is_refused(runtime: Remote, 
     assert runtime.requests == []
 
 
-def test_invalid_profile_names_and_files(tmp_path: Path) -> None:
+def test_files_that_are_directories_and_directories_that_are_files(runtime: Remote, tmp_path: Path) -> None:
     (tmp_path / "querykeep" / "config.toml").mkdir(parents=True)
+    nowhere = Path(os.devnull)
 
     assert "config.toml cannot be read: Is a directory." in call_at(tmp_path, "status").err
     assert call("status", "--profile", "../x").status == 2
     assert call("logout", "--profile", "absent").err == "Error: There is no profile absent.\n"
-
-
-@pytest.mark.parametrize("field", ["api_key_file", "tls_root_certificate_file"])
-@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\\u0000b"])
-def test_an_invalid_path_is_a_usage_error(tmp_path: Path, field: str, path: str) -> None:
-    write(tmp_path, f'[profiles.test]\nendpoint = "https://127.0.0.1:1"\n{field} = "{path}"\n')
-
-    done = call_at(tmp_path, "status", "--profile", "test")
-
-    assert (done.status, done.err.count("\n")) == (2, 1)
+    # Without profiles, the call is anonymous.
+    assert runtime.call("status", environ={"XDG_CONFIG_HOME": str(nowhere)}).status == 4
+    done = login(runtime, nowhere, *LOGIN)
+    assert done.status in {1, 2}
+    assert "Not a directory" in done.err
 
 
 def test_a_user_without_a_home_has_no_profiles(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,15 +202,9 @@ def test_a_user_without_a_home_has_no_profiles(remote: Remote, monkeypatch: pyte
     monkeypatch.setattr("pwd.getpwuid", has_no_entry)
 
     for home in ("", "relative"):
-        assert call("status", "--http-endpoint", remote.url, environ={"XDG_CONFIG_HOME": home}).status == 0
+        assert remote.call("status", environ={"XDG_CONFIG_HOME": home}).status == 0
         named = call("status", "--profile", "test", environ={"XDG_CONFIG_HOME": home})
         assert (named.status, named.err.count("\n")) == (2, 1)
-
-
-def test_a_configuration_directory_that_is_a_file_has_no_profiles(remote: Remote) -> None:
-    remote.on("GET", "/v1/status", STATUS)
-
-    assert call("status", "--http-endpoint", remote.url, environ={"XDG_CONFIG_HOME": os.devnull}).status == 0
 
 
 @pytest.mark.parametrize("place", ["keyring", "file"])
@@ -216,8 +214,7 @@ def test_login_stores_an_accepted_key_and_logout_deletes_it(
     config = tmp_path / "querykeep" / "config.toml"
     write(tmp_path, "# mine\n[profiles.other]\nendpoint = 'http://a' # stays\n")
 
-    login = ("login", "--profile", "test", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", place)
-    done = call_at(tmp_path, *login)
+    done = login(runtime, tmp_path, "--profile", "test", "--api-key", API_KEY, "--store", place)
 
     where = "the keyring" if place == "keyring" else str(tmp_path / "querykeep" / "keys" / "test")
     assert done == Called(0, f"The key of {runtime.url} is in {where}; its profile is test.\n", "")
@@ -237,30 +234,25 @@ def test_login_stores_an_accepted_key_and_logout_deletes_it(
 
 
 def test_a_second_login_moves_the_key(runtime: Remote, tmp_path: Path, ring: Ring) -> None:
-    login = ("login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
-
-    call_at(tmp_path, *login, "--store", "file")
+    login(runtime, tmp_path, *LOGIN)
     # Without a place: the keyring, since there is one; without an endpoint: that of the profile.
     done = call_at(tmp_path, "login", "--api-key", API_KEY)
 
     assert "is in the keyring; its profile is default." in done.out
     assert list(ring.kept.values()) == [API_KEY]
     assert list((tmp_path / "querykeep" / "keys").iterdir()) == []
-    call_at(tmp_path, *login, "--store", "file")
+    login(runtime, tmp_path, *LOGIN)
     assert ring.kept == {}
 
 
-def test_login_uses_a_file_without_a_keyring(runtime: Remote, tmp_path: Path) -> None:
-    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY)
+def test_login_without_a_keyring_stores_an_accepted_key_in_a_file(runtime: Remote, tmp_path: Path) -> None:
+    ignored = call_at(tmp_path, "login", RUNTIME_HTTP_ENDPOINT=runtime.url, RUNTIME_API_KEY=API_KEY)
+    refused = login(runtime, tmp_path, "--api-key", "wrong")
 
-    assert f"is in {tmp_path / 'querykeep' / 'keys' / 'default'};" in done.out
-
-
-def test_login_does_not_store_a_refused_key(runtime: Remote, tmp_path: Path) -> None:
-    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", "wrong")
-
-    assert done.status == 4
+    assert (ignored.status, refused.status) == (2, 4)
+    assert "The key cannot be typed without a terminal" in ignored.err
     assert list(tmp_path.iterdir()) == []
+    assert f"is in {tmp_path / 'querykeep' / 'keys' / 'default'};" in login(runtime, tmp_path, "--api-key", API_KEY).out
 
 
 def test_login_warns_about_an_unchecked_key(remote: Remote, tmp_path: Path) -> None:
@@ -268,53 +260,51 @@ def test_login_warns_about_an_unchecked_key(remote: Remote, tmp_path: Path) -> N
     (tmp_path / "key").write_text(API_KEY)
     (tmp_path / "key").chmod(0o644)
 
-    done = call_at(
-        tmp_path, "login", "--http-endpoint", remote.url, "--api-key-file", str(tmp_path / "key"), "--store", "file"
-    )
+    done = login(remote, tmp_path, "--api-key-file", str(tmp_path / "key"), "--store", "file")
 
     assert done.status == 0
     assert "can be read by others" in done.err
     assert "does not require a key at present: this one was not checked." in done.err
 
 
-def test_login_ignores_the_key_of_the_environment(runtime: Remote, tmp_path: Path) -> None:
-    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, RUNTIME_API_KEY=API_KEY)
-
-    assert done.status == 2
-    assert "The key cannot be typed without a terminal" in done.err
-
-
 def test_login_asks_at_a_terminal(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getpass", lambda _: API_KEY)
 
-    done = call(
-        "login",
-        "--http-endpoint",
-        runtime.url,
-        "--store",
-        "file",
-        stdin=Screen(),
-        environ={"XDG_CONFIG_HOME": str(tmp_path)},
-    )
-
-    assert done.status == 0
+    assert login(runtime, tmp_path, "--store", "file", stdin=Screen()).status == 0
     assert (tmp_path / "querykeep" / "keys" / "default").read_text() == f"{API_KEY}\n"
 
 
 def test_logout_reports_a_key_that_it_did_not_delete(tmp_path: Path) -> None:
     write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\napi_key_variable = 'MY_KEY'\n")
 
-    assert (
-        call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()[1]
-        == "MY_KEY still holds the key: login did not create it."
-    )
+    told = call_at(tmp_path, "logout", QUERYKEEP_PROFILE="a").out.splitlines()
+
+    assert told[1] == "MY_KEY still holds the key: login did not create it."
 
 
-def test_login_reports_a_directory_that_cannot_be_written(runtime: Remote) -> None:
-    done = call("login", "--http-endpoint", runtime.url, "--api-key", API_KEY, environ={"XDG_CONFIG_HOME": os.devnull})
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
-    assert done.status in {1, 2}
-    assert "Not a directory" in done.err
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (("os.geteuid", lambda: os.getuid() + 1), "was not written: its directory belongs to another user.\n"),
+        (("pathlib.Path.replace", no_space), "cannot be written: No space left on device.\n"),
+    ],
+)
+def test_a_login_that_fails_leaves_the_profiles_unchanged(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, object], said: str
+) -> None:
+    write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\n")
+    monkeypatch.setattr(*broken)
+
+    done = login(runtime, tmp_path, *LOGIN)
+
+    assert done.status == 1
+    assert done.err.endswith(said)
+    assert (tmp_path / "querykeep" / "config.toml").read_text() == "[profiles.a]\nendpoint = 'http://a'\n"
+    assert not list((tmp_path / "querykeep").rglob("*.part"))
 
 
 @pytest.mark.parametrize("name", ["config.toml", "keys/default"])
@@ -326,7 +316,7 @@ def test_login_does_not_follow_symbolic_links(runtime: Remote, tmp_path: Path, n
     if is_there:
         target.write_text("# mine\n")
 
-    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
+    done = login(runtime, tmp_path, *LOGIN)
 
     assert done.status == 1
     assert done.err == f"Error: {place} was not written: it is a symbolic link.\n"
@@ -335,31 +325,3 @@ def test_login_does_not_follow_symbolic_links(runtime: Remote, tmp_path: Path, n
     assert not is_there or target.read_text() == "# mine\n"
     # Nothing half done: no key without its profile.
     assert [path for path in (tmp_path / "querykeep").rglob("*") if path.is_file()] == ([place] if is_there else [])
-
-
-def test_login_does_not_write_to_the_directory_of_another_user(
-    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-
-    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
-
-    assert done.status == 1
-    assert done.err.endswith("was not written: its directory belongs to another user.\n")
-
-
-def test_a_failed_write_leaves_the_profiles_unchanged(
-    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "[profiles.a]\nendpoint = 'http://a'\n")
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    done = call_at(tmp_path, "login", "--http-endpoint", runtime.url, "--api-key", API_KEY, "--store", "file")
-
-    assert done.status == 1
-    assert done.err.endswith("cannot be written: No space left on device.\n")
-    assert (tmp_path / "querykeep" / "config.toml").read_text() == "[profiles.a]\nendpoint = 'http://a'\n"
-    assert not list((tmp_path / "querykeep").rglob("*.part"))

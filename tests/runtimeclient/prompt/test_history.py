@@ -40,17 +40,10 @@ def test_x05_input_about_keys_is_not_kept(tmp_path: Path, text: str) -> None:
     made.store_string(text)
 
     assert (tmp_path / "history").read_bytes() == b""
-
-
-def test_x05_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "querykeep" / "history"
-    path.parent.mkdir()
-    path.write_text("")
-    path.chmod(0o644)
-
-    history(path)
-
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    # A history that was deleted is not created again.
+    (tmp_path / "history").unlink()
+    made.store_string("SELECT 1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_long_history_loses_its_older_half(tmp_path: Path) -> None:
@@ -66,11 +59,13 @@ def test_a_long_history_loses_its_older_half(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
+def test_x05_invalid_lines_are_skipped_and_only_the_owner_can_read(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_bytes(b'\xff\n12\n{"a":1}\n"SELECT 1"\n"SEL')
+    path.chmod(0o644)
 
     assert kept(path) == ["SELECT 1"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_link_or_a_pipe_is_not_written(tmp_path: Path) -> None:
@@ -83,15 +78,6 @@ def test_a_link_or_a_pipe_is_not_written(tmp_path: Path) -> None:
     for path in (link, pipe):
         with pytest.raises(OutputError, match="is not kept"):
             history(path)
-
-
-def test_a_deleted_history_is_not_recreated(tmp_path: Path) -> None:
-    made = history(tmp_path / "history")
-    (tmp_path / "history").unlink()
-
-    made.store_string("SELECT 1")
-
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -77,37 +78,41 @@ def runtime(remote: Remote) -> Remote:
 
 
 def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
-    talk = Conversation("SELECT\n ';' ; SELECT 2;", ".timing on\nSELECT\n3;")
+    talk = Conversation("SELECT\n ';' ; SELECT 2;", ".timing on\nSELECT\n3;", ".timer off", "SELECT 4;", r"\timing")
 
-    assert talk.run(runtime) == ONE_TABLE * 3
-    assert statements(runtime) == ["SELECT\n ';'", "SELECT 2", "SELECT\n3"]
+    assert talk.run(runtime) == ONE_TABLE * 4
+    assert statements(runtime) == ["SELECT\n ';'", "SELECT 2", "SELECT\n3", "SELECT 4"]
     assert talk.told[:2] == [
         f"Connected to {runtime.url}. End a statement with a semicolon; .help shows more.",
         "Timing: on.",
     ]
     assert talk.told[2].startswith("Time: ")
+    assert talk.told[3:] == ["Timing: off.", "Timing: on."]
 
 
-def test_the_prompt_continues_after_an_error(runtime: Remote) -> None:
-    talk = Conversation("SELECT absent; SELECT 2;", "SELECT 4;")
-
-    assert talk.run(runtime) == ONE_TABLE
-    assert talk.told[1:] == ["Error: No. [sql_error]"]
-    assert statements(runtime) == ["SELECT absent", "SELECT 4"]
-
-
-@pytest.mark.parametrize("word", [".quit", ".exit", "quit", "exit;", " .QUIT ", r"\q"])
-def test_quit_commands(runtime: Remote, word: str) -> None:
-    assert Conversation(word, "SELECT 1;").run(runtime) == ""
-    assert statements(runtime) == []
-
-
-@pytest.mark.parametrize("word", [".help", "help", "help;", "?", r"\?"])
-def test_help_names_every_command(runtime: Remote, word: str) -> None:
-    shown = Conversation(word, "", "-- nothing").run(runtime)
+@pytest.mark.parametrize(
+    ("help_", "word"),
+    [
+        *((".help", ".quit"), ("help", ".exit"), ("help;", "quit"), ("?", "exit;")),
+        *((r"\?", " .QUIT "), (r"\h", r"\q")),
+    ],
+)
+def test_help_names_every_command_and_quit_ends(runtime: Remote, help_: str, word: str) -> None:
+    shown = Conversation(help_, "", "-- nothing", word, "SELECT 1;").run(runtime)
 
     assert all(f"  .{name} " in shown for name in DOT_COMMANDS)
     assert statements(runtime) == []
+
+
+@pytest.mark.parametrize("text", ["SELECT absent; SELECT 2;", r"SELECT absent \watch", ".read {script}"])
+def test_the_prompt_continues_after_an_error(runtime: Remote, tmp_path: Path, text: str) -> None:
+    script = tmp_path / "two.sql"
+    script.write_text("SELECT absent;\nSELECT 3")
+    talk = Conversation(text.format(script=script), "SELECT 4;")
+
+    assert talk.run(runtime) == ONE_TABLE
+    assert [line for line in talk.told[1:] if "press Ctrl-C" not in line] == ["Error: No. [sql_error]"]
+    assert statements(runtime) == ["SELECT absent", "SELECT 4"]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +151,6 @@ def test_modes_of_the_duckdb_shell(runtime: Remote, modes: tuple[str, ...], show
     assert Conversation(*modes, "SELECT 1;").run(runtime) == shown
 
 
-@pytest.mark.parametrize(("switch", "is_on"), [(r"\timing", True), (".timer on", True), (".timer off", False)])
-def test_timing_like_psql_and_the_duckdb_shell(runtime: Remote, switch: str, is_on: bool) -> None:
-    talk = Conversation(switch, "SELECT 1;")
-
-    talk.run(runtime)
-
-    assert any(line.startswith("Time: ") for line in talk.told) is is_on
-
-
 def test_the_note_below_a_cut_table_names_a_working_command(runtime: Remote) -> None:
     runtime.on_sql(with_schema('[{"a":1},{"a":2}]', "a"))
     talk = Conversation("SELECT 1;", ".maxrows 0", "SELECT 1;", style=Style(max_rows=1, hints=HINTS))
@@ -187,15 +183,6 @@ def test_a_statement_is_repeated_until_ctrl_c(
     assert talk.told[-1].endswith("every 0.01 s; press Ctrl-C to stop.")
 
 
-def test_a_failed_statement_is_not_repeated(runtime: Remote) -> None:
-    talk = Conversation(r"SELECT absent \watch")
-
-    talk.run(runtime)
-
-    assert statements(runtime) == ["SELECT absent"]
-    assert talk.told[2:] == ["Error: No. [sql_error]"]
-
-
 def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
     talk = Conversation("SELECT 1;", r"\e", "SELECT 8;", editor="sed -i s/1/2/")
 
@@ -223,20 +210,14 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
 )
 def test_results_of_the_external_editor(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
     talk = Conversation("SELECT 1;", r"\e", editor=editor)
+    before = set(Path(tempfile.gettempdir()).glob("statement-*"))
 
     talk.run(runtime)
 
+    assert set(Path(tempfile.gettempdir()).glob("statement-*")) == before
     assert talk.offered[2] == offered
     assert talk.told[1:] == told
     assert statements(runtime) == ["SELECT 1"]
-
-
-def test_the_external_editor_leaves_no_file(runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    Conversation(".edit", editor="false").run(runtime)
-
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -247,6 +228,8 @@ def test_the_external_editor_leaves_no_file(runtime: Remote, tmp_path: Path, mon
         (r"\dt", "SHOW TABLES"),
         ('.schema my "table', 'DESCRIBE "my ""table"'),
         (r'\d "a b"', 'DESCRIBE "a b"'),
+        (".schema main.Flights", 'DESCRIBE "main"."Flights"'),
+        ('.schema "a.b"', 'DESCRIBE "a.b"'),
     ],
 )
 def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: str) -> None:
@@ -326,14 +309,6 @@ def test_chart_draws_the_last_result(runtime: Remote) -> None:
     assert statements(runtime) == ["SELECT 1"] * 3 + ["SELECT 2"]
 
 
-def test_read_runs_a_file(runtime: Remote, tmp_path: Path) -> None:
-    script = tmp_path / "two.sql"
-    script.write_text("SELECT 1; SELECT absent;\nSELECT 3")
-
-    assert Conversation(f".read {script}").run(runtime) == ONE_TABLE
-    assert statements(runtime) == ["SELECT 1", "SELECT absent"]
-
-
 @pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "a\0b"])
 @pytest.mark.parametrize("command", [".read", ".output"])
 def test_an_invalid_path_does_not_end_the_prompt(runtime: Remote, command: str, path: str) -> None:
@@ -341,12 +316,6 @@ def test_an_invalid_path_does_not_end_the_prompt(runtime: Remote, command: str, 
 
     assert talk.run(runtime) == ONE_TABLE
     assert any(line.startswith("Error: ") for line in talk.told)
-
-
-def test_schema_takes_a_qualified_table(runtime: Remote) -> None:
-    Conversation(".schema main.Flights", '.schema "a.b"').run(runtime)
-
-    assert statements(runtime) == ['DESCRIBE "main"."Flights"', 'DESCRIBE "a.b"']
 
 
 def test_ctrl_c_twice_quits(runtime: Remote) -> None:

@@ -51,9 +51,9 @@ def test_x10_ctrl_c_cancels_the_query_and_pressed_again_exits_with_130(runtime: 
         assert terminal.leaves() == 130
 
 
-def test_a_key_typed_at_a_terminal_is_not_shown(runtime: Remote, tmp_path: Path) -> None:
+def test_a_key_typed_at_a_terminal_is_not_shown_and_no_history_stores_nothing(runtime: Remote, tmp_path: Path) -> None:
     environ = variables(runtime, tmp_path) | {"RUNTIME_API_KEY": ""}
-    with Terminal("sql", "--api-key-file", "-", environ=environ) as terminal:
+    with Terminal("sql", "--no-history", "--api-key-file", "-", environ=environ | {"TERM": "dumb"}) as terminal:
         terminal.shows("API key:")
         terminal.send(f"{API_KEY}{ENTER}")
         terminal.prompts()
@@ -61,6 +61,7 @@ def test_a_key_typed_at_a_terminal_is_not_shown(runtime: Remote, tmp_path: Path)
         terminal.send(f".quit{ENTER}")
 
         assert terminal.leaves() == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_path: Path) -> None:
@@ -78,14 +79,3 @@ def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_
     assert history.read_text() == '"SELECT\\n2;"\n'
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
-
-
-def test_no_history_stores_nothing(runtime: Remote, tmp_path: Path) -> None:
-    with Terminal("sql", "--no-history", environ=variables(runtime, tmp_path) | {"TERM": "dumb"}) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT 1;{ENTER}")
-        terminal.shows("(1 row)")
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
-
-    assert list(tmp_path.iterdir()) == []

@@ -83,18 +83,24 @@ def test_a_message_without_a_position_is_unchanged(message: str) -> None:
     assert find_position(message, Statement("SELECT")) == (message, None)
 
 
-def test_an_excerpt_has_a_caret_below_the_position() -> None:
-    assert excerpt(ErrorPosition(12, 18, "SELECT id FORM '日本' orders")) == (
-        "12 | SELECT id FORM '日本' orders\n                       ^"
-    )
-
-
-def test_an_excerpt_of_the_second_statement_of_a_line() -> None:
-    assert excerpt(ErrorPosition(1, 18, "SELECT nope", text_column=11)) == "1 | SELECT nope\n           ^"
-
-
-def test_x12_an_excerpt_is_escaped_and_the_caret_still_fits() -> None:
-    assert excerpt(ErrorPosition(1, 3, "\x1b\tx\x1b[2J")) == "1 | \\x1b\\tx\\x1b[2J\n" + " " * 10 + "^"
+@pytest.mark.parametrize(
+    ("position", "shown"),
+    [
+        pytest.param(
+            ErrorPosition(12, 18, "SELECT id FORM '日本' orders"),
+            "12 | SELECT id FORM '日本' orders\n                       ^",
+            id="wide characters",
+        ),
+        pytest.param(
+            ErrorPosition(1, 18, "SELECT nope", text_column=11), "1 | SELECT nope\n           ^", id="second statement"
+        ),
+        pytest.param(
+            ErrorPosition(1, 3, "\x1b\tx\x1b[2J"), "1 | \\x1b\\tx\\x1b[2J\n" + " " * 10 + "^", id="X12 escapes"
+        ),
+    ],
+)
+def test_an_excerpt_has_a_caret_below_the_position(position: ErrorPosition, shown: str) -> None:
+    assert excerpt(position) == shown
 
 
 def test_a_long_line_is_cut_around_the_position() -> None:

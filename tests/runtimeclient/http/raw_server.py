@@ -1,0 +1,65 @@
+"""A server that says what a test makes it say, byte by byte."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n"
+
+
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(body), body)
+
+
+def answer(content_type: str, rest: bytes = CHUNKED, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n".encode() + rest
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self, handler: type[socketserver.BaseRequestHandler], is_left: threading.Event) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self._is_left = is_left
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        self._is_left.set()
+
+
+@contextmanager
+def speaking(
+    head: bytes, again: bytes = b"", pause_s: float = 0, is_left: threading.Event | None = None
+) -> Iterator[str]:
+    """
+    Answer /health like a runtime, and anything else with *head*, then *again* until the client disconnects.
+
+    Pause for *pause_s* before each *again*. Set *is_left* when the client has disconnected.
+    """
+    is_over = threading.Event()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while request := self.rfile.readline():
+                while self.rfile.readline() not in {b"\r\n", b""}:
+                    pass
+                if request.startswith(b"GET /health"):
+                    self.wfile.write(HEALTHY)
+                    continue
+                self.wfile.write(head)
+                while again and not is_over.wait(pause_s):
+                    self.wfile.write(again)
+                return
+
+    with _Server(Handler, is_left or threading.Event()) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            is_over.set()
+            server.shutdown()
+            thread.join()
