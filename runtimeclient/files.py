@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,18 @@ def parse_path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as exc:
         raise UsageError(f"{text} cannot be expanded: the home directory is not known.") from exc
+
+
+def xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """
+    Return our directory in the one that *variable* names, else in *default*.
+
+    https://specifications.freedesktop.org/basedir-spec: a relative path is ignored.
+
+    Raises UsageError if the home directory is unknown.
+    """
+    base = environ.get(variable, "")
+    return (Path(base) if base.startswith("/") else parse_path(default)) / "querykeep"
 
 
 def replace_file(file: Path, content: bytes) -> None:

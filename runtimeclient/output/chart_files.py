@@ -8,7 +8,7 @@ from typing import IO, Any
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import UsageError
 from runtimeclient.http.answers import SqlAnswer
-from runtimeclient.output.charts import Chart, Scale, make_chart
+from runtimeclient.output.charts import Chart, make_chart
 from runtimeclient.output.formats import read_rows
 from runtimeclient.output.style import ChartRequest, Picture
 
@@ -68,22 +68,25 @@ def _spec(chart: Chart) -> dict[str, Any]:
     """Describe a chart in Vega-Lite. Fields do not use column names, which Vega may parse as paths."""
     is_bar = chart.kind == "bar"
     names = list(chart.series)
+    # Vega uses milliseconds.
+    times = [x * 1000 for x in chart.xs] if chart.scale == "time" else chart.xs
+    xs = chart.labels if is_bar or chart.scale == "text" else times
     values = [
-        {"x": _x(chart, index), "y": numbers[index], "series": name}
+        {"x": x, "y": y, "series": name}
         for name, numbers in chart.series.items()
-        for index in range(len(chart.xs))
+        for x, y in zip(xs, numbers, strict=True)
     ]
-    kind = {Scale.NUMBER: "quantitative", Scale.TIME: "temporal", Scale.TEXT: "nominal"}[chart.scale]
+    kind = {"number": "quantitative", "time": "temporal", "text": "nominal"}[chart.scale]
     x_encoding: dict[str, Any] = {"title": chart.x_name, "type": "nominal" if is_bar else kind}
-    if is_bar or chart.scale is Scale.TEXT:
+    if is_bar or chart.scale == "text":
         x_encoding["sort"] = None  # in the order of the rows
         # Horizontal if they fit: rotated labels are hard to read.
         fits = sum(map(len, chart.labels)) * _LETTER_WIDTH < _WIDTH
         x_encoding["axis"] = alt.Axis(labelAngle=0 if fits else -40)
-    elif chart.scale is Scale.TIME:
+    elif chart.scale == "time":
         # The runtime uses UTC; do not convert to the viewer's time zone.
         x_encoding["scale"] = alt.Scale(type="utc")
-    elif chart.scale is Scale.NUMBER:
+    elif chart.scale == "number":
         x_encoding["scale"] = alt.Scale(zero=False)
     data: Any = alt.Data(values=values)  # type: ignore[no-untyped-call] # made from a schema
     base = alt.Chart(data, width=_WIDTH, height=_HEIGHT)
@@ -102,10 +105,3 @@ def _spec(chart: Chart) -> dict[str, Any]:
             encodings["xOffset"] = alt.XOffset("series", type="nominal", sort=names)
     spec: dict[str, Any] = marked.encode(**encodings).to_dict()
     return spec
-
-
-def _x(chart: Chart, index: int) -> float | str:
-    if chart.kind == "bar" or chart.scale is Scale.TEXT:
-        return chart.labels[index]
-    # Vega uses milliseconds.
-    return chart.xs[index] * 1000 if chart.scale is Scale.TIME else chart.xs[index]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from itertools import islice
+from typing import Literal, TypeAlias
 
 from runtimeclient.errors import ClientError
 from runtimeclient.http.json_stream import JsonValue, Number
@@ -20,12 +20,8 @@ MAX_BARS = 100
 MAX_SERIES = 8
 
 
-class Scale(Enum):
-    """The type of the values of x."""
-
-    NUMBER = "number"
-    TIME = "time"
-    TEXT = "text"
+#: The type of the values of x.
+Scale: TypeAlias = Literal["number", "time", "text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +49,7 @@ class Chart:
 
 
 def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], request: ChartRequest) -> Chart:
-    """
-    Choose the columns and read their values.
-
-    Raises:
-        ClientError: The result cannot be drawn as requested.
-    """
+    """Choose the columns and read their values. Raises ClientError if the result cannot be drawn as requested."""
     taken = _take(rows, request)
     values = dict(zip(columns, map(list, zip(*taken, strict=True)), strict=True))
     for name in filter(None, (request.x, *request.y)):
@@ -67,8 +58,8 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
     numeric = [name for name in columns if all(value is None or isinstance(value, Number) for value in values[name])]
     x = request.x or _choose_x(columns, numeric, values, request)
     scale = _scale(values[x])
-    kind = request.kind or ("bar" if scale is Scale.TEXT else "line")
-    if kind == "scatter" and scale is Scale.TEXT:
+    kind = request.kind or ("bar" if scale == "text" else "line")
+    if kind == "scatter" and scale == "text":
         raise ClientError(f"A scatter chart needs numbers or times for x: {x} has other values. Try a bar chart.")
     if kind == "bar" and len(taken) > MAX_BARS:
         raise ClientError(f"A bar chart has at most {MAX_BARS} rows: group them, or add a LIMIT.")
@@ -93,7 +84,7 @@ def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], requ
         x_name=x,
         scale=scale,
         labels=[cell(values[x][index]) for index in kept],
-        xs=[_position(values[x][index], index) if shown in {Scale.NUMBER, Scale.TIME} else index for index in kept],
+        xs=[_position(values[x][index], index) if shown in {"number", "time"} else index for index in kept],
         series={name: [numbers[index] for index in kept] for name, numbers in series.items()},
         left_out=len(taken) - len(kept),
     )
@@ -120,7 +111,7 @@ def _choose_x(
     free = [name for name in columns if name not in request.y]
     if request.kind in {"bar", None} and (texts := [name for name in free if name not in numeric]):
         return texts[0]
-    fitting = [name for name in free if request.kind == "bar" or _scale(values[name]) is not Scale.TEXT]
+    fitting = [name for name in free if request.kind == "bar" or _scale(values[name]) != "text"]
     if not free:
         raise ClientError("A chart needs a column for x in addition to those for y.")
     is_only_y = not request.y and fitting == numeric and len(numeric) == 1
@@ -130,8 +121,8 @@ def _choose_x(
 def _scale(values: Sequence[JsonValue]) -> Scale:
     present = [value for value in values if value is not None]
     if all(isinstance(value, Number) for value in present):
-        return Scale.NUMBER
-    return Scale.TIME if all(_moment(value) is not None for value in present) else Scale.TEXT
+        return "number"
+    return "time" if all(_moment(value) is not None for value in present) else "text"
 
 
 def _position(value: JsonValue, index: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotext as _untyped
 
-from runtimeclient.output.charts import Chart, Scale
+from runtimeclient.output.charts import Chart
 from runtimeclient.output.humanize import plural
 from runtimeclient.output.style import Style
 from runtimeclient.output.terminal_text import visible, width
@@ -84,10 +84,8 @@ def _plot(chart: Chart, columns: int, style: Style) -> Iterator[str]:
         draw([x for x, _ in points], [y for _, y in points], marker=marker, color=color)
     plotext.xticks(*_ticks(chart, max(columns // _TICK_SPACING, 2)))
     text: str = plotext.build()
-    names = list(chart.series)
-    yield f" {_legend(names, style)}\n"
-    lines = (text if style.is_colored else plotext.uncolorize(text)).splitlines()
-    for line in lines:
+    yield f" {_legend(list(chart.series), style)}\n"
+    for line in (text if style.is_colored else plotext.uncolorize(text)).splitlines():
         yield line.rstrip() + "\n"
     name = visible(chart.x_name)
     yield " " * max((columns - width(name)) // 2, 0) + name + "\n"
@@ -103,12 +101,12 @@ def _legend(names: Sequence[str], style: Style) -> str:
 
 def _ticks(chart: Chart, count: int) -> tuple[Sequence[float], Sequence[str]]:
     """Choose axis positions and their labels: plotext only handles numbers."""
-    if chart.scale is Scale.TEXT:
+    if chart.scale == "text":
         step = -(-len(chart.xs) // count)
         return list(chart.xs[::step]), [_cut(label, _MAX_TICK) for label in chart.labels[::step]]
     low, high = min(chart.xs), max(chart.xs)
     positions = [low + (high - low) * n / (count - 1) for n in range(count)] if high > low else [low]
-    if chart.scale is Scale.TIME:
+    if chart.scale == "time":
         return positions, [_moment(position, high - low) for position in positions]
     return positions, [f"{position:,.6g}" for position in positions]
 

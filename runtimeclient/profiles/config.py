@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimeclient.errors import UsageError
-from runtimeclient.files import parse_path
+from runtimeclient.files import parse_path, xdg_directory
 from runtimeclient.http.endpoint import Endpoint, parse_endpoint
 
 PROFILE_VARIABLE = "QUERYKEEP_PROFILE"
@@ -79,13 +79,8 @@ class Profile:
 
 
 def config_directory(environ: Mapping[str, str]) -> Path:
-    """
-    Return the configuration directory (XDG Base Directory Specification: a relative path is ignored).
-
-    Raises UsageError if the home directory is unknown.
-    """
-    base = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else parse_path("~/.config")) / "querykeep"
+    """Return the configuration directory. Raises UsageError if the home directory is unknown."""
+    return xdg_directory(environ, "XDG_CONFIG_HOME", "~/.config")
 
 
 def check_profile_name(name: str) -> str:

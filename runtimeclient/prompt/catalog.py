@@ -45,11 +45,6 @@ class Catalog:
             self._thread = threading.Thread(target=self._query, daemon=True)
             self._thread.start()
 
-    def wait(self) -> None:
-        """Wait for the end of the background query."""
-        if self._thread is not None:
-            self._thread.join()
-
     def _query(self) -> None:
         columns: dict[str, dict[str, str]] = {}
         self._has_failed = True

@@ -80,13 +80,13 @@ class Call:
 
 def help_text() -> str:
     """Describe all commands."""
-    heads = [f".{name} {command.usage}".rstrip() for name, command in DOT_COMMANDS.items()]
+    heads = {f".{name} {command.usage}".rstrip(): command for name, command in DOT_COMMANDS.items()}
     longest = max(map(len, heads))
-    lines = []
-    for head, command in zip(heads, DOT_COMMANDS.values(), strict=True):
+    lines = ["A statement ends with ; and may span several lines.\n"]
+    for head, command in heads.items():
         aliases = f" ({', '.join(command.aliases)})" if command.aliases else ""
         lines.append(f"  {head:{longest}}  {command.summary}{aliases}\n")
-    return "".join(["A statement ends with ; and may span several lines.\n", *lines, _KEYS])
+    return "".join([*lines, _KEYS])
 
 
 def parse_input(text: str) -> tuple[list[Statement | Call], bool]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from prompt_toolkit.history import History
 
 from runtimeclient.errors import OutputError
-from runtimeclient.files import parse_path, replace_file
+from runtimeclient.files import replace_file, xdg_directory
 
 # Above this size, the next start drops the older half.
 _MAX_FILE_BYTES = 1 << 20
@@ -21,16 +21,8 @@ _ABOUT_KEYS = re.compile(r"api[-_ ]?key|\bbearer\b", re.IGNORECASE)
 
 
 def history_path(environ: Mapping[str, str]) -> Path:
-    """
-    Return the path of the history: `querykeep/history` in the XDG state directory.
-
-    https://specifications.freedesktop.org/basedir-spec: a relative XDG_STATE_HOME is ignored.
-
-    Raises UsageError if the home directory is unknown.
-    """
-    home = environ.get("XDG_STATE_HOME", "")
-    state = Path(home) if Path(home).is_absolute() else parse_path("~/.local/state")
-    return state / "querykeep" / "history"
+    """Return the path of the history. Raises UsageError if the home directory is unknown."""
+    return xdg_directory(environ, "XDG_STATE_HOME", "~/.local/state") / "history"
 
 
 class FileHistory(History):

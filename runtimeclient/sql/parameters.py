@@ -33,7 +33,11 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, JsonValue]:
             raise UsageError("A parameter has the form NAME=VALUE or NAME:=JSON.")
         if name in values:
             raise UsageError(f"The parameter {name} is given twice.")
-        values[name] = _from_json(name, text) if is_json else _guess(text)
+        try:
+            guessed = Number(text) if _NUMBER.fullmatch(text) else _WORDS.get(text, text)
+            values[name] = parse_json(text) if is_json else guessed
+        except (ValueError, RecursionError) as exc:
+            raise UsageError(f"The value of the parameter {name} is not JSON: use NAME=VALUE for plain text.") from exc
     return values
 
 
@@ -41,14 +45,3 @@ def parameters_of(statement: str, values: Mapping[str, JsonValue]) -> dict[str, 
     """Return the *values* that the statement uses; names are case-insensitive."""
     names = {name.casefold() for name in parameter_names(statement)}
     return {name: value for name, value in values.items() if name.casefold() in names}
-
-
-def _guess(text: str) -> JsonValue:
-    return Number(text) if _NUMBER.fullmatch(text) else _WORDS.get(text, text)
-
-
-def _from_json(name: str, text: str) -> JsonValue:
-    try:
-        return parse_json(text)
-    except (ValueError, RecursionError) as exc:
-        raise UsageError(f"The value of the parameter {name} is not JSON: use NAME=VALUE for plain text.") from exc

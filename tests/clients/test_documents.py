@@ -51,23 +51,18 @@ def example_tls(tmp_path_factory: pytest.TempPathFactory, flight_tls: FlightServ
         yield running
 
 
-def test_every_program_on_the_page_has_its_output() -> None:
+def test_the_page_lists_every_status_and_code_and_each_program_has_its_output() -> None:
+    statuses = set(re.findall(r"^\| `([A-Z_]+)` \|", PAGE.partition("\n## Errors\n")[2], re.MULTILINE))
+    own = PAGE.partition("\n### Codes of its own\n")[2]
+    codes = set(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", own, re.MULTILINE))
+
+    assert statuses == {status.name for status in STATUSES.values()} | {"UNAUTHENTICATED"}
+    assert codes == {
+        (status.name, code_of(kind.__new__(kind)))
+        for kind, status in STATUSES.items()
+        if issubclass(kind, FlightApiError)
+    }
     assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGE, re.MULTILINE)) >= 10
-
-
-def test_the_page_lists_every_status() -> None:
-    table = PAGE.partition("\n## Errors\n")[2]
-    listed = set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
-
-    assert listed == {status.name for status in STATUSES.values()} | {"UNAUTHENTICATED"}
-
-
-def test_the_page_lists_every_code_of_this_endpoint() -> None:
-    table = PAGE.partition("\n### Codes of its own\n")[2]
-    listed = set(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", table, re.MULTILINE))
-
-    own = {kind: status for kind, status in STATUSES.items() if issubclass(kind, FlightApiError)}
-    assert listed == {(status.name, code_of(kind.__new__(kind))) for kind, status in own.items()}
 
 
 def test_the_page_states_the_limits() -> None:

@@ -1,4 +1,4 @@
-"""Plain pyarrow.flight without Flight SQL: text as command and ticket, paths, schemas, actions, refusals."""
+"""Plain pyarrow.flight without Flight SQL: paths, invalid tickets, rows left unread, TLS on one side only."""
 
 from __future__ import annotations
 

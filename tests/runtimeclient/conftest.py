@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from tests.runtimeclient.remote import Remote, serve
 
 ROOT = Path(__file__).parents[2]
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -42,22 +39,3 @@ def _clean_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def remote() -> Iterator[Remote]:
     with serve(Remote()) as running:
         yield running
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run a client command in an empty directory, without YAML."""
-
-    def run_command(*arguments: str, stdin: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*MANAGE, *arguments],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            cwd=tmp_path,
-            env=clean_environment(**variables),
-            timeout=60,
-            check=False,
-        )
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    return run_command

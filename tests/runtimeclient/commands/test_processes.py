@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtimeclient.conftest import MANAGE, ROOT, Run, clean_environment
+from tests.runtimeclient.conftest import MANAGE, ROOT, clean_environment
 from tests.runtimeclient.remote import (
     API_KEY,
     ONE,
@@ -23,19 +23,24 @@ from tests.runtimeclient.remote import (
 )
 
 
-def in_shell(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the commands without YAML."""
+    monkeypatch.chdir(tmp_path)
+
+
+def in_shell(script: str, *arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a shell script whose arguments are the command line of a client command."""
-    return subprocess.run(
-        ["sh", "-c", script, "sh", *MANAGE, *arguments],
-        env=clean_environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command, environ = ["sh", "-c", script, "sh", *MANAGE, *arguments], clean_environment(**variables)
+    done = subprocess.run(command, env=environ, input=stdin.encode(), capture_output=True, timeout=60, check=False)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def test_sql_shows_a_table(remote: Remote, run: Run) -> None:
+def run(*arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    return in_shell('exec "$@"', *arguments, stdin=stdin, **variables)
+
+
+def test_sql_shows_a_table(remote: Remote) -> None:
     remote.on_sql(refuse_other_keys(ONE))
 
     done = run("sql", "SELECT 1 AS a", "--http-endpoint", remote.url, RUNTIME_API_KEY=API_KEY)
@@ -48,7 +53,7 @@ def test_sql_shows_a_table(remote: Remote, run: Run) -> None:
 @pytest.mark.parametrize(
     "locale", [{"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}], ids=["C", "latin-1"]
 )
-def test_sql_is_utf_8_whatever_the_locale(remote: Remote, run: Run, locale: dict[str, str]) -> None:
+def test_sql_is_utf_8_whatever_the_locale(remote: Remote, locale: dict[str, str]) -> None:
     remote.on_sql(Reply(body='[{"a":"é"}]'.encode()))
 
     done = run("sql", "SELECT 'é' AS a", "--format", "json", "--http-endpoint", remote.url, LC_ALL="C", **locale)
@@ -57,7 +62,7 @@ def test_sql_is_utf_8_whatever_the_locale(remote: Remote, run: Run, locale: dict
     assert remote.statements == ["SELECT 'é' AS a"]
 
 
-def test_x01_the_key_comes_from_standard_input(remote: Remote, run: Run) -> None:
+def test_x01_the_key_comes_from_standard_input(remote: Remote) -> None:
     remote.on("GET", "/v1/status", refuse_other_keys(as_reply([])))
     command = ("status", "--api-key-file", "-", "--http-endpoint", remote.url)
 
@@ -69,7 +74,7 @@ def test_x01_the_key_comes_from_standard_input(remote: Remote, run: Run) -> None
     assert [request.headers["X-API-Key"] for request in remote.requests] == [API_KEY]
 
 
-def test_standard_input_is_statements_run_in_order(remote: Remote, run: Run) -> None:
+def test_standard_input_is_statements_run_in_order(remote: Remote) -> None:
     remote.on_sql(ONE)
 
     done = run("sql", "--http-endpoint", remote.url, stdin="\ufeffSELECT ';' ;\r\n-- nothing;\nSELECT 'a\r\nb'")
@@ -219,7 +224,7 @@ def test_streams_that_are_full_or_closed(remote: Remote, arguments: str, status:
 
 
 @pytest.mark.exhaustive
-def test_help_needs_no_yaml(run: Run, tmp_path: Path) -> None:
+def test_help_needs_no_yaml(tmp_path: Path) -> None:
     (tmp_path / "runtime.yaml").write_text("nonsense: [")
 
     help_, option = run("help", "sql"), run("sql", "--help")

@@ -31,47 +31,41 @@ def shown(remote: Remote, reply: Reply, format_: str) -> str:
 ROWS = '[{"a":1.50,"b":"x\\u001b[2J"},{"a":null,"b":"日本"}]'
 
 
-def test_json_is_unchanged(remote: Remote) -> None:
-    assert shown(remote, Reply(body=ROWS.encode()), "json") == ROWS + "\n"
-
-
-def test_ndjson_has_one_unchanged_row_per_line(remote: Remote) -> None:
-    assert shown(remote, Reply(body=ROWS.encode()), "ndjson") == (
-        '{"a":1.50,"b":"x\\u001b[2J"}\n{"a":null,"b":"日本"}\n'
-    )
-
-
-def test_x12_csv_is_unchanged_including_control_characters(remote: Remote) -> None:
-    text = "a\ré\n\x1b[2J\n"
-
-    assert shown(remote, Reply(body=text.encode(), content_type="text/csv; charset=utf-8"), "csv") == text
-
-
-def test_x12_a_table_is_escaped(remote: Remote) -> None:
-    assert shown(remote, with_schema(ROWS, "a", "b"), "table") == (
-        "    a | b\n------+----------\n 1.50 | x\\x1b[2J\n NULL | 日本\n(2 rows)\n"
-    )
-
-
-def test_an_empty_table_has_its_header(remote: Remote) -> None:
-    assert shown(remote, with_schema("[]", "a", "b"), "table") == " a | b\n---+---\n(0 rows)\n"
+CSV = "a\ré\n\x1b[2J\n"
 
 
 @pytest.mark.parametrize(
     ("format_", "reply", "written"),
     [
+        pytest.param("json", Reply(body=ROWS.encode()), ROWS + "\n", id="unchanged JSON"),
+        pytest.param(
+            "ndjson",
+            Reply(body=ROWS.encode()),
+            '{"a":1.50,"b":"x\\u001b[2J"}\n{"a":null,"b":"日本"}\n',
+            id="one unchanged row per line",
+        ),
+        pytest.param("csv", Reply(body=CSV.encode(), content_type="text/csv; charset=utf-8"), CSV, id="X12 CSV"),
+        pytest.param(
+            "table",
+            with_schema(ROWS, "a", "b"),
+            "    a | b\n------+----------\n 1.50 | x\\x1b[2J\n NULL | 日本\n(2 rows)\n",
+            id="X12 an escaped table",
+        ),
+        pytest.param("table", with_schema("[]", "a", "b"), " a | b\n---+---\n(0 rows)\n", id="no rows"),
         ("json", Reply(body=b'[{"a":1},', is_cut=True), '[{"a":1},<cut>'),
         ("json", Reply(body=b'[{"a":1}'), '[{"a":1}<cut>'),
         ("json", Reply(body=b'[{"a":1}]', is_cut=True), '[{"a":1}]<cut>'),
         ("json", Reply(body=b"", is_cut=True), "<cut>"),
-        ("csv", Reply(body=b"", content_type="text/csv", is_cut=True), "<cut>"),
-        ("table", Reply(body=b'{"schema":{},"data":[{"a":1}]}', content_type=VND, is_cut=True), "<cut>"),
         ("ndjson", Reply(body=b'[{"a":1},{"a":', is_cut=True), '{"a":1}\n<cut>'),
         ("csv", Reply(body=b"a\n1\n", content_type="text/csv", is_cut=True), "a\n1\n<cut>"),
+        ("csv", Reply(body=b"", content_type="text/csv", is_cut=True), "<cut>"),
         ("table", Reply(body=b'{"data":[{"a":1}', content_type=VND, is_cut=True), "<cut>"),
+        ("table", Reply(body=b'{"schema":{},"data":[{"a":1}]}', content_type=VND, is_cut=True), "<cut>"),
     ],
 )
-def test_a_cut_answer_never_looks_complete(remote: Remote, format_: str, reply: Reply, written: str) -> None:
+def test_an_answer_in_every_format_and_a_cut_one_never_looks_complete(
+    remote: Remote, format_: str, reply: Reply, written: str
+) -> None:
     assert shown(remote, reply, format_) == written
 
 

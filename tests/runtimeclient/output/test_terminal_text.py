@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.output.terminal_text import one_line, visible, width
+from runtimeclient.output.terminal_text import one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,11 @@ def test_x12_no_text_leaves_a_control_or_bidi_character(text: str) -> None:
     shown.encode()
 
 
-@pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("👩\u200d💻", 2), ("", 0)])
-def test_width_is_in_terminal_columns(text: str, columns: int) -> None:
-    assert width(text) == columns
-
-
-def test_a_message_becomes_one_line_without_the_caret_below_it() -> None:
+def test_a_message_becomes_one_line_without_the_caret_below_it_escaped_and_cut() -> None:
     message = "Parser Error: syntax error\n\nLINE 1: SELEC 1\n        ^\r\n"
 
-    assert one_line(message) == "Parser Error: syntax error LINE 1: SELEC 1"
-
-
-def test_a_message_is_escaped_and_cut() -> None:
     line = one_line("\x1b[31m" + "x" * 100_000)
 
+    assert one_line(message) == "Parser Error: syntax error LINE 1: SELEC 1"
     assert line.startswith(r"\x1b[31mxxx")
     assert len(line) == 4003

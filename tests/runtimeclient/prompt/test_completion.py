@@ -28,11 +28,17 @@ def rows(columns: Mapping[str, tuple[str, ...]]) -> Reply:
     )
 
 
+def wait(names: Catalog) -> None:
+    """Wait for the end of the background query."""
+    assert names._thread is not None
+    names._thread.join()
+
+
 def known(remote: Remote) -> Catalog:
     with RuntimeClient(remote.url, API_KEY) as client:
         names = Catalog(client)
         names.refresh()
-        names.wait()
+        wait(names)
     return names
 
 
@@ -106,7 +112,7 @@ def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
         for age_s in (0, 0, 61):
             names._queried_at -= age_s
             names.refresh()
-            names.wait()
+            wait(names)
 
     assert len(remote.statements) == 2
 
@@ -118,10 +124,10 @@ def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkey
     with RuntimeClient(remote.url, API_KEY) as client:
         names = Catalog(client)
         names.refresh()
-        names.wait()
+        wait(names)
 
         assert offered(names, "FROM ord") == []
-        names.wait()
+        wait(names)
         assert offered(names, "FROM ord") == ["orders", "order_lines"]
 
     assert remote.statements == [COLUMNS_SQL] * 2
