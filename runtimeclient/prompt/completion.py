@@ -10,8 +10,31 @@ from prompt_toolkit.document import Document
 
 from runtimeclient.prompt.catalog import Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES
-from runtimeclient.prompt.sql_words import FUNCTIONS, KEYWORDS, TYPES
 from runtimeclient.sql.statements import LETTER, StatementSplitter
+
+# Words of DuckDB's SQL, separated by white space.
+_KEYWORDS = """
+    ALL AND ANTI ANY AS ASC ASOF BETWEEN BY CASE CAST COLLATE COLUMNS CROSS CUBE CURRENT DESC DESCRIBE
+    DISTINCT ELSE END ESCAPE EXCEPT EXCLUDE EXISTS EXPLAIN FALSE FILTER FIRST FOLLOWING FROM FULL GROUP
+    GROUPING HAVING ILIKE IN INNER INTERSECT INTERVAL IS JOIN LAST LATERAL LEFT LIKE LIMIT NATURAL NOT NULL
+    NULLS OFFSET ON OR ORDER OUTER OVER PARTITION PIVOT POSITIONAL PRECEDING QUALIFY RANGE RECURSIVE REPLACE
+    RIGHT ROLLUP ROW ROWS SAMPLE SELECT SEMI SETS SHOW SIMILAR SUMMARIZE TABLE TABLES TABLESAMPLE THEN TO TRUE
+    TRY_CAST UNBOUNDED UNION UNNEST UNPIVOT USING VALUES WHEN WHERE WINDOW WITH
+"""
+_TYPES = """
+    BIGINT BLOB BOOLEAN DATE DECIMAL DOUBLE FLOAT HUGEINT INTEGER JSON SMALLINT STRUCT TEXT TIME TIMESTAMP
+    TIMESTAMPTZ TINYINT UBIGINT UINTEGER USMALLINT UTINYINT UUID VARCHAR
+"""
+_FUNCTIONS = """
+    abs any_value approx_count_distinct arg_max arg_min array_agg avg bit_count bool_and bool_or ceil coalesce
+    concat concat_ws contains corr count cume_dist current_date date_add date_diff date_part date_sub
+    date_trunc dayname dense_rank ends_with epoch exp extract first_value floor format generate_series
+    greatest hash hour ifnull lag last_value lead least left length list list_contains ln log10 lower lpad
+    ltrim max md5 median min minute mode month monthname now ntile nullif percent_rank power printf
+    quantile_cont quantile_disc quarter random range rank regexp_extract regexp_matches regexp_replace repeat
+    replace reverse round row_number rpad rtrim second sign split sqrt starts_with stddev string_agg strftime
+    strptime substring sum time_bucket today trim trunc unnest upper variance week weekday year
+"""
 
 _WORD = re.compile(rf"{LETTER}*\Z")
 
@@ -28,7 +51,7 @@ _TABLE_NEXT = re.compile(
 _TABLE = re.compile(rf"\b(?:from|join|,)\s+{_name('table')}(?:\s+(?:as\s+)?{_name('alias')})?", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # Words that may follow a table and are not an alias.
-_RESERVED = frozenset(KEYWORDS.lower().split())
+_RESERVED = frozenset(_KEYWORDS.lower().split())
 
 
 class PromptCompleter(Completer):
@@ -104,8 +127,8 @@ class PromptCompleter(Completer):
 def _words(typed: str) -> dict[str, str]:
     """Return the words of SQL in the case of what was typed; upper case if nothing was typed."""
     cased = str.lower if typed[:1].islower() else str.upper
-    words = {cased(word): "" for word in f"{KEYWORDS} {TYPES}".split()}
-    return words | {function + "(": "function" for function in FUNCTIONS.split()} if typed else words
+    words = {cased(word): "" for word in f"{_KEYWORDS} {_TYPES}".split()}
+    return words | {function + "(": "function" for function in _FUNCTIONS.split()} if typed else words
 
 
 def _matching(typed: str, words: Mapping[str, str]) -> Iterator[Completion]:

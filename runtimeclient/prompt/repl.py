@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import tempfile
 import termios
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TextIO
 
 from prompt_toolkit.history import History, InMemoryHistory
@@ -17,13 +21,13 @@ from runtimeclient.errors import ClientError, OutputError, UsageError
 from runtimeclient.files import parse_path
 from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.humanize import duration
+from runtimeclient.output.pager import wait_for_program
 from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.profiles.connection import seconds
 from runtimeclient.profiles.key_lookup import KEY_VARIABLE
 from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.completion import PromptCompleter, quoted
 from runtimeclient.prompt.dot_commands import Call, find_command, help_text, parse_input
-from runtimeclient.prompt.external_editor import edit
 from runtimeclient.prompt.history import FileHistory, history_path
 from runtimeclient.prompt.line_editor import LineEditor
 from runtimeclient.sql.runner import StatementRunner
@@ -173,7 +177,7 @@ class Repl:
     def _do_edit(self, _: str) -> None:
         text = f"{self._last.text};" if self._last else ""
         with _terminal_mode(self._console.stdin, reads_lines=True):
-            edited = edit(text, self._console.child_environ())
+            edited = _edit(text, self._console.child_environ())
         if edited is None:
             self._message("No changes.")
         elif parse_input(edited)[1]:
@@ -259,6 +263,30 @@ def _file_history(runner: StatementRunner, environ: Mapping[str, str]) -> Histor
     except (OutputError, UsageError) as exc:
         runner.console.warn(str(exc))
         return InMemoryHistory()
+
+
+def _edit(text: str, environ: Mapping[str, str]) -> str | None:
+    """
+    Let the user edit *text* in EDITOR, else VISUAL, else vi, which gets this environment.
+
+    Return the saved text, stripped; None if the editor failed or nothing changed. Raises UsageError if the editor
+    cannot be started, or the saved file is not UTF-8.
+    """
+    # In the order that psql and the DuckDB shell use.
+    name = environ.get("EDITOR") or environ.get("VISUAL") or "vi"
+    # mkstemp: mode 0600, a new file.
+    descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
+    file = Path(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+        status = wait_for_program(subprocess.Popen([*shlex.split(name), path], env=dict(environ), text=True))  # noqa: S603 (the user's own)
+        edited = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"The editor {name} cannot be used: name another in EDITOR.") from exc
+    finally:
+        file.unlink(missing_ok=True)
+    return edited if status == 0 and edited != text else None
 
 
 @contextmanager
