@@ -129,12 +129,11 @@ def test_sqlalchemy_prepares_on_request(flight: FlightServer) -> None:
         engine.dispose()
 
 
-def test_sqlalchemy_binds_null_unless_it_prepares(engine: sqlalchemy.engine.Engine) -> None:
+def test_sqlalchemy_binds_null_unless_it_prepares_and_shows_messages(
+    engine: sqlalchemy.engine.Engine,
+) -> None:
     # docs/flight-sql.md warns of this. If this test fails, the dialect has been fixed: remove the warning.
     with engine.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT :x AS x"), {"x": 7}).scalar() is None
-
-
-def test_sqlalchemy_shows_the_message_of_the_runtime(engine: sqlalchemy.engine.Engine) -> None:
-    with engine.connect() as connection, pytest.raises(Exception, match=r"(?s)nope"):
-        connection.execute(sqlalchemy.text("SELECT nope FROM orders"))
+        with pytest.raises(Exception, match=r"(?s)nope"):
+            connection.execute(sqlalchemy.text("SELECT nope FROM orders"))

@@ -20,30 +20,19 @@ def plaintext_options(server: FlightServer, key: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", [K1, K2], ids=["first key", "second key"])
-def test_rows_over_tls(flight_tls: FlightServer, tmp_path: Path, key: str) -> None:
-    (answer,) = spice.ask(
+def test_rows_and_parameters_over_tls(flight_tls: FlightServer, tmp_path: Path, key: str) -> None:
+    rows, by_position, by_name, quote = spice.ask(
         tmp_path,
         spice.flight_options(flight_tls, key),
-        [{"sql": "SELECT id, name, amount FROM orders ORDER BY id LIMIT 2"}],
-    )
-
-    assert answer["rows"] == [
-        {"id": "0", "name": "name 0", "amount": 0},
-        {"id": "1", "name": "name 1", "amount": 0.125},
-    ]
-
-
-def test_parameters_over_tls(flight_tls: FlightServer, tmp_path: Path) -> None:
-    by_position, by_name, quote = spice.ask(
-        tmp_path,
-        spice.flight_options(flight_tls, K1),
         [
+            {"sql": "SELECT id, name, amount FROM orders ORDER BY id LIMIT 2"},
             {"sql": "SELECT name FROM orders WHERE id = $1 AND name = $2", "parameters": [7, "name 7"]},
             {"sql": "SELECT name FROM orders WHERE id = $id", "parameters": {"id": 8}},
             {"sql": "SELECT $1 AS a", "parameters": ["it's; DROP TABLE orders"]},
         ],
     )
 
+    assert rows["rows"] == [{"id": "0", "name": "name 0", "amount": 0}, {"id": "1", "name": "name 1", "amount": 0.125}]
     assert by_position["rows"] == [{"name": "name 7"}]
     assert by_name["rows"] == [{"name": "name 8"}]
     assert quote["rows"] == [{"a": "it's; DROP TABLE orders"}]

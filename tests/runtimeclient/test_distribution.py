@@ -14,10 +14,6 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.distribution import PROJECT, install_command, requirements_of, version
-from runtimeclient.errors import UsageError
-from runtimeclient.http.endpoint import parse_endpoint
-from runtimeclient.profiles import keyrings
-from runtimeclient.profiles.config import Profile
 from tests.runtimeclient.conftest import ROOT, clean_environment
 from tests.runtimeclient.remote import Remote
 
@@ -74,38 +70,31 @@ def test_another_distribution_of_the_same_name_is_ignored(tmp_path: Path) -> Non
     assert show(tmp_path, ROOT)[1:] == [DECLARED["version"], install_command("arrow")]
 
 
-@pytest.fixture
-def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("_in_tmp_path")
 @pytest.mark.parametrize(
-    ("library", "option", "extra"),
-    [("pyarrow", "--output=a.parquet", "arrow"), ("altair", "--chart-file=a.svg", "charts")],
+    "case",
+    [
+        ("pyarrow", "sql x --output=a.parquet", "arrow"),
+        ("altair", "sql x --chart-file=a.svg", "charts"),
+        ("keyring", "status --profile a", "keyring"),
+    ],
 )
 def test_a_missing_library_is_an_error_with_a_hint(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch, library: str, option: str, extra: str
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[str, str, str]
 ) -> None:
+    library, command, extra = case
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, library, None)
     for module in ("runtimeclient.output.arrow_files", "runtimeclient.output.chart_files"):
         monkeypatch.delitem(sys.modules, module, raising=False)
+    config = tmp_path / "querykeep" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(f'[profiles.a]\nendpoint = "{remote.url}"\napi_key_keyring = true\n')
 
-    done = remote.call("sql", "SELECT 1", option)
+    done = remote.call(*command.split(), environ={"XDG_CONFIG_HOME": str(tmp_path)})
 
     assert done.status == 2
     assert done.err.endswith(f": {install_command(extra)}\n")
-    assert remote.statements == []
-
-
-def test_a_missing_keyring_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", None)
-    profile = Profile(name="a", endpoint=parse_endpoint("http://a"), api_key_keyring=True)
-
-    with pytest.raises(UsageError) as error:
-        keyrings.read_key(profile)
-
-    assert str(error.value).endswith(f": {install_command('keyring')}")
+    assert remote.requests == []
 
 
 def told_packages() -> Iterator[tuple[str, str]]:

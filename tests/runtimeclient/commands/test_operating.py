@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.runtimeclient.calling import Called, Screen, call
-from tests.runtimeclient.remote import Remote, Reply, Request, problem
+from tests.runtimeclient.remote import Remote, Reply, Request, as_reply, problem
 
 READY = Reply(body=b"ready", content_type="text/plain")
 NOT_READY = Reply(503, b"not ready", "text/plain")
@@ -25,7 +25,7 @@ def in_turn(*replies: Reply) -> Any:
 
 
 def components(status: str) -> Reply:
-    return Reply(body=json.dumps([{"name": "http", "endpoint": "x", "status": status}]).encode())
+    return as_reply([{"name": "http", "endpoint": "x", "status": status}])
 
 
 def test_status_waits_until_the_runtime_is_ready(remote: Remote) -> None:
@@ -83,7 +83,7 @@ def test_refresh_of_several_reports_each_and_counts_failures(remote: Remote) -> 
 
 def test_refresh_of_all_requests_accelerated_datasets(remote: Remote) -> None:
     datasets = [DATASET | {"name": "a"}, DATASET | {"name": "b", "acceleration_enabled": False}]
-    remote.on("GET", "/v1/datasets", Reply(body=json.dumps(datasets).encode()))
+    remote.on("GET", "/v1/datasets", as_reply(datasets))
     remote.on_refreshes("a", RUN | {"status": "succeeded", "rows": None})
 
     done = remote.call("refresh", "--all", "--wait", "--quiet")
@@ -109,7 +109,7 @@ def test_refresh_shows_progress_on_a_terminal(remote: Remote) -> None:
         """Go on until the line has been seen."""
         status = "succeeded" if ": \\x1bloading, 12.3 MB" in screen.getvalue() else "running"
         under_way = {"status": status, "rows": 1, "phase": "\x1bloading", "bytes": 12_340_000}
-        return Reply(body=json.dumps([RUN | under_way]).encode())
+        return as_reply([RUN | under_way])
 
     remote.on("GET", path, look)
 
@@ -120,7 +120,7 @@ def test_refresh_shows_progress_on_a_terminal(remote: Remote) -> None:
 
 def test_queries_are_listed_with_age_and_start_of_the_statement(remote: Remote) -> None:
     query = {"id": "9f", "started": "2013-01-01T00:00:00Z", "state": "running", "sql": "SELECT\n " + "x" * 100}
-    remote.on("GET", "/v1/sql/active", Reply(body=json.dumps([query]).encode()))
+    remote.on("GET", "/v1/sql/active", as_reply([query]))
 
     table = remote.call("queries").out.splitlines()
 
@@ -131,7 +131,7 @@ def test_queries_are_listed_with_age_and_start_of_the_statement(remote: Remote) 
 
 def test_queries_of_spice_are_listed_too(remote: Remote) -> None:
     query = {"query_id": "9f", "started_at_ms": 1356998400500, "sql_preview": "SELECT 1"}
-    remote.on("GET", "/v1/sql/active", Reply(body=json.dumps({"queries": [query]}).encode()))
+    remote.on("GET", "/v1/sql/active", as_reply({"queries": [query]}))
 
     done = remote.call("queries", "--format", "csv")
 
@@ -180,7 +180,7 @@ def test_cancel_names_the_query(remote: Remote, body: bytes, said: str) -> None:
 def test_the_table_of_datasets_shows_their_age(remote: Remote) -> None:
     dataset = DATASET | {"name": "a", "rows": 1, "refreshed_at": "2013-01-01T00:00:00Z", "error": "No \x07."}
     known = dataset | {"age_s": 90, "bytes": 12_345}
-    remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset, DATASET | {"name": "b"}, known]).encode()))
+    remote.on("GET", "/v1/datasets", as_reply([dataset, DATASET | {"name": "b"}, known]))
 
     lines = remote.call("datasets").out.splitlines()
 
