@@ -7,14 +7,16 @@ ADBC: https://arrow.apache.org/adbc/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 
+import adbc_driver_manager
 import pyarrow as pa
 
 from datasources.errors import SourceError
-from datasources.sources.arrow_types import viewed
-from datasources.sources.source import Value, Wanted
+from datasources.sources.source import Load, Value, Wanted
+from datasources.sql import identifier
 
 #: Turns an array of the driver into the one that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
@@ -54,7 +56,7 @@ def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
     return needed or list(columns[:1])
 
 
-def condition(columns: Sequence[Column], wanted: Wanted, quote: Callable[[str], str]) -> str:
+def condition(columns: Sequence[Column], wanted: Wanted) -> str:
     """Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there is none."""
     by_name = {column.name.lower(): column for column in columns}
     terms = []
@@ -62,13 +64,23 @@ def condition(columns: Sequence[Column], wanted: Wanted, quote: Callable[[str], 
         column = by_name.get(bound.column.lower())
         value = column.literal(bound.value) if column is not None else None
         if column is not None and value is not None:
-            terms.append(f"{quote(column.name)} {bound.operator} {value}")
+            terms.append(f"{identifier(column.name)} {bound.operator} {value}")
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
 def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
     """Return the types to cast to, by name."""
     return {column.name: column.engine_type for column in columns if column.engine_type is not None}
+
+
+@contextmanager
+def explained(load: Load, explain: Callable[[Exception], SourceError], *others: type[Exception]) -> Iterator[None]:
+    """Turn errors of a driver, and *others*, into what *explain* returns; the deadline takes precedence."""
+    try:
+        yield
+    except (adbc_driver_manager.Error, *others) as exc:
+        load.deadline.check()
+        raise explain(exc) from None
 
 
 def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.RecordBatchReader:
@@ -85,11 +97,11 @@ def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.Rec
 
 
 def mapped(reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Return *reader* with every batch checked and then changed."""
+    """Return *reader* with every batch changed and then checked."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in reader:
-            yield change(checked(batch))
+            yield checked(change(batch))
 
     nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)
     return pa.RecordBatchReader.from_batches(change(nothing).schema, batches())
@@ -112,6 +124,31 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
             kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
             raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None
     return batch
+
+
+def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:
+    """Return *array* with *other* applied to each type that is not nested; nothing is copied."""
+    kind = viewed_type(array.type, other)
+    return array if kind == array.type else array.view(kind)
+
+
+def viewed_type(kind: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return the type that `viewed` gives an array of type *kind*."""
+
+    def field(part: pa.Field) -> pa.Field:
+        return part.with_type(viewed_type(part.type, other))
+
+    if pa.types.is_map(kind):
+        return pa.map_(field(kind.key_field), field(kind.item_field), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(field(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(field(kind.value_field))
+    if pa.types.is_list(kind):
+        return pa.list_(field(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([field(part) for part in kind])
+    return other(kind)
 
 
 # --- literals of standard SQL -----------------------------------------------------------------------------------------

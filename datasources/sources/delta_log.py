@@ -147,7 +147,7 @@ class LogCopy:
         if sidecar is not None:
             name = sidecar["path"]
             if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name) is None:
-                raise _outside(self._root)
+                raise outside(self._root)
             self._sidecars.add(name)
         if vector is not None:
             self.has_deletion_vectors = True
@@ -155,17 +155,17 @@ class LogCopy:
             if kind == "u":
                 self._vectors.add(self._vector_path(text))
             elif kind != "i":
-                raise _outside(self._root)
+                raise outside(self._root)
 
     def _vector_path(self, text: str) -> str:
         """Return the path of a deletion vector: a prefix, and 20 characters that encode a UUID."""
         prefix, encoded = text[:-20], text[-20:]
         if re.fullmatch(r"[A-Za-z0-9_-]*", prefix) is None:
-            raise _outside(self._root)
+            raise outside(self._root)
         raw = b"".join(_word(encoded[start : start + 5]) for start in range(0, 20, 5))
         path = inside(f"{prefix}/deletion_vector_{uuid.UUID(bytes=raw)}.bin".lstrip("/"))
         if path is None:
-            raise _outside(self._root)
+            raise outside(self._root)
         return path
 
 
@@ -220,7 +220,8 @@ def _word(digits: str) -> bytes:
     return value.to_bytes(4, "big")
 
 
-def _outside(root: TableRoot) -> SourceError:
+def outside(root: TableRoot) -> SourceError:
+    """Return the error for a table whose log names a file outside of it."""
     return SourceError(
         f"The log of '{root.shown}' names a file outside of the table, as a shallow clone does: only files in "
         "the table are read."

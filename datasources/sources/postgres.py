@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ from datasources.sources.adbc import (
     converted,
     date_literal,
     engine_types,
+    explained,
     integer_literal,
     no_literal,
     timestamp_literal,
 )
 from datasources.sources.sockets import Peer, cut_off
-from datasources.sources.source import Load, Value
+from datasources.sources.source import Load, Value, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
@@ -138,7 +140,7 @@ class PostgresSource:
         load.deadline.check()
         with (
             cut_off(load.deadline, self._is_server),
-            self._explained(load),
+            explained(load, self._explanation),
             self._connection(load) as connection,
             connection.cursor() as cursor,
         ):
@@ -151,16 +153,12 @@ class PostgresSource:
             columns = [_column(*row) for row in rows]
             asked = chosen(columns, load.wanted)
             expressions = ", ".join(f"{column.expression} AS {identifier(column.name)}" for column in asked)
-            where = condition(columns, load.wanted, identifier)
+            where = condition(columns, load.wanted)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
             cursor.execute(f"SELECT {expressions} FROM {table}{where}")  # noqa: S608 - quoted
             arrays = [name for name, _, _, element in rows if element is not None]
-            yield StreamScan(
-                converted(cursor.fetch_record_batch(), asked),
-                load,
-                lambda exc: self._explanation(exc, load, arrays),
-                types=engine_types(asked),
-            )
+            reader = converted(cursor.fetch_record_batch(), asked)
+            yield StreamScan(reader, load, partial(self._explanation, arrays=arrays), types=engine_types(asked))
 
     def has_changed(self, _version: str, _load: Load) -> bool:
         """Return True: PostgreSQL has no version number for a table."""
@@ -248,16 +246,8 @@ class PostgresSource:
             raise SourceError(f"{self._shown} is neither a table nor a view.")
         return oid, f"{identifier(schema)}.{identifier(table)}"
 
-    @contextmanager
-    def _explained(self, load: Load) -> Iterator[None]:
-        try:
-            yield
-        except adbc_driver_manager.Error as exc:
-            raise self._explanation(exc, load) from None
-
-    def _explanation(self, error: Exception, load: Load, arrays: Sequence[str] = ()) -> SourceError:
+    def _explanation(self, error: Exception, arrays: Sequence[str] = ()) -> SourceError:
         """Turn an error of the library, which contains host, user, SQL and values, into a sentence."""
-        load.deadline.check()
         text = str(error)
         state = getattr(error, "sqlstate", None) or next(iter(re.findall(r"SQLSTATE: (\w{5})", text)), None)
         if state in _BY_SQLSTATE:
@@ -265,9 +255,7 @@ class PostgresSource:
         if state is not None:
             return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
         if "Failed to connect" in text:
-            reason = next(
-                (reason for words, reason in _BY_WORDS if re.search(words, text)), "it refuses the connection"
-            )
+            reason = reason_for(text, _BY_WORDS) or "it refuses the connection"
             return SourceError(f"The PostgreSQL server cannot be reached: {reason.format(tls=_tls_reason(text))}.")
         if "lower bound" in text:
             names = ", ".join(f"'{name}'" for name in arrays)
@@ -319,7 +307,8 @@ def _date_column(name: str) -> Column:
         f"CASE {quoted} WHEN 'infinity' THEN {_INFINITE_DAY} WHEN '-infinity' THEN -{_INFINITE_DAY} "
         f"ELSE {quoted} - '1970-01-01'::date END"
     )
-    return Column(name=name, expression=expression, convert=_days, literal=date_literal)
+    # Days since 1970; infinite ones have the engine's numbers.
+    return Column(name=name, expression=expression, convert=lambda days: days.view(pa.date32()), literal=date_literal)
 
 
 def _timestamp_column(name: str, *, has_zone: bool) -> Column:
@@ -359,11 +348,6 @@ def _decimal(modifier: int) -> str | None:
     precision, scale = (modifier - 4) >> 16 & 0xFFFF, (((modifier - 4) & 0x7FF) ^ 1024) - 1024
     digits, scale = max(precision, scale, precision - scale), max(scale, 0)
     return f"DECIMAL({digits},{scale})" if digits <= _MAX_DIGITS else None
-
-
-def _days(array: pa.Array) -> pa.Array:
-    """View days since 1970 as dates; infinite ones have the engine's numbers."""
-    return array.view(pa.date32())
 
 
 def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:

@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import Column, chosen, condition, engine_types, mapped, no_literal
+from datasources.sources.adbc import Column, chosen, condition, engine_types, explained, mapped, no_literal
 from datasources.sources.formats import Identity, version_of
-from datasources.sources.source import Load, Value
+from datasources.sources.source import Load, Value, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
@@ -112,23 +111,17 @@ class SqliteSource:
         load.deadline.check()
         before = self._version()
         self._refuse_cut()
-        with self._explained(load), self._connection() as connection, connection.cursor() as cursor:
+        with explained(load, self._explanation), self._connection() as connection, connection.cursor() as cursor:
             self._prepare(cursor, load)
             columns, kinds = self._columns(cursor)
             asked = chosen(columns, load.wanted)
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
-            cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted, identifier))
+            cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted))
             rows = _Rows(asked, kinds, self._table)
             reader = mapped(cursor.fetch_record_batch(), rows.taken)
             # The snapshot of the transaction is older than the second version.
             version = before if before == self._version() else None
-            yield StreamScan(
-                reader,
-                load,
-                lambda exc: self._explanation(exc, load),
-                version=version,
-                types=engine_types(asked),
-            )
+            yield StreamScan(reader, load, self._explanation, version=version, types=engine_types(asked))
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the file and of its write-ahead log."""
@@ -198,17 +191,8 @@ class SqliteSource:
             f"SELECT {values}, CASE {faults} ELSE {_OURS} END FROM {identifier(self._table)}"
         )
 
-    @contextmanager
-    def _explained(self, load: Load) -> Iterator[None]:
-        try:
-            yield
-        except adbc_driver_manager.Error as exc:
-            raise self._explanation(exc, load) from None
-
-    def _explanation(self, error: Exception, load: Load) -> SourceError:
+    def _explanation(self, error: Exception) -> SourceError:
         """Turn an error of the library, which contains paths and SQL, into a sentence."""
-        load.deadline.check()
-        text = str(error)
         reasons = (
             ("locked|busy", "another program is writing to it; the next refresh reads it again"),
             ("not a database|encrypted", "it is not an SQLite database, or it is encrypted"),
@@ -218,7 +202,7 @@ class SqliteSource:
             ("not authorized|unsafe use", f"the view '{self._table}' does what a source may not"),
             ("overflow", f"a number in '{self._table}' is too large"),
         )
-        reason = next((reason for words, reason in reasons if re.search(words, text)), None)
+        reason = reason_for(str(error), reasons)
         return SourceError(f"'{self._shown}': {reason or f'SQLite cannot read {self._table!r}'}.")
 
 

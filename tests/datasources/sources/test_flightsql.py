@@ -27,7 +27,8 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, RuntimeConfig, TlsConfig
 from runtimeconf.secret import Secret
 from system.addresses import Address
-from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, time_out_repeatedly, types
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import build, load, outlive, scan, time_out_repeatedly, types
 from tests.datasources.support import builder, deadline, refusal, rows, wait_for
 from tests.flightapi.endpoint import Endpoint, serving
 from tests.queryengine.conftest import config_of
@@ -198,36 +199,22 @@ def params(other: Endpoint, authority: trustme.CA, tmp_path: Path) -> dict[str, 
 
 
 def declare(params: dict[str, str], table: str = "t", **more: str) -> DatasetConfig:
-    return declare_table("flightsql", table, {**params, **more})
+    return loads.table(Path(), f"flightsql:{table}", **{**params, **more})
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_tables_are_read_by_one_two_and_three_names(tmp_path: Path, params: dict[str, str]) -> None:
-    assert loaded(tmp_path, declare(params)) == [(1,)]
-    assert loaded(tmp_path, declare(params, "main.t")) == [(1,)]
-    assert loaded(tmp_path, declare(params, '"runtime".main."t"')) == [(1,)]
-
-
-def test_a_password_is_as_good_as_a_token(tmp_path: Path, params: dict[str, str]) -> None:
+def test_tables_of_all_names_are_read_with_a_token_or_a_password(tmp_path: Path, params: dict[str, str]) -> None:
+    assert load(tmp_path, declare(params)) == [(1,)]
+    assert load(tmp_path, declare(params, "main.t")) == [(1,)]
+    assert load(tmp_path, declare(params, '"runtime".main."t"')) == [(1,)]
+    assert load(tmp_path, declare(params, "odd")) == [(1, "%s$1", [2])]
+    assert list(types(tmp_path, declare(params, "odd"))) == ["Ä b", "select", 'x"y']
+    assert load(tmp_path, declare(params, "nothing")) == []
+    assert types(tmp_path, declare(params, "nothing")) == {"a": "INTEGER", "d": "DATE", "n": "DECIMAL(4,1)"}
     del params["flightsql_token"]
-
-    assert loaded(tmp_path, declare(params, flightsql_username="any", flightsql_password=KEY)) == [(1,)]
-
-
-def test_names_are_taken_as_they_are(tmp_path: Path, params: dict[str, str]) -> None:
-    dataset = declare(params, "odd")
-
-    assert loaded(tmp_path, dataset) == [(1, "%s$1", [2])]
-    assert list(types(tmp_path, dataset)) == ["Ä b", "select", 'x"y']
-
-
-def test_an_empty_table_keeps_its_columns(tmp_path: Path, params: dict[str, str]) -> None:
-    dataset = declare(params, "nothing")
-
-    assert types(tmp_path, dataset) == {"a": "INTEGER", "d": "DATE", "n": "DECIMAL(4,1)"}
-    assert loaded(tmp_path, dataset) == []
+    assert load(tmp_path, declare(params, flightsql_username="any", flightsql_password=KEY)) == [(1,)]
 
 
 def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, params: dict[str, str]) -> None:
@@ -248,10 +235,10 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str
     dataset = declare(params, "days")
 
     def numbers(*bounds: Bound) -> list[int]:
-        return sorted(row["A"] for row in read(tmp_path, dataset, *bounds, columns=frozenset({"a"})))
+        return [number for (number,) in scan(tmp_path, dataset, *bounds, columns="a")[1]]
 
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset({"a", "x"})) == [{"A": 1, "x": "1"}]
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset()) == [{"A": 1}]
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="a x") == (["A", "x"], [(1, "1")])
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="") == (["A"], [(1,)])
     assert numbers(Bound("a", ">=", 8), Bound("d", "<", date(2024, 1, 10))) == [8]
     assert numbers(Bound("ts", ">", datetime(2024, 1, 9))) == [9]  # noqa: DTZ001 (a time without a zone is meant)
     # The engine applies the bounds that another server may compare differently.
@@ -344,13 +331,6 @@ def test_nothing_is_fetched_when_one_endpoint_names_another_server(
         elsewhere.accept()
 
 
-def test_a_client_that_connects_asks_for_nothing_but_the_table(tmp_path: Path, plain: Plain) -> None:
-    assert loaded(tmp_path, declare_plain(plain)) == [(1,), (2,)]
-
-    assert plain.asked
-    assert all(b"CommandStatementQuery" in command for command in plain.asked)
-
-
 def test_a_password_goes_to_no_other_server(tmp_path: Path, elsewhere: socket.socket) -> None:
     class ByPassword(pyarrow.flight.ServerMiddlewareFactory):  # type: ignore[misc]  # its package has no types
         def start_call(self, _info: Any, _headers: Any) -> Any:
@@ -389,14 +369,14 @@ def test_endpoints_of_the_same_server_are_read_one_after_the_other(tmp_path: Pat
         (b"c", [f"grpc://{own}", f"grpc+tcp://{own}/", f"http://{own}"]),
     ]
 
-    assert loaded(tmp_path, declare_plain(plain), "SELECT count(*), sum(n)::INTEGER FROM d") == [(6, 9)]
+    assert load(tmp_path, declare_plain(plain), "SELECT count(*), sum(n)::INTEGER FROM d") == [(6, 9)]
     assert plain.fetched[-3:] == [b"a", b"b", b"c"]
+    # A client that connects asks for nothing but the table.
+    assert plain.asked
+    assert all(b"CommandStatementQuery" in command for command in plain.asked)
 
-
-def test_an_answer_without_endpoints_has_no_rows(tmp_path: Path, plain: Plain) -> None:
     plain.endpoints = []
-
-    assert loaded(tmp_path, declare_plain(plain)) == []
+    assert load(tmp_path, declare_plain(plain)) == []
 
 
 def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain) -> None:

@@ -21,7 +21,8 @@ from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.databases import declare_table, loaded, outlive, read, time_out_repeatedly, types
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import build, load, outlive, scan, time_out_repeatedly, types
 from tests.datasources.sources.postgres_server import PASSWORD, PostgresServer
 from tests.datasources.sources.tls_front import PostgresTlsFront
 from tests.datasources.support import builder, deadline, refusal, rows, wait_for
@@ -40,7 +41,7 @@ def table(postgres: PostgresServer) -> Table:
 
     def declare(location: str, *statements: str, **params: str) -> DatasetConfig:
         postgres.run(*statements)
-        return declare_table("postgres", location, {**postgres.params, **params})
+        return loads.table(postgres.directory, f"postgres:{location}", **{**postgres.params, **params})
 
     return declare
 
@@ -163,7 +164,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
         *(f"INSERT INTO t VALUES ({', '.join(row)})" for row in zip(*given, strict=True)),
     )
 
-    snapshot = builder(tmp_path).build(Order(dataset), deadline())
+    snapshot = build(tmp_path, dataset)
 
     with in_utc(tmp_path, snapshot) as connection:
         for column, (declared, expected, values) in zip(snapshot.columns, TYPES, strict=True):
@@ -210,7 +211,7 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path, table: Table, locat
         'CREATE TABLE "t" (wrong int)',
     )
 
-    assert loaded(tmp_path, dataset) == [(1, "%s$1", [2])]
+    assert load(tmp_path, dataset) == [(1, "%s$1", [2])]
     assert list(types(tmp_path, dataset)) == ["Ä b", "select", 'x"y']
 
 
@@ -225,16 +226,16 @@ def test_views_and_partitioned_tables_are_read(tmp_path: Path, table: Table) -> 
         "CREATE MATERIALIZED VIEW kept AS SELECT count(*) AS n FROM whole",
     )
 
-    assert sorted(loaded(tmp_path, whole)) == [(1, "x"), (11, "y")]
-    assert sorted(loaded(tmp_path, table("public.seen"))) == [("x",), ("y",)]
-    assert loaded(tmp_path, table("kept")) == [(2,)]
+    assert sorted(load(tmp_path, whole)) == [(1, "x"), (11, "y")]
+    assert sorted(load(tmp_path, table("public.seen"))) == [("x",), ("y",)]
+    assert load(tmp_path, table("kept")) == [(2,)]
 
 
 def test_an_empty_table_keeps_its_columns(tmp_path: Path, table: Table) -> None:
     dataset = table("t", "CREATE TABLE t (a int, gone int, b numeric(4,1), c date[])", "ALTER TABLE t DROP gone")
 
     assert types(tmp_path, dataset) == {"a": "INTEGER", "b": "DECIMAL(4,1)", "c": "DATE[]"}
-    assert loaded(tmp_path, dataset) == []
+    assert load(tmp_path, dataset) == []
 
 
 @pytest.mark.exhaustive
@@ -250,10 +251,10 @@ def test_a_load_is_one_snapshot_of_the_database(
         "UNION ALL SELECT 'none', 0, pg_sleep(0.5)::text UNION ALL SELECT 'other', a, NULL FROM other",
     )
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(process.build, Order(dataset), deadline())
+        loading = pool.submit(process.build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.run("INSERT INTO one VALUES (2)", "INSERT INTO other VALUES (2)")
-        snapshot = load.result()
+        snapshot = loading.result()
 
     assert rows(tmp_path, snapshot, "SELECT which, a FROM d") == [("one", 1), ("none", 0), ("other", 1)]
 
@@ -267,10 +268,10 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, table: Table) ->
     )
 
     def numbers(*bounds: Bound) -> list[int]:
-        return sorted(row["A"] for row in read(tmp_path, dataset, *bounds, columns=frozenset({"a"})))
+        return [number for (number,) in scan(tmp_path, dataset, *bounds, columns="a")[1]]
 
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset({"a", "n"})) == [{"A": 1, "n": "1.50"}]
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset()) == [{"A": 1}]
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="a n") == (["A", "n"], [(1, Decimal("1.50"))])
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="") == (["A"], [(1,)])
     assert numbers(Bound("a", ">=", 8), Bound("f", "<", 9.0)) == [8]
     assert numbers(Bound("n", "<=", Decimal("2.5"))) == [1, 2]
     assert numbers(Bound("f", ">", Decimal("7.5"))) == [8, 9]
@@ -325,7 +326,7 @@ def test_a_wrong_password_a_wrong_name_and_missing_rights_are_told_apart(
         "PostgreSQL: the user may not read t, or a part of it."
     )
     assert refusal(tmp_path, table("e", "CREATE TABLE e ()")) == "e has no columns."
-    assert loaded(tmp_path, dataset) == []
+    assert load(tmp_path, dataset) == []
 
 
 def test_columns_that_differ_in_case_only_are_refused(tmp_path: Path, table: Table) -> None:
@@ -352,7 +353,7 @@ def test_the_environment_has_no_effect(tmp_path: Path, table: Table, monkeypatch
     monkeypatch.setenv("PGOPTIONS", "-c search_path=pg_catalog")
 
     assert "asks for a password" in refusal(tmp_path, without_password)
-    assert loaded(tmp_path, dataset) == [(1,)]
+    assert load(tmp_path, dataset) == [(1,)]
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -383,8 +384,8 @@ def test_tls_is_verified_unless_the_yaml_says_otherwise(
 
     certificate = str(tmp_path / "ca.pem")
     failed = "The PostgreSQL server cannot be reached: TLS with it failed: "
-    assert loaded(tmp_path, by_tls(pg_sslrootcert=certificate)) == [(1,)]
-    assert loaded(tmp_path, by_tls(pg_sslmode="require")) == [(1,)]
+    assert load(tmp_path, by_tls(pg_sslrootcert=certificate)) == [(1,)]
+    assert load(tmp_path, by_tls(pg_sslmode="require")) == [(1,)]
     other = table("t", pg_host="127.0.0.1", pg_port=front.port, pg_sslrootcert=certificate)
     (tmp_path / "other").mkdir()
     assert refusal(tmp_path / "other", other) == f"{failed}the certificate is not for that host."
@@ -448,10 +449,10 @@ def test_a_connection_ended_by_the_server_is_reported(tmp_path: Path, table: Tab
     dataset = table("t", "CREATE VIEW t AS SELECT g, pg_sleep(0.1)::text AS slept FROM generate_series(1, 10000) g")
 
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(builder(tmp_path).build, Order(dataset), deadline())
+        loading = pool.submit(builder(tmp_path).build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
         with pytest.raises(
             SourceError, match=r"The connection to PostgreSQL broke while t was read|the server is shutting down"
         ):
-            load.result()
+            loading.result()

@@ -1,0 +1,179 @@
+"""Declare datasets of any source, load them, and ask the sources themselves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from datasources.deadline import Deadline
+from datasources.errors import SnapshotError
+from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import Order
+from datasources.sources.registry import source_of
+from datasources.sources.source import Bound, Wanted
+from queryengine.manifest import Snapshot, read_manifest
+from runtimeconf import loader
+from runtimeconf.connectors import CONNECTORS
+from runtimeconf.model import AccelerationConfig, DatasetConfig, RuntimeConfig
+from tests.datasources.support import builder, configure, deadline, files_below, new_load, refusal, rows, wait_for
+
+# --- datasets ---------------------------------------------------------------------------------------------------------
+
+
+def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> DatasetConfig:
+    """Declare a dataset as a YAML in *directory* would; *more* are params and fields of the dataset."""
+    connector, _, rest = from_.partition(":")
+    fields = {key: more.pop(key) for key in ("acceleration", "on_schema_change") if key in more}
+    location = CONNECTORS[connector].locate(rest, directory)
+    assert CONNECTORS[connector].check(location, more) is None
+    return DatasetConfig(
+        name=name, from_=from_, connector=connector, location=location, params=more, yaml_path="x", line=1, **fields
+    )
+
+
+def build(directory: Path, dataset: DatasetConfig, limit: Deadline | None = None) -> Snapshot:
+    return builder(directory).build(Order(dataset), limit or deadline())
+
+
+def load(directory: Path, dataset: DatasetConfig, sql: str = "") -> list[tuple[Any, ...]]:
+    """Load *dataset* and return its rows, or what *sql* gives over it."""
+    return rows(directory, build(directory, dataset), sql)
+
+
+def types(directory: Path, dataset: DatasetConfig) -> dict[str, str]:
+    """Load *dataset* and return the engine's types of its columns."""
+    return {column.name: column.type for column in build(directory, dataset).columns}
+
+
+def scan(
+    directory: Path, dataset: DatasetConfig, *bounds: Bound, columns: str | None = None
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the names and the rows that the source gives a load that wants *columns* (separated by blanks)."""
+    wanted = Wanted(columns=None if columns is None else frozenset(columns.split()), bounds=bounds)
+    begun = replace(new_load(directory), wanted=wanted)
+    with source_of(dataset).open(begun) as opened, duckdb.connect() as connection:
+        found = connection.execute(f"FROM {opened.bind(connection)} ORDER BY ALL")
+        return [column[0] for column in found.description], found.fetchall()
+
+
+def version(directory: Path, dataset: DatasetConfig) -> str:
+    """Return the version of the source once it has settled."""
+
+    def settled() -> str | None:
+        with source_of(dataset).open(new_load(directory)) as opened, duckdb.connect() as connection:
+            opened.bind(connection)
+            return opened.version
+
+    found = wait_for(settled, "a version that is settled")
+    assert str(directory) not in found
+    return found
+
+
+def has_changed(directory: Path, dataset: DatasetConfig, version: str) -> bool:
+    return source_of(dataset).has_changed(version, new_load(directory))
+
+
+def outlive(
+    directory: Path,
+    dataset: DatasetConfig,
+    *,
+    change: Callable[[], object],
+    stop: Callable[[], object],
+    start: Callable[[], object],
+) -> None:
+    """
+    Show that a dataset follows its source, and keeps its rows while the source is away.
+
+    *dataset* has one row at first, and each *change* adds one. *stop* and *start* take the source away and bring it
+    back.
+    """
+    often = replace(dataset, acceleration=AccelerationConfig(refresh_check_interval_s=0.2))
+    service = DatasetService(configure(directory, often), exclusive=True)
+    service.start()
+
+    def holds(count: int) -> bool:
+        snapshots = read_manifest(directory / "state").snapshots
+        return bool(snapshots) and snapshots[0].rows == count
+
+    def failures() -> int:
+        return sum(run.status == "failed" for run in service.history("d"))
+
+    try:
+        wait_for(lambda: holds(1), "the first load")
+        change()
+        wait_for(lambda: holds(2), "the change")
+        change()
+        stop()
+        failed = failures()
+        wait_for(lambda: failures() >= failed + 3, "three failures")
+        (state,) = service.datasets()
+        assert state.rows in {2, 3}
+        assert state.error
+        start()
+        wait_for(lambda: holds(3) and service.datasets()[0].status == "Ready", "the source that is back")
+    finally:
+        service.stop(30)
+
+
+def time_out_repeatedly(directory: Path, dataset: DatasetConfig, rounds: int, limit_s: float = 0.1) -> None:
+    """Load *dataset*, whose server never answers, again and again: the time limit holds and nothing is left."""
+    made = builder(directory)
+
+    def leftovers() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    def one() -> None:
+        with pytest.raises(SnapshotError, match=r"was stopped after .* the refresh_timeout"):
+            made.build(Order(dataset), deadline(limit_s))
+
+    one()
+    before = leftovers()
+    for _ in range(rounds - 1):
+        one()
+    # Other tests' connections may end or a library start a thread meanwhile; what a load leaves, each leaves.
+    assert all(now - then < rounds // 2 for now, then in zip(leftovers(), before, strict=True))
+    assert files_below(directory) == []
+
+
+# --- datasets of a YAML -----------------------------------------------------------------------------------------------
+
+
+def configured(directory: Path, source: str, params: Mapping[str, str], **acceleration: Any) -> RuntimeConfig:
+    """Load a YAML in *directory* that declares the dataset d."""
+    dataset: dict[str, Any] = {"from": source, "name": "d", "params": dict(params)}
+    if not params:
+        del dataset["params"]
+    if acceleration:
+        dataset["acceleration"] = acceleration
+    document = {"runtime": {"state_dir": "state", "query": {"memory_limit": "256MiB"}}, "datasets": [dataset]}
+    file = directory / "runtime.yaml"
+    file.write_text(json.dumps(document))
+    file.chmod(0o600)
+    return loader.load(file, {})
+
+
+def declared(directory: Path, source: str, params: Mapping[str, str]) -> DatasetConfig:
+    (dataset,) = configured(directory, source, params).datasets
+    return dataset
+
+
+def loaded(directory: Path, source: str, **params: str) -> list[tuple[Any, ...]]:
+    return load(directory, declared(directory, source, params))
+
+
+def refused(directory: Path, source: str, **params: str) -> str:
+    """As `support.refusal`."""
+    return refusal(directory, declared(directory, source, params))
+
+
+def version_of(directory: Path, source: str, **params: str) -> str | None:
+    """Return the version that a source gives at once."""
+    with source_of(declared(directory, source, params)).open(new_load(directory)) as opened:
+        return opened.version
