@@ -78,7 +78,7 @@ def explained(load: Load, explain: Callable[[Exception], SourceError], *others: 
     """Turn errors of a driver, and *others*, into what *explain* returns; the deadline takes precedence."""
     try:
         yield
-    except (adbc_driver_manager.Error, *others) as exc:
+    except (adbc_driver_manager.Error, *others) as exc:  # type: ignore[misc]  # no tuple of known length
         load.deadline.check()
         raise explain(exc) from None
 

@@ -110,7 +110,7 @@ class FileFormat(Scan):
         self.files = tuple(files)
         self.paths = tuple(file.path for file in files)
         self.version = version
-        self.confirm = confirm
+        self._confirm = confirm
         self._shown = shown
         self.deadline = deadline
         self.compression = "gzip" if gzipped else "none"
@@ -120,6 +120,10 @@ class FileFormat(Scan):
         """Refuse other *names* than those of the files: the engine dropped a column or made up a name."""
         if set(map(str.lower, names)) != set(map(str.lower, self._names)):
             raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
+
+    def confirm(self) -> None:
+        """Check that the files did not change."""
+        self._confirm()
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Return which file cannot be read and why."""
