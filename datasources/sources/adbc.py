@@ -7,27 +7,24 @@ ADBC: https://arrow.apache.org/adbc/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import adbc_driver_manager
 import pyarrow as pa
 
 from datasources.errors import SourceError
 from datasources.sources.source import Load, Value, Wanted
-from datasources.sql import identifier
+from datasources.sql import identifier, literal
+
+#: The kinds of whole numbers; doubles hold the small ones exactly.
+INTEGERS = frozenset({"small integer", "integer"})
 
 #: Turns an array of the driver into the one that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
-
-#: Writes a value in the source's SQL; None if the source would compare it differently from the engine.
-Literal = Callable[[Value], str | None]
-
-
-def no_literal(_value: Value) -> str | None:
-    """Write no value: the source does not compare the column."""
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +37,14 @@ class Column:
         expression: The expression to select, in the source's SQL.
         engine_type: The type that the engine casts it to; None to leave it.
         convert: Applied to its values first.
-        literal: Writes a value that the column is compared with.
+        compared: The kinds of values (as `literal_of` calls them) that the source compares with it as the engine does.
     """
 
     name: str
     expression: str
     engine_type: str | None = None
     convert: Conversion | None = None
-    literal: Literal = no_literal
+    compared: AbstractSet[str] = frozenset()
 
 
 def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
@@ -62,10 +59,26 @@ def condition(columns: Sequence[Column], wanted: Wanted) -> str:
     terms = []
     for bound in wanted.bounds:
         column = by_name.get(bound.column.lower())
-        value = column.literal(bound.value) if column is not None else None
-        if column is not None and value is not None:
+        kind, value = literal_of(bound.value)
+        if column is not None and kind in column.compared:
             terms.append(f"{identifier(column.name)} {bound.operator} {value}")
     return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
+def literal_of(value: Value) -> tuple[str, str]:
+    """Return the kind of *value*, empty if the source must not compare it, and the value as an SQL literal."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "small integer" if abs(value) <= 2**53 else "integer", str(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return "decimal", format(value, "f")
+    if isinstance(value, float):
+        return "double", f"{literal(repr(value))}::float8"
+    if isinstance(value, datetime):
+        kind, moment = ("timestamp", value) if value.tzinfo is None else ("timestamptz", value.astimezone(UTC))
+        return kind, f"{kind.upper()} '{moment.isoformat(sep=' ')}'"
+    if isinstance(value, date):
+        return "date", f"DATE '{value.isoformat()}'"
+    return "", ""
 
 
 def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
@@ -149,25 +162,3 @@ def viewed_type(kind: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) 
     if pa.types.is_struct(kind):
         return pa.struct([field(part) for part in kind])
     return other(kind)
-
-
-# --- literals of standard SQL -----------------------------------------------------------------------------------------
-
-
-def integer_literal(value: Value) -> str | None:
-    """Write a whole number."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def date_literal(value: Value) -> str | None:
-    """Write a date."""
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return f"DATE '{value.isoformat()}'"
-    return None
-
-
-def timestamp_literal(value: Value) -> str | None:
-    """Write a time without a zone."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
-    return None

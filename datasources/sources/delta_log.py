@@ -125,7 +125,12 @@ class LogCopy:
         target = self.directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with self._root.open(path) as source, target.open("wb") as file:
-            while block := self._read(path, source):
+            while True:
+                # Only the read is explained: a full disk is not the fault of the table.
+                with self._root.reading(path):
+                    block: bytes = source.read(_BLOCK_BYTES)
+                if not block:
+                    return target
                 self._load.deadline.check()
                 self._left_bytes -= len(block)
                 if self._left_bytes < 0:
@@ -134,13 +139,6 @@ class LogCopy:
                         "checkpoint, or raise the limit."
                     )
                 file.write(block)
-        return target
-
-    def _read(self, path: str, source: pa.NativeFile) -> bytes:
-        # Only the read is explained: a full disk is not the fault of the table.
-        with self._root.reading(path):
-            block: bytes = source.read(_BLOCK_BYTES)
-            return block
 
     def _check(self, action: dict[str, Any]) -> None:
         sidecar, vector = action.get("sidecar"), (action.get("add") or {}).get("deletionVector")

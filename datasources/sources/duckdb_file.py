@@ -53,7 +53,7 @@ class DuckdbFileSource:
         """As `Source.open`."""
         load.deadline.check()
         # Resolve links: the engine does so before it compares a path with the allowed ones.
-        path = Path(self._resolved())
+        path = self._resolved()
         if self._database not in {None, path.stem, self._path.stem}:
             raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
         yield DuckdbFileScan(path, self._path.stem, (self._schema, self._table), self._shown)
@@ -61,12 +61,12 @@ class DuckdbFileSource:
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the file and of its write-ahead log."""
         load.deadline.check()
-        return _version(Path(self._resolved())) != version
+        return version_of(_identities(self._resolved())) != version
 
-    def _resolved(self) -> str:
+    def _resolved(self) -> Path:
         try:
             info = self._path.stat()
-            resolved = str(self._path.resolve(strict=True))
+            resolved = self._path.resolve(strict=True)
         except OSError as exc:
             raise SourceError(f"'{self._path.name}' cannot be read: {exc.strerror}.") from exc
         if not stat.S_ISREG(info.st_mode):
@@ -83,7 +83,7 @@ class DuckdbFileScan(Scan):
         self._schema, self._table = table
         self._shown = shown
         self._before = _identities(path)
-        self.version = _version(path)
+        self.version = version_of(self._before)
         self.paths = (str(path), f"{path}.wal")
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
@@ -131,9 +131,3 @@ def _identities(path: Path) -> list[Identity]:
         except OSError as exc:
             raise SourceError(f"'{path.name}' cannot be read: {exc.strerror}.") from exc
     return found
-
-
-def _version(path: Path) -> str | None:
-    """Return the version of the file; None until it has settled."""
-    identities = _identities(path)
-    return version_of(identities) if all(identity.is_settled for identity in identities) else None

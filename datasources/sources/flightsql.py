@@ -14,7 +14,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,14 +27,12 @@ from adbc_driver_manager import AdbcStatusCode
 
 from datasources.errors import SourceError
 from datasources.sources.adbc import (
+    INTEGERS,
     Column,
     chosen,
     condition,
-    date_literal,
     explained,
-    integer_literal,
     mapped,
-    timestamp_literal,
     viewed,
 )
 from datasources.sources.sockets import Peer, cut_off
@@ -282,11 +279,11 @@ def _with_hugeints(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _column(field: pa.Field) -> Column:
     """Return how the column *field* is read: unchanged, and compared by the server if all servers compare alike."""
-    column = Column(name=field.name, expression=identifier(field.name))
+    compared: frozenset[str] = frozenset()
     if pa.types.is_integer(field.type):
-        return replace(column, literal=integer_literal)
-    if pa.types.is_date32(field.type):
-        return replace(column, literal=date_literal)
-    if pa.types.is_timestamp(field.type) and field.type.tz is None and field.type.unit == "us":
-        return replace(column, literal=timestamp_literal)
-    return column
+        compared = INTEGERS
+    elif pa.types.is_date32(field.type):
+        compared = frozenset({"date"})
+    elif field.type == pa.timestamp("us"):
+        compared = frozenset({"timestamp"})
+    return Column(name=field.name, expression=identifier(field.name), compared=compared)

@@ -67,8 +67,10 @@ class Identity(NamedTuple):
         return not 0 <= time.time_ns() - self.modified_ns < SETTLED_S * 1e9
 
 
-def version_of(identities: Iterable[Identity]) -> str:
-    """Return a text that changes as soon as one of the files, or their number, changes."""
+def version_of(identities: Sequence[Identity]) -> str | None:
+    """Return a text that changes as soon as one of the files, or their number, changes; None until all have settled."""
+    if not all(identity.is_settled for identity in identities):
+        return None
     return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
 
 
@@ -162,14 +164,15 @@ class Parquet(FileFormat):
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Check names and decimals of every file, as `Scan.bind` promises."""
-        paths = literals(file.path for file in self.files)
         for file in self.files:
             self.deadline.check()
             names = self._names_in(connection, file)
             _refuse_repeated(names, file)
             self._names = self._names or names
             _refuse_other_columns(self._names, self.files[0], names, file)
-        return f"read_parquet({paths}, union_by_name = true, hive_partitioning = false, filename = false)"
+        return (
+            f"read_parquet({literals(self.paths)}, union_by_name = true, hive_partitioning = false, filename = false)"
+        )
 
     def _names_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[str]:
         rows = connection.execute(
@@ -229,8 +232,8 @@ class Csv(FileFormat):
             f"header = true, skip = 0, delim = {literal(delimiter)}, quote = '\"', escape = '\"', comment = '', "
             f"strict_mode = true, compression = '{self.compression}'"
         )
-        paths = literals(file.path for file in self.files)
-        return f"read_csv({paths}, {self._dialect}, sample_size = -1, files_to_sniff = -1, union_by_name = true)"
+        options = "sample_size = -1, files_to_sniff = -1, union_by_name = true"
+        return f"read_csv({literals(self.paths)}, {self._dialect}, {options})"
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
         """Read the columns as text if the engine could not tell their types: only then does it name the line."""
@@ -311,8 +314,7 @@ class Json(FileFormat):
 
     @property
     def _common(self) -> str:
-        paths = literals(file.path for file in self.files)
-        return f"{paths}, format = '{self._layout}', compression = '{self.compression}'"
+        return f"{literals(self.paths)}, format = '{self._layout}', compression = '{self.compression}'"
 
 
 def _ends(file: PinnedFile, reader: FileFormat) -> tuple[bytes, bytes]:

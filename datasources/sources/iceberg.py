@@ -33,7 +33,7 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.sources import lake_parquet
 from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError, unpacked
 from datasources.sources.iceberg_location import newest
-from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names, value_of
+from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names
 from datasources.sources.lake import TableRoot, inside
 from datasources.sources.lake_parquet import Column, Key
 from datasources.sources.source import Bound, Load
@@ -196,7 +196,7 @@ class _Table:
             spec = self._metadata.specs()[entry.spec_id]
             by_key = {column.key: column for column in self.columns}
             return {
-                field.source_id: value_of(by_key[field.source_id], entry.file.partition[index])
+                field.source_id: pa.scalar(entry.file.partition[index], by_key[field.source_id].type)
                 for index, field in enumerate(spec.fields)
                 if isinstance(field.transform, IdentityTransform) and field.source_id in by_key
             }

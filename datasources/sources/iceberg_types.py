@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg import types
@@ -71,20 +70,11 @@ def bound_of(kind: types.IcebergType, column: Column, encoded: bytes | None) -> 
     if encoded is None or not isinstance(kind, _BOUNDED):
         return None
     try:
-        return value_of(column, from_bytes(kind, encoded)).as_py()
+        # The library represents dates and times as numbers.
+        return pa.scalar(from_bytes(kind, encoded), column.type).as_py()
     except (ValueError, OverflowError, struct.error, pa.ArrowException):
         # It was written when the column was narrower, or is damaged.
         return None
-
-
-def value_of(column: Column, value: Any) -> pa.Scalar:
-    """
-    Return a value of the library, which represents dates and times as numbers, as one of *column*.
-
-    Raises:
-        ValueError, OverflowError, pa.ArrowException: It does not fit the type of *column*.
-    """
-    return pa.scalar(value, column.type)
 
 
 def ids_of_names(fields: Sequence[MappedField], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:

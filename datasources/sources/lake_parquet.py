@@ -96,9 +96,27 @@ def field_id(part: pa.Field) -> int | None:
 
 
 def column_of(described: pa.Field, key: Callable[[pa.Field], Key]) -> Column:
-    """Return the column for an Arrow field; *key* returns the key of a field at any depth."""
-    parts = tuple(column_of(part, key) for part in _parts(described.type))
-    return Column(described.name, key(described), _plain(described.type, parts), described.nullable, parts)
+    """
+    Return the column for an Arrow field; *key* returns the key of a field at any depth.
+
+    Its type is for the engine: without views, large types, ids and metadata of the table format.
+    """
+    kind = described.type
+    parts: tuple[Column, ...] = ()
+    if pa.types.is_struct(kind):
+        parts = tuple(column_of(part, key) for part in kind)
+        kind = pa.struct([pa.field(part.name, part.type) for part in parts])
+    elif pa.types.is_map(kind):
+        parts = (column_of(kind.key_field, key), column_of(kind.item_field, key))
+        kind = pa.map_(parts[0].type, parts[1].type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = (column_of(kind.value_field, key),)
+        kind = pa.list_(parts[0].type)
+    elif pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    return Column(described.name, key(described), kind, described.nullable, parts)
 
 
 def batches(
@@ -343,29 +361,6 @@ def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:
     return types.is_null(kind) or any(
         target(wanted) and any(test(kind) for test in tests) for target, tests in _CONVERSIONS
     )
-
-
-def _parts(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_struct(kind):
-        return list(kind)
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.value_field] if pa.types.is_list(kind) or pa.types.is_large_list(kind) else []
-
-
-def _plain(kind: pa.DataType, parts: Sequence[Column]) -> pa.DataType:
-    """Return *kind* for the engine: without views, large types, ids and metadata of the table format."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(part.name, part.type) for part in parts])
-    if pa.types.is_map(kind):
-        return pa.map_(parts[0].type, parts[1].type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(parts[0].type)
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        return pa.binary()
-    return kind
 
 
 class _UnfitError(Exception):

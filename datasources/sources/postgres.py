@@ -19,8 +19,6 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,19 +30,16 @@ import pyarrow.compute as pc
 
 from datasources.errors import SourceError
 from datasources.sources.adbc import (
+    INTEGERS,
     Column,
     chosen,
     condition,
     converted,
-    date_literal,
     engine_types,
     explained,
-    integer_literal,
-    no_literal,
-    timestamp_literal,
 )
 from datasources.sources.sockets import Peer, cut_off
-from datasources.sources.source import Load, Value, reason_for
+from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
@@ -290,14 +285,14 @@ def _column(name: str, oid: int, modifier: int, element: int | None) -> Column:
     if element is not None:
         return _array_column(name, element, modifier)
     if oid in _AS_THEY_ARE:
-        return Column(name=name, expression=quoted, literal=_LITERALS.get(oid, no_literal))
+        return Column(name=name, expression=quoted, compared=_COMPARED.get(oid, frozenset()))
     if oid in {_DATE, _TIMESTAMP, _TIMESTAMPTZ}:
         return _date_column(name) if oid == _DATE else _timestamp_column(name, has_zone=oid == _TIMESTAMPTZ)
     if oid == _INTERVAL:
         # The engine does not accept the plus signs that PostgreSQL writes after a negative part.
         return Column(name=name, expression=f"replace({quoted}::text, '+', '')", engine_type="INTERVAL")
     if oid == _NUMERIC and (decimal := _decimal(modifier)) is not None:
-        return Column(name=name, expression=f"{quoted}::text", engine_type=decimal, literal=_exact_literal)
+        return Column(name=name, expression=f"{quoted}::text", engine_type=decimal, compared=_EXACT)
     return Column(name=name, expression=f"{quoted}::{'bigint' if oid == _OID else 'text'}")
 
 
@@ -308,7 +303,7 @@ def _date_column(name: str) -> Column:
         f"ELSE {quoted} - '1970-01-01'::date END"
     )
     # Days since 1970; infinite ones have the engine's numbers.
-    return Column(name=name, expression=expression, convert=lambda days: days.view(pa.date32()), literal=date_literal)
+    return Column(name=name, expression=expression, convert=lambda days: days.view(pa.date32()), compared={"date"})
 
 
 def _timestamp_column(name: str, *, has_zone: bool) -> Column:
@@ -319,8 +314,8 @@ def _timestamp_column(name: str, *, has_zone: bool) -> Column:
         f"WHEN {quoted} = '-infinity' THEN '294246-01-02 00:00:00{zone}' "
         f"WHEN {quoted} IS NOT NULL THEN '294246-01-03 00:00:00{zone}' END"
     )
-    literal_of = _timestamptz_literal if has_zone else timestamp_literal
-    return Column(name=name, expression=expression, convert=_timestamps(name), literal=literal_of)
+    compared = {"timestamptz" if has_zone else "timestamp"}
+    return Column(name=name, expression=expression, convert=_timestamps(name), compared=compared)
 
 
 def _array_column(name: str, element: int, modifier: int) -> Column:
@@ -364,28 +359,8 @@ def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
     return convert
 
 
-# --- values of bounds -------------------------------------------------------------------------------------------------
-
-
-def _exact_literal(value: Value) -> str | None:
-    """Write a number digit by digit."""
-    if isinstance(value, Decimal) and value.is_finite():
-        return format(value, "f")
-    return integer_literal(value)
-
-
-def _double_literal(value: Value) -> str | None:
-    exact = repr(value) if isinstance(value, float) else _exact_literal(value)
-    return None if exact is None else f"{literal(exact)}::float8"
-
-
-def _timestamptz_literal(value: Value) -> str | None:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return f"TIMESTAMPTZ '{value.astimezone(UTC).isoformat(sep=' ')}'"
-    return None
-
-
+_EXACT = INTEGERS | {"decimal"}
 # Without real: the engine and PostgreSQL compare it with a constant in different precisions.
-_LITERALS = {**dict.fromkeys(_INTEGERS, _exact_literal), _DOUBLE: _double_literal}
+_COMPARED = {**dict.fromkeys(_INTEGERS, _EXACT), _DOUBLE: _EXACT | {"double"}}
 
 _ELEMENTS = {_DATE: "DATE", _TIMESTAMP: "TIMESTAMP", _TIMESTAMPTZ: "TIMESTAMPTZ", _INTERVAL: "INTERVAL", _OID: "BIGINT"}

@@ -47,7 +47,7 @@ class S3Source:
                 found = self._find(bucket)
                 shown = [bucket.shown(one.key) for one in found]
                 detected = detect_format(shown, self._shown, self._params.get("file_format"))
-                downloads = Downloads.of(load, stack, self._params.get("max_download_size"))
+                downloads = Downloads(load, stack, self._params.get("max_download_size"))
                 files = []
                 formats = set()
                 for one, name in zip(found, shown, strict=True):
@@ -109,7 +109,7 @@ def _as_sent(detected: DetectedFormat, answer: Answer, shown: str) -> DetectedFo
     encodings -= {"", "identity", "aws-chunked"}
     if not encodings <= {"gzip", "x-gzip"}:
         raise SourceError(f"'{shown}' is stored with an encoding other than gzip.")
-    return refuse_gzipped_parquet(DetectedFormat(detected.name, detected.gzipped or bool(encodings)), shown)
+    return refuse_gzipped_parquet(DetectedFormat(detected.format, detected.gzipped or bool(encodings)), shown)
 
 
 def _is_data(path: str) -> bool:

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import Column, chosen, condition, engine_types, explained, mapped, no_literal
+from datasources.sources.adbc import Column, chosen, condition, engine_types, explained, mapped
 from datasources.sources.formats import Identity, version_of
-from datasources.sources.source import Load, Value, reason_for
+from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
@@ -43,9 +43,6 @@ _HEADER = struct.Struct(">16x H 6x I I 60x I")
 #: The name of the column that marks a faulty row; no table has it twice.
 _FAULT = "querykeep fault"
 _OURS = -1
-
-#: SQLite's doubles hold whole numbers up to this one exactly.
-_EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,8 @@ class _Kind:
 
 _INTEGER = _Kind(("integer",), "0")
 _BOOLEAN = _Kind(("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
-_REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {_EXACT} OR typeof({{}}) = 'real'")
+# Doubles hold whole numbers up to 2**53 exactly.
+_REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {2**53} OR typeof({{}}) = 'real'")
 _TEXT = _Kind(("text", "integer", "real"), "''", "CAST({} AS TEXT)")
 _BLOB = _Kind(("blob",), "x''")
 _DATE = _Kind(("text",), "''", engine_type="DATE")
@@ -111,7 +109,12 @@ class SqliteSource:
         load.deadline.check()
         before = self._version()
         self._refuse_cut()
-        with explained(load, self._explanation), self._connection() as connection, connection.cursor() as cursor:
+        with (
+            explained(load, self._explanation),
+            # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
+            adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro") as connection,
+            connection.cursor() as cursor,
+        ):
             self._prepare(cursor, load)
             columns, kinds = self._columns(cursor)
             asked = chosen(columns, load.wanted)
@@ -147,7 +150,7 @@ class SqliteSource:
             if suffix and not info.st_size:
                 continue  # Opening the database creates one.
             identities.append(Identity.of(info))
-        return version_of(identities) if all(identity.is_settled for identity in identities) else None
+        return version_of(identities)
 
     def _refuse_cut(self) -> None:
         """Compare the size of the file with what its header says (section 1.3 of SQLite's page on its file format)."""
@@ -159,10 +162,6 @@ class SqliteSource:
         page_bytes, changes, pages, counted_at = _HEADER.unpack(header)
         if changes == counted_at and size < pages * (65_536 if page_bytes == 1 else page_bytes):
             raise SourceError(f"'{self._shown}' was cut short, or is being written to.")
-
-    def _connection(self) -> adbc_driver_sqlite.dbapi.Connection:
-        # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
-        return adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro")
 
     def _prepare(self, cursor: Any, load: Load) -> None:
         busy_ms = int(1000 * max(0.0, min(_BUSY_S, load.deadline.left_s)))
@@ -256,11 +255,6 @@ def _column(name: str, kind: _Kind) -> Column:
         # A value of another type would change the type that the driver gives the column.
         expression=value if kind is _ANYTHING else f"CASE WHEN {_fits(name, kind)} THEN {value} END",
         engine_type=kind.engine_type,
-        literal=_number if kind in {_INTEGER, _REAL} else no_literal,
+        # SQLite compares these with integers and doubles without rounding.
+        compared={"small integer"} if kind in {_INTEGER, _REAL} else frozenset(),
     )
-
-
-def _number(value: Value) -> str | None:
-    """Write a whole number that SQLite compares with integers and doubles without rounding."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _EXACT
-    return str(value) if is_whole else None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,15 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError
+from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Bound, Wanted
-from queryengine.manifest import Snapshot, read_manifest
+from queryengine.manifest import Snapshot, read_manifest, snapshot_path
 from runtimeconf import loader
 from runtimeconf.connectors import CONNECTORS
-from runtimeconf.model import AccelerationConfig, DatasetConfig, RuntimeConfig
+from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.support import builder, configure, deadline, files_below, new_load, refusal, rows, wait_for
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
@@ -45,6 +49,27 @@ def build(directory: Path, dataset: DatasetConfig, limit: Deadline | None = None
 def load(directory: Path, dataset: DatasetConfig, sql: str = "") -> list[tuple[Any, ...]]:
     """Load *dataset* and return its rows, or what *sql* gives over it."""
     return rows(directory, build(directory, dataset), sql)
+
+
+def load_in_process(directory: Path, dataset: DatasetConfig, sql: str, memory_mib: int = 64) -> list[tuple[Any, ...]]:
+    """Load *dataset* in a process of its own with little memory, as a runtime does; return what *sql* gives over it."""
+    with closing(LoaderProcess(builder(directory, memory_mib))) as process:
+        return rows(directory, process.build(Order(dataset), deadline()), sql)
+
+
+def check_values(directory: Path, dataset: DatasetConfig, cases: Sequence[tuple[str, str, Collection[str]]]) -> None:
+    """
+    Load *dataset*, whose columns are *cases*: what the source declares, the engine's type, and the engine's texts of
+    the values in the order of the rows, without nulls. Times with a zone are shown in UTC.
+    """
+    snapshot = build(directory, dataset)
+    with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for column, (declared, expected, texts) in zip(snapshot.columns, cases, strict=True):
+            found = connection.execute(
+                f"SELECT {column.name}::VARCHAR FROM d WHERE {column.name} IS NOT NULL"
+            ).fetchall()
+            assert (declared, column.type, found) == (declared, expected, [(text,) for text in texts])
 
 
 def types(directory: Path, dataset: DatasetConfig) -> dict[str, str]:
@@ -142,26 +167,32 @@ def time_out_repeatedly(directory: Path, dataset: DatasetConfig, rounds: int, li
     assert files_below(directory) == []
 
 
+@contextmanager
+def server_of_another_protocol() -> Iterator[int]:
+    """Run a server that answers one client in HTTP, whatever it says; give its port."""
+
+    def answer() -> None:
+        with server.accept()[0] as client:
+            client.recv(100)
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(answer)
+        yield server.getsockname()[1]
+
+
 # --- datasets of a YAML -----------------------------------------------------------------------------------------------
 
 
-def configured(directory: Path, source: str, params: Mapping[str, str], **acceleration: Any) -> RuntimeConfig:
-    """Load a YAML in *directory* that declares the dataset d."""
-    dataset: dict[str, Any] = {"from": source, "name": "d", "params": dict(params)}
-    if not params:
-        del dataset["params"]
-    if acceleration:
-        dataset["acceleration"] = acceleration
+def declared(directory: Path, source: str, params: Mapping[str, str]) -> DatasetConfig:
+    """Load a YAML in *directory* that declares the dataset d, and return it."""
+    dataset = {"from": source, "name": "d"} | ({"params": dict(params)} if params else {})
     document = {"runtime": {"state_dir": "state", "query": {"memory_limit": "256MiB"}}, "datasets": [dataset]}
     file = directory / "runtime.yaml"
     file.write_text(json.dumps(document))
     file.chmod(0o600)
-    return loader.load(file, {})
-
-
-def declared(directory: Path, source: str, params: Mapping[str, str]) -> DatasetConfig:
-    (dataset,) = configured(directory, source, params).datasets
-    return dataset
+    (found,) = loader.load(file, {}).datasets
+    return found
 
 
 def loaded(directory: Path, source: str, **params: str) -> list[tuple[Any, ...]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from datasources.errors import SourceError
-from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import Order
-from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
-from tests.datasources.sources.loads import has_changed, load, scan, table, types, version
-from tests.datasources.support import builder, deadline, refusal, rows
+from tests.datasources.sources.loads import has_changed, load, load_in_process, table, types, version
+from tests.datasources.support import refusal
 
 OUTSIDE = "names a file outside of the table"
 
@@ -121,15 +118,6 @@ def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
     assert found == [(1, 7, date(2024, 1, 2), Decimal("1.25"), moment, "a/b ü%"), (2, *[None] * 5)]
 
 
-def test_a_table_partitioned_by_the_library_is_read(tmp_path: Path) -> None:
-    days = [date(2024, 1, day) for day in (1, 2)]
-    write(tmp_path, n=[1, 2, 3], p=["a/b c%", "ü=&", None], d=[*days, None], options={"partition_by": ["p", "d"]})
-
-    found = load(tmp_path, delta(tmp_path), "FROM d ORDER BY n")
-
-    assert found == [(1, "a/b c%", days[0]), (2, "ü=&", days[1]), (3, None, None)]
-
-
 # --- schemas that changed ---------------------------------------------------------------------------------------------
 
 
@@ -197,12 +185,9 @@ def test_columns_that_were_renamed_are_found(tmp_path: Path, mode: str) -> None:
 
     assert load(tmp_path, delta(tmp_path)) == [(1, {"x": 5}, 9)]
 
-
-def test_a_file_without_the_ids_that_the_table_goes_by_is_refused(tmp_path: Path) -> None:
-    made = HandMade(tmp_path / "t", [mapped("n", "long", 1)], reader=2, delta_columnMapping_mode="id")
-    made.commit(made.add("a.parquet", pa.table({"col-1": [1]})))
-
-    assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
+    if mode == "id":
+        made.commit(made.add("b.parquet", pa.table({"col-1": [1]}), partitionValues={"col-4": "9"}))
+        assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
 
 
 # --- what is not read rather than read wrongly ------------------------------------------------------------------------
@@ -334,49 +319,6 @@ def test_a_damaged_log_is_refused(tmp_path: Path, kind: str) -> None:
 # --- what a load wants ------------------------------------------------------------------------------------------------
 
 
-MARCH = [date(2024, 3, 1), date(2024, 3, 2)]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("bounds", "files"),
-    [
-        pytest.param([Bound("p", "=", 2)], {2}, id="partition"),
-        pytest.param([Bound("P", "<", 2)], {0, 1}, id="case"),
-        pytest.param([Bound("n", ">=", 20)], {2, 3}, id="statistics"),
-        pytest.param([Bound("n", ">", 5), Bound("p", "<=", 1)], {1}, id="both"),
-        pytest.param([Bound("n", "<", Decimal("0.5"))], {0}, id="decimal"),
-        pytest.param([Bound("n", "<", 0.5)], {0, 1, 2, 3}, id="float"),
-        pytest.param([Bound("s", "<", "a")], {0, 1, 2, 3}, id="text"),
-        pytest.param([Bound("d", "<", MARCH[1])], {0, 1}, id="date"),
-        pytest.param([Bound("d", "<", datetime(2024, 3, 2))], {0, 1, 2, 3}, id="date and time"),  # noqa: DTZ001
-        pytest.param([Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 500))], {2, 3}, id="time"),  # noqa: DTZ001
-        pytest.param([Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 5000, tzinfo=UTC))], {3}, id="zone"),
-        pytest.param([Bound("e", ">", Decimal(100))], {0, 1, 2, 3}, id="statistics of decimals"),
-        pytest.param([Bound("absent", "=", 1)], {0, 1, 2, 3}, id="another column"),
-    ],
-)
-def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, bounds: list[Bound], files: set[int]) -> None:
-    for index in range(4):
-        start = datetime(2024, 1, 1 + index, tzinfo=UTC)
-        write(
-            tmp_path,
-            p=[index],
-            n=[index * 10],
-            s=["x"],
-            d=[MARCH[index // 2]],
-            t=pa.array([start], pa.timestamp("us", "UTC")),
-            e=pa.array([Decimal(index)], pa.decimal128(9, 2)),
-            options={"partition_by": ["p"]},
-        )
-    for index in set(range(4)) - files:
-        shutil.rmtree(tmp_path / f"t/p={index}")
-
-    found = scan(tmp_path, delta(tmp_path), *bounds, columns="p")
-
-    assert found == (["p"], [(index,) for index in sorted(files)])
-
-
 # --- in the process that loads ----------------------------------------------------------------------------------------
 
 
@@ -385,12 +327,7 @@ def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> No
     for start in range(0, 1_000_000, 500_000):
         numbers = range(start, start + 500_000)
         write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
-    process = LoaderProcess(builder(tmp_path))
 
-    snapshot = process.build(Order(delta(tmp_path)), deadline())
-    process.close()
+    found = load_in_process(tmp_path, delta(tmp_path), "SELECT count(*), sum(n), min(s) FROM d", memory_mib=256)
 
-    assert snapshot is not None
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(s) FROM d") == [
-        (1_000_000, 499_999_500_000, "a text of some length, 0")
-    ]
+    assert found == [(1_000_000, 499_999_500_000, "a text of some length, 0")]

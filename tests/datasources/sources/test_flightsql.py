@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime
 from itertools import starmap
@@ -19,7 +18,6 @@ import trustme
 from authkeys.access import Access
 from authkeys.keys import KeySet
 from datasources.errors import SnapshotError
-from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from datasources.sql import literal
@@ -28,8 +26,17 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig, TlsConfig
 from runtimeconf.secret import Secret
 from system.addresses import Address
 from tests.datasources.sources import loads
-from tests.datasources.sources.loads import build, load, outlive, scan, time_out_repeatedly, types
-from tests.datasources.support import builder, deadline, refusal, rows, wait_for
+from tests.datasources.sources.loads import (
+    check_values,
+    load,
+    load_in_process,
+    outlive,
+    scan,
+    server_of_another_protocol,
+    time_out_repeatedly,
+    types,
+)
+from tests.datasources.support import builder, deadline, refusal, wait_for
 from tests.flightapi.endpoint import Endpoint, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
@@ -163,11 +170,6 @@ def declare_plain(server: Plain, host: str = "127.0.0.1") -> DatasetConfig:
 
 
 @pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessEngine]:
     publisher = Publisher(tmp_path_factory.mktemp("other") / "state")
     publisher.publish(**TABLES)
@@ -189,12 +191,11 @@ def other(
 
 
 @pytest.fixture
-def params(other: Endpoint, authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+def params(other: Endpoint, root: str) -> dict[str, str]:
     return {
         "flightsql_endpoint": f"grpc+tls://localhost:{other.port}",
         "flightsql_token": KEY,
-        "flightsql_tls_root_certificate_file": str(tmp_path / "ca.pem"),
+        "flightsql_tls_root_certificate_file": root,
     }
 
 
@@ -218,17 +219,7 @@ def test_tables_of_all_names_are_read_with_a_token_or_a_password(tmp_path: Path,
 
 
 def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, params: dict[str, str]) -> None:
-    snapshot = build(tmp_path, declare(params, "types_of_all"))
-
-    for column, (declared, expected, values) in zip(snapshot.columns, TYPES, strict=True):
-        text = (
-            f"timezone('UTC', {column.name})::VARCHAR || '+00'"
-            if declared == "TIMESTAMPTZ"
-            else f"{column.name}::VARCHAR"
-        )
-        found = [row[0] for row in rows(tmp_path, snapshot, f"SELECT {text} FROM d WHERE {column.name} IS NOT NULL")]
-        wanted = [value.replace("infinity", "infinity+00") if declared == "TIMESTAMPTZ" else value for value in values]
-        assert (declared, column.type, found) == (declared, expected, wanted)
+    check_values(tmp_path, declare(params, "types_of_all"), TYPES)
 
 
 def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str, str]) -> None:
@@ -250,10 +241,9 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str
 
 @pytest.mark.exhaustive
 def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, params: dict[str, str]) -> None:
-    with closing(LoaderProcess(builder(tmp_path, memory_mib=128))) as process:
-        snapshot = process.build(Order(declare(params, "many")), deadline())
+    found = load_in_process(tmp_path, declare(params, "many"), "SELECT count(*), sum(g), min(length(x)) FROM d", 128)
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(1000000, 499999500000, 200)]
+    assert found == [(1000000, 499999500000, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -390,6 +380,7 @@ def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain)
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_follows_its_table_and_outlives_its_server(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path / "other" / "state")
     publisher.publish(t="SELECT 1 AS a")
@@ -420,15 +411,9 @@ def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, scheme: str) ->
 
 
 def test_a_server_of_another_protocol_is_refused(tmp_path: Path) -> None:
-    def answer() -> None:
-        with silent.accept()[0] as client:
-            client.recv(100)
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
-        pool.submit(answer)
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert "it does not speak gRPC" in refusal(tmp_path, declare({"flightsql_endpoint": endpoint}))
+    with server_of_another_protocol() as port:
+        dataset = declare({"flightsql_endpoint": f"http://127.0.0.1:{port}"})
+        assert "it does not speak gRPC" in refusal(tmp_path, dataset)
 
 
 def test_a_query_without_end_stops_here_and_at_the_server(

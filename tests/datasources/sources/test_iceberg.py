@@ -4,8 +4,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
 from datasources.errors import SourceError
-from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import Order
-from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, deletes, place, rewrite
-from tests.datasources.sources.loads import has_changed, load, scan, table, version
-from tests.datasources.support import builder, deadline, refusal, rows
+from tests.datasources.sources.loads import has_changed, load, load_in_process, table, version
+from tests.datasources.support import refusal
 
 OUTSIDE = "name a file outside of the table"
 MIB = 1024 * 1024
@@ -43,9 +39,11 @@ def catalogued(directory: Path, name: str = "ns.t", **more: str) -> DatasetConfi
 
 
 def write(directory: Path, name: str = "t", **columns: Any) -> Table:
-    """Make a table of one snapshot."""
+    """Append rows to a table, which is made if there is none."""
     content = pa.table(columns)
-    made = SqliteCatalog(directory).make(name, content.schema)
+    catalog = SqliteCatalog(directory)
+    is_new = not (catalog.warehouse / "ns" / name).exists()
+    made = catalog.make(name, content.schema) if is_new else catalog.load_table(("ns", name))
     made.append(content)
     return made
 
@@ -335,41 +333,10 @@ def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
     file = next((place(made) / "data").glob("*.parquet"))
     gone = deletes(made, "x.parquet", f"{made.location()}/data/{file.name}", range(50_000, 100_000))
     commit(made, gone, content=ManifestContent.DELETES)
-    process = LoaderProcess(builder(tmp_path))
 
-    try:
-        snapshot = process.build(Order(iceberg(tmp_path)), deadline())
-    finally:
-        process.close()
+    found = load_in_process(tmp_path, iceberg(tmp_path), "SELECT count(*), sum(n), max(s) FROM d", memory_mib=256)
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), max(s) FROM d") == [(50_000, 1_249_975_000, "a 9999")]
+    assert found == [(50_000, 1_249_975_000, "a 9999")]
 
 
 # --- what a load wants ------------------------------------------------------------------------------------------------
-
-
-def test_files_without_wanted_rows_are_not_opened(tmp_path: Path) -> None:
-    content: dict[str, Callable[[int], Any]] = {
-        "n": lambda index: [index * 10],
-        "d": lambda index: [date(2024, 3, 1 + index)],
-        "t": lambda index: pa.array([datetime(2024, 1, 1 + index, tzinfo=UTC)], pa.timestamp("us", "UTC")),
-        "e": lambda index: pa.array([Decimal(index)], pa.decimal128(9, 2)),
-        "s": lambda _: ["x"],
-    }
-    made = write(tmp_path, **{name: values(0) for name, values in content.items()})
-    for index in (1, 2, 3):
-        made.append(pa.table({name: values(index) for name, values in content.items()}))
-    cases: list[tuple[set[int], Bound]] = [
-        ({2, 3}, Bound("N", ">=", 20)),
-        ({0, 1}, Bound("d", "<", date(2024, 3, 3))),
-        ({3}, Bound("t", ">", datetime(2024, 1, 3, 12, tzinfo=UTC))),
-        ({1}, Bound("e", "=", Decimal(1))),
-        ({0, 1, 2, 3}, Bound("s", "<", "a")),
-        ({0, 1, 2, 3}, Bound("absent", "=", 1)),
-    ]
-
-    for files, bound in cases:
-        assert scan(tmp_path, iceberg(tmp_path), bound, columns="n") == (
-            ["n"],
-            [(index * 10,) for index in sorted(files)],
-        )

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import test_delta, test_iceberg
 from tests.datasources.sources.iceberg_tables import SqliteCatalog
@@ -59,6 +60,8 @@ class Lake:
     delete_where: Callable[[Path, str], object]
     overwrite: Callable[[Path, pa.Table], object]
     more_types: list[Case]
+    partition_by_p: dict[str, Any]
+    has_bounds_of_decimals: bool
 
 
 DELTA = Lake(
@@ -70,6 +73,8 @@ DELTA = Lake(
         (pa.array([-128, None], pa.int8()), "TINYINT"),
         (pa.array([-32768, None], pa.int16()), "SMALLINT"),
     ],
+    partition_by_p={"options": {"partition_by": ["p"]}},
+    has_bounds_of_decimals=False,
 )
 ICEBERG = Lake(
     test_iceberg.iceberg,
@@ -81,6 +86,8 @@ ICEBERG = Lake(
         (pa.array([NUMBER.bytes, None], pa.uuid()), "UUID", NUMBER),
         (pa.array([time(23, 59, 59, 1), None], pa.time64("us")), "TIME"),
     ],
+    partition_by_p={},
+    has_bounds_of_decimals=True,
 )
 
 
@@ -125,6 +132,43 @@ def test_only_wanted_columns_are_given(tmp_path: Path, lake: Lake) -> None:
 
     assert scan(tmp_path, lake.declare(tmp_path), columns="b") == (["B"], [("x",)])
     assert scan(tmp_path, lake.declare(tmp_path), columns="") == (["a"], [(1,)])
+
+
+MARCH = [date(2024, 3, 1), date(2024, 3, 2)]
+ALL = {0, 1, 2, 3}
+
+
+def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, lake: Lake) -> None:
+    for index in range(4):
+        lake.write(
+            tmp_path,
+            p=[index],
+            n=[index * 10],
+            s=["x"],
+            d=[MARCH[index // 2]],
+            t=pa.array([datetime(2024, 1, 1 + index, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            e=pa.array([Decimal(index)], pa.decimal128(9, 2)),
+            **lake.partition_by_p,
+        )
+    cases: list[tuple[set[int], list[Bound]]] = [
+        ({2}, [Bound("p", "=", 2)]),
+        ({0, 1}, [Bound("P", "<", 2)]),
+        ({2, 3}, [Bound("N", ">=", 20)]),
+        ({1}, [Bound("n", ">", 5), Bound("p", "<=", 1)]),
+        ({0}, [Bound("n", "<", Decimal("0.5"))]),
+        (ALL, [Bound("n", "<", 0.5)]),
+        (ALL, [Bound("s", "<", "a")]),
+        ({0, 1}, [Bound("d", "<", MARCH[1])]),
+        (ALL, [Bound("d", "<", datetime(2024, 3, 2))]),  # noqa: DTZ001
+        ({2, 3}, [Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 500))]),  # noqa: DTZ001
+        ({3}, [Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 5000, tzinfo=UTC))]),
+        ({1} if lake.has_bounds_of_decimals else ALL, [Bound("e", "=", Decimal(1))]),
+        (ALL, [Bound("absent", "=", 1)]),
+    ]
+
+    for files, bounds in cases:
+        found = scan(tmp_path, lake.declare(tmp_path), *bounds, columns="p")
+        assert (bounds, found) == (bounds, (["p"], [(index,) for index in sorted(files)]))
 
 
 def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path, lake: Lake) -> None:

@@ -16,10 +16,10 @@ from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from tests.datasources.sources import loads
-from tests.datasources.sources.loads import declared
+from tests.datasources.sources.loads import declared, load_in_process
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasources.sources.web_server import File, WebServer, serving
-from tests.datasources.support import builder, deadline, rows
+from tests.datasources.support import builder, deadline
 
 pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
 
@@ -324,16 +324,15 @@ def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
 # --- in its place -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_many_rows_are_downloaded_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     for part in range(4):
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"a": range(part * 50_000, (part + 1) * 50_000)}), sink)
         store.put(f"d/{part}.parquet", sink.getvalue().to_pybytes())
     dataset = declared(tmp_path, f"s3://{store.name}/d/", store.params)
-    with closing(LoaderProcess(builder(tmp_path, memory_mib=64))) as process:
-        snapshot = process.build(Order(dataset), deadline())
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
+    assert load_in_process(tmp_path, dataset, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
 
 
 @pytest.mark.exhaustive

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from datasources.sources.s3_bucket import address_of
 from tests.datasources.sources import loads
@@ -117,17 +116,13 @@ def test_the_address_of_a_bucket(bucket: str, params: dict[str, str], place: tup
     assert address_of(bucket, params) == place
 
 
-def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    authority.cert_pem.write_to_path(tmp_path / "root.pem")
-    with serving(context) as secure:
+def test_a_bucket_is_read_over_tls(tmp_path: Path, tls: ssl.SSLContext, root: str) -> None:
+    with serving(tls) as secure:
         secure.files["/bucket/a.csv"] = File(CSV)
         endpoint = f"https://localhost:{secure.port}"
 
         found = loads.loaded(
-            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file="root.pem"
+            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file=Path(root).name
         )
         untrusted = loads.refused(tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint)
 
