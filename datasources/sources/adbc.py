@@ -7,25 +7,24 @@ ADBC: https://arrow.apache.org/adbc/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
+import adbc_driver_manager
 import pyarrow as pa
 
 from datasources.errors import SourceError
-from datasources.sources.arrow_types import viewed
-from datasources.sources.source import Value, Wanted
+from datasources.sources.source import Load, Value, Wanted
+from datasources.sql import identifier, literal
+
+#: The kinds of whole numbers; doubles hold the small ones exactly.
+INTEGERS = frozenset({"small integer", "integer"})
 
 #: Turns an array of the driver into the one that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
-
-#: Writes a value in the source's SQL; None if the source would compare it differently from the engine.
-Literal = Callable[[Value], str | None]
-
-
-def no_literal(_value: Value) -> str | None:
-    """Write no value: the source does not compare the column."""
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +37,14 @@ class Column:
         expression: The expression to select, in the source's SQL.
         engine_type: The type that the engine casts it to; None to leave it.
         convert: Applied to its values first.
-        literal: Writes a value that the column is compared with.
+        compared: The kinds of values (as `literal_of` calls them) that the source compares with it as the engine does.
     """
 
     name: str
     expression: str
     engine_type: str | None = None
     convert: Conversion | None = None
-    literal: Literal = no_literal
+    compared: AbstractSet[str] = frozenset()
 
 
 def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
@@ -54,21 +53,47 @@ def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
     return needed or list(columns[:1])
 
 
-def condition(columns: Sequence[Column], wanted: Wanted, quote: Callable[[str], str]) -> str:
+def condition(columns: Sequence[Column], wanted: Wanted) -> str:
     """Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there is none."""
     by_name = {column.name.lower(): column for column in columns}
     terms = []
     for bound in wanted.bounds:
         column = by_name.get(bound.column.lower())
-        value = column.literal(bound.value) if column is not None else None
-        if column is not None and value is not None:
-            terms.append(f"{quote(column.name)} {bound.operator} {value}")
+        kind, value = literal_of(bound.value)
+        if column is not None and kind in column.compared:
+            terms.append(f"{identifier(column.name)} {bound.operator} {value}")
     return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
+def literal_of(value: Value) -> tuple[str, str]:
+    """Return the kind of *value*, empty if the source must not compare it, and the value as an SQL literal."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "small integer" if abs(value) <= 2**53 else "integer", str(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return "decimal", format(value, "f")
+    if isinstance(value, float):
+        return "double", f"{literal(repr(value))}::float8"
+    if isinstance(value, datetime):
+        kind, moment = ("timestamp", value) if value.tzinfo is None else ("timestamptz", value.astimezone(UTC))
+        return kind, f"{kind.upper()} '{moment.isoformat(sep=' ')}'"
+    if isinstance(value, date):
+        return "date", f"DATE '{value.isoformat()}'"
+    return "", ""
 
 
 def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
     """Return the types to cast to, by name."""
     return {column.name: column.engine_type for column in columns if column.engine_type is not None}
+
+
+@contextmanager
+def explained(load: Load, explain: Callable[[Exception], SourceError], *others: type[Exception]) -> Iterator[None]:
+    """Turn errors of a driver, and *others*, into what *explain* returns; the deadline takes precedence."""
+    try:
+        yield
+    except (adbc_driver_manager.Error, *others) as exc:  # type: ignore[misc]  # no tuple of known length
+        load.deadline.check()
+        raise explain(exc) from None
 
 
 def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.RecordBatchReader:
@@ -85,11 +110,11 @@ def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.Rec
 
 
 def mapped(reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Return *reader* with every batch checked and then changed."""
+    """Return *reader* with every batch changed and then checked."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in reader:
-            yield change(checked(batch))
+            yield checked(change(batch))
 
     nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)
     return pa.RecordBatchReader.from_batches(change(nothing).schema, batches())
@@ -114,23 +139,26 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-# --- literals of standard SQL -----------------------------------------------------------------------------------------
+def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:
+    """Return *array* with *other* applied to each type that is not nested; nothing is copied."""
+    kind = viewed_type(array.type, other)
+    return array if kind == array.type else array.view(kind)
 
 
-def integer_literal(value: Value) -> str | None:
-    """Write a whole number."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+def viewed_type(kind: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return the type that `viewed` gives an array of type *kind*."""
 
+    def field(part: pa.Field) -> pa.Field:
+        return part.with_type(viewed_type(part.type, other))
 
-def date_literal(value: Value) -> str | None:
-    """Write a date."""
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return f"DATE '{value.isoformat()}'"
-    return None
-
-
-def timestamp_literal(value: Value) -> str | None:
-    """Write a time without a zone."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
-    return None
+    if pa.types.is_map(kind):
+        return pa.map_(field(kind.key_field), field(kind.item_field), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(field(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(field(kind.value_field))
+    if pa.types.is_list(kind):
+        return pa.list_(field(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([field(part) for part in kind])
+    return other(kind)

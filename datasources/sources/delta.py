@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
@@ -22,10 +21,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from datasources.errors import SourceError
-from datasources.sources.delta_log import LogCopy, commit_path
-from datasources.sources.lake import TableRoot, inside
-from datasources.sources.lake_parquet import DataFile, Key, batches, column_of, explain, may_hold, pick
-from datasources.sources.lake_root import root_of
+from datasources.sources.delta_log import LogCopy, commit_path, outside
+from datasources.sources.lake import TableRoot, inside, root_of
+from datasources.sources.lake_parquet import DataFile, Key, column_of, field_id, may_hold, scan
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
@@ -71,25 +69,15 @@ class DeltaSource:
         with root_of(self._dataset, load.deadline) as root:
             log = LogCopy(root, load)
             table = _Table(root, log)
-            columns = pick(table.columns, load.wanted.columns)
             files = table.files(load.wanted.bounds)
-            reader = batches(root, files, columns, table.identify, load)
-            stamp = root.stamp(commit_path(log.version))
-            yield StreamScan(reader, load, explain, version=f"{log.version}-{stamp}-{table.id}")
+            version = f"{log.version}-{root.stamp(commit_path(log.version))}-{table.id}"
+            yield scan(root, files, table.columns, table.identify, load, version=version)
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Look for a newer commit, and check that the last one is unchanged."""
         number, stamp, _ = version.split("-")
         with root_of(self._dataset, load.deadline) as root:
             return root.has(commit_path(int(number) + 1)) or root.stamp(commit_path(int(number))) != stamp
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file of the table; *ends* are the lowest and the highest value of columns, by name, if known."""
-
-    file: DataFile
-    ends: Mapping[str, tuple[Any, Any]]
 
 
 class _Table:
@@ -125,10 +113,7 @@ class _Table:
 
     def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
         """As `Identify`: by name, unless the table uses ids."""
-        if self._mode != "id":
-            return str(part.name)
-        field_id = (part.metadata or {}).get(b"PARQUET:field_id")
-        return int(field_id) if field_id is not None else None
+        return field_id(part) if self._mode == "id" else str(part.name)
 
     def files(self, bounds: tuple[Bound, ...]) -> list[DataFile]:
         """
@@ -138,7 +123,11 @@ class _Table:
             SourceError: A file is outside the table, or the library fails.
         """
         kept = self._kept_rows()
-        files = [entry.file for entry in self._entries(kept) if self._may_hold(entry, bounds)]
+        files = [
+            file
+            for file, ends in self._entries(kept)
+            if all(may_hold(bound, *ends.get(bound.column.lower(), (None, None))) for bound in bounds)
+        ]
         if kept:
             raise SourceError(f"The log of '{self._root.shown}' deletes rows of files that are not the table's.")
         return files
@@ -172,10 +161,11 @@ class _Table:
         unknown = sorted(features - _FEATURES)
         if unknown or protocol.min_reader_version > _MAX_READER_VERSION:
             what = ", ".join(unknown) or f"version {protocol.min_reader_version} of the protocol"
-            raise _unsupported(self._root, what)
+            raise self._root.unsupported(what)
         return features
 
-    def _entries(self, kept: dict[str, pa.BooleanArray]) -> Iterator[_File]:
+    def _entries(self, kept: dict[str, pa.BooleanArray]) -> Iterator[tuple[DataFile, Mapping[str, tuple[Any, Any]]]]:
+        """Yield each file, and the lowest and the highest value of its columns, by name in lower case, if known."""
         with self._understood():
             # pa.table() would import pandas where it is installed.
             actions = pa.RecordBatchReader.from_stream(self._table.get_add_actions()).read_all()
@@ -185,27 +175,18 @@ class _Table:
                 # Paths are URL-encoded.
                 path = inside(unquote(text))
                 if path is None:
-                    raise SourceError(
-                        f"The log of '{self._root.shown}' names a file outside of the table, as a shallow "
-                        "clone does: only files in the table are read."
-                    )
+                    raise outside(self._root)
                 partition = lists["partition"][index] if self._partitions else {}
                 constants = {column.key: _constant(partition[name]) for name, column in self._partitions.items()}
-                ends = {
-                    name: (value.as_py(), value.as_py())
-                    for name, value in zip(self._partitions, constants.values(), strict=True)
-                }
+                values = zip(self._partitions, constants.values(), strict=True)
+                ends = {name.lower(): (value.as_py(),) * 2 for name, value in values}
                 low, high = (lists[name][index].as_py() if name in lists else None for name in ("min", "max"))
                 for name, physical in self._physical.items():
                     found = (low or {}).get(physical), (high or {}).get(physical)
                     # Statistics of decimals were rounded to doubles.
-                    if name not in ends and not any(isinstance(value, Decimal) for value in found):
-                        ends[name] = found
-                yield _File(DataFile(path, constants, kept.pop(path, None)), ends)
-
-    def _may_hold(self, entry: _File, bounds: tuple[Bound, ...]) -> bool:
-        folded = {name.lower(): ends for name, ends in entry.ends.items()}
-        return all(may_hold(bound, *folded.get(bound.column.lower(), (None, None))) for bound in bounds)
+                    if not any(isinstance(value, Decimal) for value in found):
+                        ends.setdefault(name.lower(), found)
+                yield DataFile(path, constants, kept.pop(path, None)), ends
 
     def _kept_rows(self) -> dict[str, pa.BooleanArray]:
         """Return which rows are left, by the path of the file."""
@@ -233,7 +214,7 @@ class _Table:
             raise
         except Exception as exc:  # noqa: BLE001 (the library raises errors of many types)
             if (feature := _UNSUPPORTED.search(str(exc))) is not None:
-                raise _unsupported(self._root, feature[feature.lastindex or 0]) from None
+                raise self._root.unsupported(feature[feature.lastindex or 0]) from None
             raise _damaged(self._root) from None
 
 
@@ -245,10 +226,6 @@ def _primitives(kind: Any) -> Iterator[str]:
     parts = [described["type"] for described in kind.get("fields", ())]
     for part in [*parts, *(kind[name] for name in ("elementType", "keyType", "valueType") if name in kind)]:
         yield from _primitives(part)
-
-
-def _unsupported(root: TableRoot, what: str) -> SourceError:
-    return SourceError(f"'{root.shown}' needs what this reader does not support: {what[:200]}.")
 
 
 def _damaged(root: TableRoot) -> SourceError:

@@ -125,7 +125,12 @@ class LogCopy:
         target = self.directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with self._root.open(path) as source, target.open("wb") as file:
-            while block := self._read(path, source):
+            while True:
+                # Only the read is explained: a full disk is not the fault of the table.
+                with self._root.reading(path):
+                    block: bytes = source.read(_BLOCK_BYTES)
+                if not block:
+                    return target
                 self._load.deadline.check()
                 self._left_bytes -= len(block)
                 if self._left_bytes < 0:
@@ -134,20 +139,13 @@ class LogCopy:
                         "checkpoint, or raise the limit."
                     )
                 file.write(block)
-        return target
-
-    def _read(self, path: str, source: pa.NativeFile) -> bytes:
-        # Only the read is explained: a full disk is not the fault of the table.
-        with self._root.reading(path):
-            block: bytes = source.read(_BLOCK_BYTES)
-            return block
 
     def _check(self, action: dict[str, Any]) -> None:
         sidecar, vector = action.get("sidecar"), (action.get("add") or {}).get("deletionVector")
         if sidecar is not None:
             name = sidecar["path"]
             if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name) is None:
-                raise _outside(self._root)
+                raise outside(self._root)
             self._sidecars.add(name)
         if vector is not None:
             self.has_deletion_vectors = True
@@ -155,17 +153,17 @@ class LogCopy:
             if kind == "u":
                 self._vectors.add(self._vector_path(text))
             elif kind != "i":
-                raise _outside(self._root)
+                raise outside(self._root)
 
     def _vector_path(self, text: str) -> str:
         """Return the path of a deletion vector: a prefix, and 20 characters that encode a UUID."""
         prefix, encoded = text[:-20], text[-20:]
         if re.fullmatch(r"[A-Za-z0-9_-]*", prefix) is None:
-            raise _outside(self._root)
+            raise outside(self._root)
         raw = b"".join(_word(encoded[start : start + 5]) for start in range(0, 20, 5))
         path = inside(f"{prefix}/deletion_vector_{uuid.UUID(bytes=raw)}.bin".lstrip("/"))
         if path is None:
-            raise _outside(self._root)
+            raise outside(self._root)
         return path
 
 
@@ -220,7 +218,8 @@ def _word(digits: str) -> bytes:
     return value.to_bytes(4, "big")
 
 
-def _outside(root: TableRoot) -> SourceError:
+def outside(root: TableRoot) -> SourceError:
+    """Return the error for a table whose log names a file outside of it."""
     return SourceError(
         f"The log of '{root.shown}' names a file outside of the table, as a shallow clone does: only files in "
         "the table are read."

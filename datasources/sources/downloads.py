@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from datasources.errors import SourceError
 from datasources.sources.formats import Identity, PinnedFile
@@ -21,25 +20,19 @@ from datasources.sources.source import Load
 DEFAULT_SILENCE_S = 30.0
 
 
-@dataclass(slots=True)
 class Downloads:
     """
-    The downloads of one *load*: at most *limit* bytes in all, a limit that *reason* names.
+    The downloads of one *load*; *max_size* is the parameter `max_download_size`, the most bytes of all together.
 
     The files are open until *stack* is closed.
     """
 
-    load: Load
-    stack: ExitStack
-    limit: int
-    reason: str
-
-    @classmethod
-    def of(cls, load: Load, stack: ExitStack, max_size: str | None) -> Downloads:
-        """Return the downloads of *load*; *max_size* is the parameter `max_download_size`, in bytes."""
+    def __init__(self, load: Load, stack: ExitStack, max_size: str | None) -> None:
+        self._load = load
+        self._stack = stack
+        self._left_bytes, self._reason = load.scratch_bytes, "query.temp_directory_limit"
         if max_size is not None and int(max_size) < load.scratch_bytes:
-            return cls(load, stack, int(max_size), "params.max_download_size")
-        return cls(load, stack, load.scratch_bytes, "query.temp_directory_limit")
+            self._left_bytes, self._reason = int(max_size), "params.max_download_size"
 
     def save(self, answer: Answer, shown: str) -> PinnedFile:
         """
@@ -50,14 +43,14 @@ class Downloads:
             SnapshotError: The deadline passed.
             OSError: The disk is full.
         """
-        if answer.length is not None and answer.length > self.limit:
+        if answer.length is not None and answer.length > self._left_bytes:
             raise self._too_large(shown)
-        file = self.stack.enter_context(tempfile.TemporaryFile(dir=self.load.scratch, buffering=0))  # noqa: SIM115
+        file = self._stack.enter_context(tempfile.TemporaryFile(dir=self._load.scratch, buffering=0))  # noqa: SIM115
         for block in answer.blocks():
-            self.load.deadline.check()
-            if len(block) > self.limit:
+            self._load.deadline.check()
+            if len(block) > self._left_bytes:
                 raise self._too_large(shown)
-            self.limit -= len(block)
+            self._left_bytes -= len(block)
             unwritten = memoryview(block)
             while unwritten:
                 unwritten = unwritten[file.write(unwritten) :]
@@ -67,4 +60,4 @@ class Downloads:
         return PinnedFile(file.fileno(), shown, identity)
 
     def _too_large(self, shown: str) -> SourceError:
-        return SourceError(f"'{shown}' has more bytes than {self.reason} allows.")
+        return SourceError(f"'{shown}' has more bytes than {self._reason} allows.")

@@ -8,9 +8,8 @@ it open for writing.
 
 from __future__ import annotations
 
-import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import duckdb
 
 from datasources.errors import SourceError
 from datasources.sources.formats import Identity, version_of
-from datasources.sources.source import Load
+from datasources.sources.source import Load, Scan, reason_for
 from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
@@ -54,7 +53,7 @@ class DuckdbFileSource:
         """As `Source.open`."""
         load.deadline.check()
         # Resolve links: the engine does so before it compares a path with the allowed ones.
-        path = Path(self._resolved())
+        path = self._resolved()
         if self._database not in {None, path.stem, self._path.stem}:
             raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
         yield DuckdbFileScan(path, self._path.stem, (self._schema, self._table), self._shown)
@@ -62,12 +61,12 @@ class DuckdbFileSource:
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the file and of its write-ahead log."""
         load.deadline.check()
-        return _version(Path(self._resolved())) != version
+        return version_of(_identities(self._resolved())) != version
 
-    def _resolved(self) -> str:
+    def _resolved(self) -> Path:
         try:
             info = self._path.stat()
-            resolved = str(self._path.resolve(strict=True))
+            resolved = self._path.resolve(strict=True)
         except OSError as exc:
             raise SourceError(f"'{self._path.name}' cannot be read: {exc.strerror}.") from exc
         if not stat.S_ISREG(info.st_mode):
@@ -75,11 +74,8 @@ class DuckdbFileSource:
         return resolved
 
 
-class DuckdbFileScan:
-    """A database file that the loading engine reads; see `Scan` for the methods."""
-
-    is_read_once = False
-    held_bytes = 0
+class DuckdbFileScan(Scan):
+    """A database file that the loading engine reads, and its write-ahead log, which may not exist."""
 
     def __init__(self, path: Path, name: str, table: tuple[str, str], shown: str) -> None:
         self._path = path
@@ -87,12 +83,8 @@ class DuckdbFileScan:
         self._schema, self._table = table
         self._shown = shown
         self._before = _identities(path)
-        self.version = _version(path)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file and its write-ahead log, which may not exist."""
-        return str(self._path), f"{self._path}.wal"
+        self.version = version_of(self._before)
+        self.paths = (str(path), f"{path}.wal")
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Attach the file under its own name, because its views may use that."""
@@ -111,13 +103,9 @@ class DuckdbFileScan:
             )
         return ".".join(map(identifier, (name, self._schema, self._table)))
 
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Accept them: they come from a table of the same engine."""
-
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Return what is wrong with the file, or with a view in it."""
-        text = str(error)
-        reason = next((reason for words, reason in _REASONS if re.search(words, text)), None)
+        reason = reason_for(str(error), _REASONS)
         if reason is None and isinstance(error, duckdb.CatalogException | duckdb.BinderException):
             reason = (
                 f"the view {self._shown} names a table or column that does not exist; in it, write a schema before "
@@ -143,9 +131,3 @@ def _identities(path: Path) -> list[Identity]:
         except OSError as exc:
             raise SourceError(f"'{path.name}' cannot be read: {exc.strerror}.") from exc
     return found
-
-
-def _version(path: Path) -> str | None:
-    """Return the version of the file; None until it has settled."""
-    identities = _identities(path)
-    return version_of(identities) if all(identity.is_settled for identity in identities) else None

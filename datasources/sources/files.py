@@ -62,14 +62,13 @@ class FileSource:
                 self._shown,
                 deadline,
                 gzipped=detected.gzipped,
-                version=version_of(file.identity for file in files),
+                version=version_of([file.identity for file in files]),
                 confirm=lambda: self._confirm(files, found, deadline),
             )
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the files."""
-        identities = [Identity.of(_stat(file)) for file in self._find(load.deadline)]
-        return not all(identity.is_settled for identity in identities) or version_of(identities) != version
+        return version_of([Identity.of(_stat(file)) for file in self._find(load.deadline)]) != version
 
     def _find(self, deadline: Deadline) -> list[_Found]:
         try:

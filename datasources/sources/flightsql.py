@@ -11,11 +11,9 @@ its existing connection.
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,17 +27,16 @@ from adbc_driver_manager import AdbcStatusCode
 
 from datasources.errors import SourceError
 from datasources.sources.adbc import (
+    INTEGERS,
     Column,
     chosen,
     condition,
-    date_literal,
-    integer_literal,
+    explained,
     mapped,
-    timestamp_literal,
+    viewed,
 )
-from datasources.sources.arrow_types import HUGEINT, SENT_HUGEINT, viewed, viewed_type
 from datasources.sources.sockets import Peer, cut_off
-from datasources.sources.source import Load
+from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
 from runtimeconf.connectors.tables import table_parts
@@ -53,6 +50,11 @@ _SCHEMES = {"grpc": "grpc+tcp", "http": "grpc+tcp", "https": "grpc+tls"}
 _HAS_TLS = {"grpc": False, "grpc+tcp": False, "http": False, "grpc+tls": True, "https": True}
 #: The location that stands for the connection on which the query was asked (Flight RPC, "Downloading data").
 _REUSE = "arrow-flight-reuse-connection://?"
+
+#: The type in which DuckDB sends a HUGEINT. The 16 bytes are those of the number, so 39 digits are exact.
+_SENT_HUGEINT = pa.decimal128(38, 0)
+#: The type that DuckDB reads as a HUGEINT.
+_HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 
 #: The largest message that is accepted (bytes).
 _MESSAGE_BYTES = 64 * 1024 * 1024
@@ -116,7 +118,7 @@ class FlightSqlSource:
         load.deadline.check()
         with (
             cut_off(load.deadline, self._is_server),
-            self._explained(load),
+            explained(load, self._explanation, pa.ArrowException, OSError),
             self._connection(load) as connection,
             connection.cursor() as cursor,
         ):
@@ -124,11 +126,9 @@ class FlightSqlSource:
             columns = [_column(field) for field in nothing.schema]
             asked = chosen(columns, load.wanted)
             expressions = ", ".join(column.expression for column in asked)
-            where = condition(columns, load.wanted, identifier)
+            where = condition(columns, load.wanted)
             reader = self._rows(cursor, f"SELECT {expressions} FROM {self._table}{where}")  # noqa: S608 - quoted
-            yield StreamScan(
-                mapped(_with_hugeints(reader), lambda batch: batch), load, lambda exc: self._explanation(exc, load)
-            )
+            yield StreamScan(mapped(reader, _with_hugeints), load, self._explanation)
 
     def has_changed(self, _version: str, _load: Load) -> bool:
         """Return True: Flight SQL has no version number for a table."""
@@ -239,23 +239,15 @@ class FlightSqlSource:
     def _is_server(self, peer: Peer) -> bool:
         return isinstance(peer, tuple) and peer[1] == self._endpoint.port
 
-    @contextmanager
-    def _explained(self, load: Load) -> Iterator[None]:
-        try:
-            yield
-        except (adbc_driver_manager.Error, pa.ArrowException, OSError) as exc:
-            raise self._explanation(exc, load) from None
-
-    def _explanation(self, error: Exception, load: Load) -> SourceError:
+    def _explanation(self, error: Exception) -> SourceError:
         """Turn an error of the library, which contains the address, SQL and values, into a sentence."""
-        load.deadline.check()
         text = str(error)
         if "panicked" in text:
             # Every further call of the driver fails.
             return SourceError(
                 "The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.", broke_library=True
             )
-        reason = next((reason for words, reason in _BY_WORDS if re.search(words, text)), None)
+        reason = reason_for(text, _BY_WORDS)
         if reason is None:
             reason = _BY_CODE.get(getattr(error, "status_code", None), "it broke off while {table} was read")
         return SourceError(f"The Flight SQL server: {reason.format(table=self._shown)}.")
@@ -275,32 +267,23 @@ def _certificates(path: str) -> str:
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _with_hugeints(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+def _with_hugeints(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
-    Return *reader* with each column that may have been a HUGEINT as a HUGEINT.
+    Return *batch* with each column that may have been a HUGEINT as a HUGEINT.
 
     Arrow has no such type: DuckDB sends a decimal of 38 digits, though some of these numbers have 39.
     """
-
-    def again(kind: pa.DataType) -> pa.DataType:
-        return HUGEINT if kind == SENT_HUGEINT else kind
-
-    schema = pa.schema([field.with_type(viewed_type(field.type, again)) for field in reader.schema])
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in reader:
-            yield pa.RecordBatch.from_arrays([viewed(column, again) for column in batch.columns], schema=schema)
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    columns = [viewed(column, lambda kind: _HUGEINT if kind == _SENT_HUGEINT else kind) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _column(field: pa.Field) -> Column:
     """Return how the column *field* is read: unchanged, and compared by the server if all servers compare alike."""
-    column = Column(name=field.name, expression=identifier(field.name))
+    compared: frozenset[str] = frozenset()
     if pa.types.is_integer(field.type):
-        return replace(column, literal=integer_literal)
-    if pa.types.is_date32(field.type):
-        return replace(column, literal=date_literal)
-    if pa.types.is_timestamp(field.type) and field.type.tz is None and field.type.unit == "us":
-        return replace(column, literal=timestamp_literal)
-    return column
+        compared = INTEGERS
+    elif pa.types.is_date32(field.type):
+        compared = frozenset({"date"})
+    elif field.type == pa.timestamp("us"):
+        compared = frozenset({"timestamp"})
+    return Column(name=field.name, expression=identifier(field.name), compared=compared)

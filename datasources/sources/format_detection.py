@@ -20,15 +20,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class DetectedFormat:
-    """The format of all files of a dataset: *name* is a key of `FORMATS`; they are *gzipped* or not."""
+    """The class that reads all files of a dataset, and whether they are *gzipped*."""
 
-    name: str
+    format: type[FileFormat]
     gzipped: bool
-
-    @property
-    def format(self) -> type[FileFormat]:
-        """The class that reads the files."""
-        return FORMATS[self.name]
 
 
 def extension(name: str) -> tuple[str, bool]:
@@ -45,8 +40,7 @@ def detect_format(files: Sequence[str], shown: str, file_format: str | None) -> 
     Raises:
         SourceError: They have several formats, or an unknown one.
     """
-    found: dict[tuple[type[FileFormat], bool], str] = {}
-    name = ""
+    found: dict[DetectedFormat, str] = {}
     for file in files:
         name, gzipped = extension(file)
         if file_format is not None and (len(files) == 1 or name not in FORMATS):
@@ -55,18 +49,17 @@ def detect_format(files: Sequence[str], shown: str, file_format: str | None) -> 
             raise SourceError(
                 f"The format of '{file}' cannot be told from its name: set params.file_format to parquet, csv or json."
             )
-        found.setdefault((FORMATS[name], gzipped), file)
+        found.setdefault(DetectedFormat(FORMATS[name], gzipped), file)
     if file_format is not None:
-        name = file_format
         wanted = FORMATS[file_format]
-        for (detected, _), file in found.items():
-            if detected is not wanted:
+        for detected, file in found.items():
+            if detected.format is not wanted:
                 raise SourceError(f"'{shown}' mixes kinds: '{file}' is not {wanted.name}.")
     if len(found) > 1:
         one, other, *_ = found.values()
         raise SourceError(f"'{shown}' mixes kinds, such as '{one}' and '{other}': a dataset has files of one.")
-    ((_, gzipped),) = found
-    return refuse_gzipped_parquet(DetectedFormat(name, gzipped), files[0])
+    (detected,) = found
+    return refuse_gzipped_parquet(detected, files[0])
 
 
 def refuse_gzipped_parquet(detected: DetectedFormat, file: str) -> DetectedFormat:

@@ -15,7 +15,6 @@ import os
 import re
 import time
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -24,6 +23,7 @@ import duckdb
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
+from datasources.sources.source import Scan, reason_for
 from datasources.sql import literal, literals
 
 #: The bytes of a text file that are searched for its header. The engine takes lines of up to 2 MB.
@@ -36,8 +36,8 @@ _MAX_DECIMAL_DIGITS = 38
 #: The directory in which the system lists the open descriptors of this process.
 DESCRIPTORS = "/proc/self/fd"
 
-#: Part of the engine's message about a file that was renamed since the load began.
-_MOVED = "file system operations are disabled"
+#: Part of the engine's message about a file that was renamed since the load began, and our reason.
+_MOVED = ("file system operations are disabled", "it was moved while it was read; the next refresh reads it again")
 
 _DELIMITERS = ",\t;|"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -67,8 +67,10 @@ class Identity(NamedTuple):
         return not 0 <= time.time_ns() - self.modified_ns < SETTLED_S * 1e9
 
 
-def version_of(identities: Iterable[Identity]) -> str:
-    """Return a text that changes as soon as one of the files, or their number, changes."""
+def version_of(identities: Sequence[Identity]) -> str | None:
+    """Return a text that changes as soon as one of the files, or their number, changes; None until all have settled."""
+    if not all(identity.is_settled for identity in identities):
+        return None
     return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
 
 
@@ -86,19 +88,16 @@ class PinnedFile:
         return f"{DESCRIPTORS}/{self.descriptor}"
 
 
-class FileFormat(ABC):
+class FileFormat(Scan):
     """
     A `Scan` of pinned files of one format, *gzipped* or not.
 
     *shown* names all of them in errors; *version* and *confirm* are as in `Scan`.
     """
 
-    is_read_once = False
-    held_bytes = 0
-
     name: ClassVar[str]
     #: Our reasons, by a part of the engine's message, which may quote contents, paths and options.
-    reasons: ClassVar[Mapping[str, str]] = {}
+    reasons: ClassVar[Mapping[str, str]]
 
     def __init__(  # noqa: PLR0913 (each is about the same files)
         self,
@@ -111,37 +110,22 @@ class FileFormat(ABC):
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
         self.files = tuple(files)
+        self.paths = tuple(file.path for file in files)
         self.version = version
-        self.confirm = confirm
+        self._confirm = confirm
         self._shown = shown
         self.deadline = deadline
         self.compression = "gzip" if gzipped else "none"
         self._names: list[str] = []
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of the pinned files."""
-        return tuple(file.path for file in self.files)
-
-    @abstractmethod
-    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """
-        Check the files and return the SQL of a table function that reads them.
-
-        Raises:
-            SourceError: A file is not valid.
-            duckdb.Error: The engine cannot read a file.
-        """
-
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """
-        Compare the *names* of the columns that the engine found with those that the files have.
-
-        Raises:
-            SourceError: They differ: the engine dropped a column or made up a name.
-        """
-        if set(map(_folded, names)) != set(map(_folded, self._names)):
+        """Refuse other *names* than those of the files: the engine dropped a column or made up a name."""
+        if set(map(str.lower, names)) != set(map(str.lower, self._names)):
             raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
+
+    def confirm(self) -> None:
+        """Check that the files did not change."""
+        self._confirm()
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Return which file cannot be read and why."""
@@ -153,10 +137,7 @@ class FileFormat(ABC):
             shown = by_descriptor.get(int(named[1]), shown)
         elif len(self.files) == 1:
             shown = self.files[0].shown
-        reasons = {**self.reasons, _MOVED: "it was moved while it was read; the next refresh reads it again"}
-        reason = next((reason for part, reason in reasons.items() if part in text), None)
-        if reason is None:
-            reason = self.other_reason(text)
+        reason = reason_for(text, [*self.reasons.items(), _MOVED]) or self.other_reason(text)
         line = re.search(r"(?:on Line: |in line )(\d+)", text)
         place = f", line {line[1]}" if line else ""
         return SourceError(f"'{shown}'{place}: {reason}.")
@@ -182,15 +163,16 @@ class Parquet(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check names and decimals of every file, as `FileFormat.bind` promises."""
-        paths = literals(file.path for file in self.files)
+        """Check names and decimals of every file, as `Scan.bind` promises."""
         for file in self.files:
             self.deadline.check()
             names = self._names_in(connection, file)
             _refuse_repeated(names, file)
             self._names = self._names or names
             _refuse_other_columns(self._names, self.files[0], names, file)
-        return f"read_parquet({paths}, union_by_name = true, hive_partitioning = false, filename = false)"
+        return (
+            f"read_parquet({literals(self.paths)}, union_by_name = true, hive_partitioning = false, filename = false)"
+        )
 
     def _names_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[str]:
         rows = connection.execute(
@@ -203,15 +185,13 @@ class Parquet(FileFormat):
                     f"{_MAX_DECIMAL_DIGITS} exactly."
                 )
         # The tree is listed depth first: the root, then each node before its children.
-        names = []
-        open_subtrees = [rows[0][1]]
+        names, nested = [], 0
         for name, children, _ in rows[1:]:
-            while not open_subtrees[-1]:
-                open_subtrees.pop()
-            if len(open_subtrees) == 1:
+            if nested:
+                nested -= 1
+            else:
                 names.append(name)
-            open_subtrees[-1] -= 1
-            open_subtrees.append(children)
+            nested += children
         return names
 
     def other_reason(self, text: str) -> str:
@@ -241,7 +221,7 @@ class Csv(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check each header, as `FileFormat.bind` promises."""
+        """Check each header, as `Scan.bind` promises."""
         self._names, delimiter = self._header(self.files[0])
         for file in self.files[1:]:
             names, other_delimiter = self._header(file)
@@ -252,8 +232,8 @@ class Csv(FileFormat):
             f"header = true, skip = 0, delim = {literal(delimiter)}, quote = '\"', escape = '\"', comment = '', "
             f"strict_mode = true, compression = '{self.compression}'"
         )
-        paths = literals(file.path for file in self.files)
-        return f"read_csv({paths}, {self._dialect}, sample_size = -1, files_to_sniff = -1, union_by_name = true)"
+        options = "sample_size = -1, files_to_sniff = -1, union_by_name = true"
+        return f"read_csv({literals(self.paths)}, {self._dialect}, {options})"
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
         """Read the columns as text if the engine could not tell their types: only then does it name the line."""
@@ -269,8 +249,7 @@ class Csv(FileFormat):
         return str(error)
 
     def _header(self, file: PinnedFile) -> tuple[list[str], str]:
-        text = Text.probe(file, self)
-        head = text.head.removeprefix(_BYTE_ORDER_MARK)
+        head, _ = _ends(file, self)
         record = _first_record(head)
         if record is None:
             raise SourceError(f"'{file.shown}', line 1: a quote is not closed, or the line is longer than 2 MB.")
@@ -307,13 +286,13 @@ class Json(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check how each file ends, as `FileFormat.bind` promises."""
+        """Check how each file ends, as `Scan.bind` promises."""
         firsts = set()
         for file in self.files:
-            text = Text.probe(file, self)
-            first = text.head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
+            head, last = _ends(file, self)
+            first = head.lstrip()[:1]
             # The engine accepts an array that was cut after a comma.
-            if first == b"[" and text.last != b"]":
+            if first == b"[" and last != b"]":
                 raise SourceError(f"'{file.shown}': the JSON was cut short.")
             firsts.add(first)
         # The engine does not recognise an array behind a byte order mark.
@@ -325,9 +304,8 @@ class Json(FileFormat):
 
     def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         """Refuse keys that differ only in case: the engine renames the second to `KEY_1`."""
-        folded = set(map(_folded, names))
-        numbered = [match[1] for match in map(re.compile(r"(.*)_\d+").fullmatch, names) if match]
-        if folded.isdisjoint(map(_folded, numbered)):
+        folded = set(map(str.lower, names))
+        if not any((match := re.fullmatch(r"(.*)_\d+", name)) and match[1] in folded for name in folded):
             return
         keys = connection.execute(
             f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
@@ -336,29 +314,22 @@ class Json(FileFormat):
 
     @property
     def _common(self) -> str:
-        paths = literals(file.path for file in self.files)
-        return f"{paths}, format = '{self._layout}', compression = '{self.compression}'"
+        return f"{literals(self.paths)}, format = '{self._layout}', compression = '{self.compression}'"
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The first bytes of a text file (at most `_HEAD_BYTES`), and its last byte that is not white space."""
+def _ends(file: PinnedFile, reader: FileFormat) -> tuple[bytes, bytes]:
+    """
+    Return the first bytes of a text file (at most `_HEAD_BYTES`), and its last byte that is not white space.
 
-    head: bytes
-    last: bytes
+    A byte order mark is left out. A gzipped file is read to its end, because the engine ignores its checksum.
 
-    @classmethod
-    def probe(cls, file: PinnedFile, reader: FileFormat) -> Text:
-        """
-        Inspect a file. A gzipped one is read to its end, because the engine ignores its checksum.
-
-        Raises:
-            SourceError: It holds nothing but white space, or its compression is damaged.
-        """
-        head, last = _probe_gzip(file, reader) if reader.compression == "gzip" else _probe_plain(file, reader)
-        if not last:
-            raise SourceError(f"'{file.shown}' has no data in it.")
-        return cls(head, last)
+    Raises:
+        SourceError: It holds nothing but white space, or its compression is damaged.
+    """
+    head, last = _probe_gzip(file, reader) if reader.compression == "gzip" else _probe_plain(file, reader)
+    if not last:
+        raise SourceError(f"'{file.shown}' has no data in it.")
+    return head.removeprefix(_BYTE_ORDER_MARK), last
 
 
 def _probe_plain(file: PinnedFile, reader: FileFormat) -> tuple[bytes, bytes]:
@@ -401,27 +372,21 @@ def _first_record(head: bytes) -> bytes | None:
     return None if quoted or len(head) >= _HEAD_BYTES else head
 
 
-def _folded(name: str) -> str:
-    """Return the name as the engine compares it: without regard to case."""
-    return name.lower()
-
-
 def _refuse_repeated(names: Iterable[str], file: PinnedFile) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.get(_folded(name))
-        if other is not None:
+        if (other := seen.get(name.lower())) is not None:
             pair = f"column '{name}' twice" if other == name else f"columns '{other}' and '{name}', alike but for case"
             raise SourceError(f"'{file.shown}' has the {pair}; each column needs a name of its own.")
-        seen[_folded(name)] = name
+        seen[name.lower()] = name
 
 
 def _refuse_other_columns(expected: Sequence[str], first: PinnedFile, names: Sequence[str], file: PinnedFile) -> None:
-    wanted, found = set(map(_folded, expected)), set(map(_folded, names))
+    wanted, found = set(map(str.lower, expected)), set(map(str.lower, names))
     if wanted == found:
         return
-    differences = [f"lacks '{name}'" for name in expected if _folded(name) not in found]
-    differences += [f"adds '{name}'" for name in names if _folded(name) not in wanted]
+    differences = [f"lacks '{name}'" for name in expected if name.lower() not in found]
+    differences += [f"adds '{name}'" for name in names if name.lower() not in wanted]
     more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
     raise SourceError(f"'{file.shown}' has other columns than '{first.shown}': it {', '.join(differences[:3])}{more}.")
 

@@ -12,9 +12,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from datasources.errors import SourceError
@@ -79,9 +77,11 @@ class HttpSource:
                     self._refuse(answer)
                     detected = self._format(answer)
                     version = version_of(answer)
-                    downloads = Downloads.of(load, stack, self._params.get("max_download_size"))
+                    downloads = Downloads(load, stack, self._params.get("max_download_size"))
                     file = downloads.save(answer, self._shown)
-                if _identifies_bytes(version) and self._is_other(server, version):
+                # Equal weak ETags do not mean equal bytes (RFC 9110, 8.8.1).
+                is_strong = version is not None and not json.loads(version)[0].startswith("W/")
+                if is_strong and self._is_other(server, str(version)):
                     raise SourceError(f"'{self._shown}' changed while it was read; the next refresh reads it again.")
             yield detected.format([file], self._shown, load.deadline, gzipped=detected.gzipped, version=version)
 
@@ -136,7 +136,7 @@ class HttpSource:
             gzipped = True
         elif encoding not in {"identity", ""}:
             raise SourceError(f"'{self._shown}': the server compresses it in a way other than gzip.")
-        return refuse_gzipped_parquet(DetectedFormat(name, gzipped), self._shown)
+        return refuse_gzipped_parquet(DetectedFormat(FORMATS[name], gzipped), self._shown)
 
 
 def version_of(answer: Answer) -> str | None:
@@ -152,22 +152,11 @@ def version_of(answer: Answer) -> str | None:
     return json.dumps([tag, "" if tag else changed_at])
 
 
-def _identifies_bytes(version: str | None) -> TypeGuard[str]:
-    """Return whether equal validators mean equal bytes; weak ETags do not (RFC 9110, 8.8.1)."""
-    return version is not None and not json.loads(version)[0].startswith("W/")
-
-
 def _is_settled(changed_at: str, now: str) -> bool:
-    changed, sent = _date(changed_at), _date(now)
-    return changed is not None and sent is not None and (sent - changed).total_seconds() >= 1
-
-
-def _date(text: str) -> datetime | None:
     try:
-        date = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    return date if date.tzinfo is not None else None
+        return (parsedate_to_datetime(now) - parsedate_to_datetime(changed_at)).total_seconds() >= 1
+    except (ValueError, OverflowError, TypeError):  # A date is missing, is not one, or has no zone.
+        return False
 
 
 def _media_type(answer: Answer) -> str:

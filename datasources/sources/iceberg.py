@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.manifest import (
@@ -31,9 +31,9 @@ from pyiceberg.transforms import IdentityTransform
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources import lake_parquet
-from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError
+from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError, unpacked
 from datasources.sources.iceberg_location import newest
-from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names, value_of
+from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names
 from datasources.sources.lake import TableRoot, inside
 from datasources.sources.lake_parquet import Column, Key
 from datasources.sources.source import Bound, Load
@@ -60,10 +60,8 @@ class IcebergSource:
         """Open the newest snapshot; see `Source.open`."""
         with newest(self._dataset, load.deadline) as (root, path):
             table = _Table(root, path, load)
-            columns = lake_parquet.pick(table.columns, load.wanted.columns)
             files = table.files(load.wanted.bounds)
-            reader = lake_parquet.batches(root, files, columns, table.identify, load)
-            yield StreamScan(reader, load, lake_parquet.explain, version=table.version)
+            yield lake_parquet.scan(root, files, table.columns, table.identify, load, version=table.version)
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the snapshot and the schema of the newest metadata file."""
@@ -95,10 +93,10 @@ class _Table:
         content = root.read(path, MAX_BYTES)
         with self._understood(path):
             if content[:2] == b"\x1f\x8b":
-                content = self._unpacked(content)
+                content = unpacked(content, _GZIP)
             raw = json.loads(content)
             if raw["format-version"] not in {1, 2}:
-                raise _unsupported(root, f"version {int(raw['format-version'])} of the format")
+                raise root.unsupported(f"version {int(raw['format-version'])} of the format")
             self._metadata: TableMetadata = TableMetadataUtil.parse_raw(content.decode())
             schema = self._metadata.schema()
             self._types = {field.field_id: field.field_type for field in schema.fields}
@@ -114,8 +112,8 @@ class _Table:
 
     def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
         """As `Identify`: by the id, or by the names in a file without ids."""
-        field_id = (part.metadata or {}).get(b"PARQUET:field_id")
-        return int(field_id) if field_id is not None else self._ids.get(path)
+        found = lake_parquet.field_id(part)
+        return found if found is not None else self._ids.get(path)
 
     def files(self, bounds: tuple[Bound, ...]) -> list[lake_parquet.DataFile]:
         """
@@ -127,20 +125,13 @@ class _Table:
         """
         if self._snapshot is None:
             return []
-        manifests = self._manifests(self._snapshot.manifest_list)
-        data = [
-            entry
-            for manifest in manifests
-            if manifest.content == ManifestContent.DATA
-            for entry in self._entries(manifest)
-            if self._may_hold(entry, bounds)
-        ]
-        deletes = [
-            entry
-            for manifest in manifests
-            if manifest.content == ManifestContent.DELETES
-            for entry in self._entries(manifest)
-        ]
+        data: list[_Entry] = []
+        deletes: list[_Entry] = []
+        for manifest in self._manifests(self._snapshot.manifest_list):
+            if manifest.content == ManifestContent.DATA:
+                data += [entry for entry in self._entries(manifest) if self._may_hold(entry, bounds)]
+            else:
+                deletes += self._entries(manifest)
         gone = self._deleted_rows({entry.path: entry for entry in data}, deletes)
         return [
             lake_parquet.DataFile(entry.path, self._constants(entry), _kept(gone.get(entry.path))) for entry in data
@@ -150,7 +141,7 @@ class _Table:
         path = self._inside(location)
         content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            manifests = list(read_manifest_list(AvroContent(content).new_input(path)))
+            manifests = list(read_manifest_list(AvroContent(content)))
             summary = self._snapshot.summary if self._snapshot is not None else None
             if not manifests and summary is not None and int(summary["total-data-files"] or 0) > 0:
                 raise ValueError("a list that was cut short")
@@ -162,27 +153,27 @@ class _Table:
         path = self._inside(manifest.manifest_path)
         content = self._root.read(path, MAX_BYTES)
         with self._understood(path):
-            live = manifest.fetch_manifest_entry(AvroContent(content))
+            files: Any = AvroContent(content)
+            live = manifest.fetch_manifest_entry(files)
             counts = (manifest.added_files_count, manifest.existing_files_count)
             if None not in counts and len(live) != sum(count or 0 for count in counts):
                 raise ValueError("a manifest of another length")
-            for entry in live:
-                self._judge(entry.data_file, manifest.content)
             return [self._entry(entry, manifest) for entry in live]
 
     def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
+        self._check(entry.data_file, manifest.content)
         if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
             raise ValueError("no sequence number")
         path = self._inside(entry.data_file.file_path)
         return _Entry(path, entry.data_file, entry.sequence_number, manifest.partition_spec_id)
 
-    def _judge(self, file: DataFile, content: ManifestContent) -> None:
+    def _check(self, file: DataFile, content: ManifestContent) -> None:
         if file.content == DataFileContent.EQUALITY_DELETES:
-            raise _unsupported(self._root, "rows that are deleted by their values (equality deletes)")
+            raise self._root.unsupported("rows that are deleted by their values (equality deletes)")
         if file.file_format != FileFormat.PARQUET:
-            raise _unsupported(self._root, f"files of the format {file.file_format.value}")
+            raise self._root.unsupported(f"files of the format {file.file_format.value}")
         if file.key_metadata is not None:
-            raise _unsupported(self._root, "encrypted files")
+            raise self._root.unsupported("encrypted files")
         if (file.content == DataFileContent.DATA) != (content == ManifestContent.DATA):
             raise ValueError("deleted rows among the rows")
 
@@ -205,7 +196,7 @@ class _Table:
             spec = self._metadata.specs()[entry.spec_id]
             by_key = {column.key: column for column in self.columns}
             return {
-                field.source_id: value_of(by_key[field.source_id], entry.file.partition[index])
+                field.source_id: pa.scalar(entry.file.partition[index], by_key[field.source_id].type)
                 for index, field in enumerate(spec.fields)
                 if isinstance(field.transform, IdentityTransform) and field.source_id in by_key
             }
@@ -245,13 +236,6 @@ class _Table:
             )
         return path
 
-    def _unpacked(self, content: bytes) -> bytes:
-        unpacking = zlib.decompressobj(_GZIP)
-        unpacked = unpacking.decompress(content, MAX_BYTES)
-        if not unpacking.eof:
-            raise ValueError("cut short, or too large")
-        return unpacked
-
     @contextmanager
     def _understood(self, path: str) -> Iterator[None]:
         """Turn any error of the library about the file *path* into one sentence: its errors are not documented."""
@@ -260,7 +244,7 @@ class _Table:
         except (SourceError, SnapshotError, MemoryError):
             raise
         except UnknownCodecError as exc:
-            raise _unsupported(self._root, f"Avro files that are compressed with {exc}") from None
+            raise self._root.unsupported(f"Avro files that are compressed with {exc}") from None
         except Exception:  # noqa: BLE001
             raise _damaged(self._root, path) from None
 
@@ -279,10 +263,6 @@ def _kept(gone: array[int] | None) -> pa.BooleanArray | None:
 def _plain(location: str) -> str:
     """Return a location in one spelling: `s3a:` and `s3n:` are Hadoop's names for `s3:`."""
     return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(?://)?(?=/)", "", location))
-
-
-def _unsupported(root: TableRoot, what: str) -> SourceError:
-    return SourceError(f"'{root.shown}' needs what this reader does not support: {what}.")
 
 
 def _damaged(root: TableRoot, path: str) -> SourceError:

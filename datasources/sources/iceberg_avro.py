@@ -11,9 +11,12 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Mapping
+from typing import Self
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.io import InputFile
 
 #: The most bytes of a metadata file or of a manifest, decompressed. Writers make manifests of 8 MiB.
 MAX_BYTES = 64 * 1024 * 1024
@@ -28,37 +31,24 @@ class UnknownCodecError(Exception):
     """A file uses a compression codec that is not supported; `str()` is its name."""
 
 
-class AvroContent(FileIO):
+class AvroContent(InputFile):
     """
-    A file system for pyiceberg that holds one file: the Avro file *content*, without compression.
+    The Avro file *content*, without compression, as pyiceberg opens one.
 
     Raises:
         UnknownCodecError: The compression codec is not supported.
-        ValueError: The file is damaged or was cut short, or holds more than `MAX_BYTES`.
+        ValueError: The file is damaged, or holds more than `MAX_BYTES`.
+        EOFError: The file was cut short.
         Exception: The file is damaged; the decompressors raise many types.
     """
 
     def __init__(self, content: bytes) -> None:
-        super().__init__()
+        super().__init__("")
         self._content = _uncompressed(content)
 
-    def new_input(self, location: str) -> InputFile:
-        """Return the file, whatever its *location*."""
-        return _Input(location, self._content)
-
-    def new_output(self, location: str) -> OutputFile:
-        """Refuse to write."""
-        raise NotImplementedError
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Refuse to delete."""
-        raise NotImplementedError
-
-
-class _Input(InputFile):
-    def __init__(self, location: str, content: bytes) -> None:
-        super().__init__(location)
-        self._content = content
+    def new_input(self, location: str) -> Self:
+        """Return the file, whatever its *location*, where pyiceberg expects a file system."""
+        return self
 
     def __len__(self) -> int:
         return len(self._content)
@@ -72,73 +62,65 @@ class _Input(InputFile):
         return io.BytesIO(self._content)
 
 
+class _Decoder(StreamingBinaryDecoder):
+    def read_int(self) -> int:
+        value = self.read_varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def read_varint(self) -> int:
+        """Read an integer of at most 64 bits: 7 bits a byte, the lowest first."""
+        value = 0
+        for shift in range(0, 70, 7):
+            (byte,) = self.read(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise ValueError("an integer of more than 64 bits")
+
+
 def _uncompressed(content: bytes) -> bytes:
-    source, target = io.BytesIO(content), io.BytesIO()
+    source, stream = _Decoder(content), io.BytesIO()
+    target = BinaryEncoder(stream)
     if source.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("not an Avro file")
     header: dict[bytes, bytes] = {}
-    while count := _read_long(source):
+    while count := source.read_int():
         if count < 0:  # The size of the map block in bytes follows.
-            _read_long(source)
+            source.read_int()
         for _ in range(abs(count)):
-            name = _read_bytes(source)
-            header[name] = _read_bytes(source)
-    sync = _read(source, _SYNC_BYTES)
+            name = source.read_bytes()
+            header[name] = source.read_bytes()
+    sync = source.read(_SYNC_BYTES)
     codec = header.get(b"avro.codec", b"null").decode()
     if codec not in _CODECS:
         raise UnknownCodecError("".join(filter(str.isalnum, codec))[:40])
     header[b"avro.codec"] = b"null"
-    target.write(_MAGIC + _long(len(header)))
+    target.write(_MAGIC)
+    target.write_int(len(header))
     for pair in header.items():
         for text in pair:
-            target.write(_long(len(text)) + text)
-    target.write(_long(0) + sync)
+            target.write_bytes(text)
+    target.write_int(0)
+    target.write(sync)
     while source.tell() < len(content):
-        records, block = _read_long(source), _CODECS[codec](_read_bytes(source))
-        if target.tell() + len(block) > MAX_BYTES or _read(source, _SYNC_BYTES) != sync:
+        records, block = source.read_int(), _CODECS[codec](source.read_bytes())
+        if stream.tell() + len(block) > MAX_BYTES or source.read(_SYNC_BYTES) != sync:
             raise ValueError("too large, or no end of a block where it should be")
-        target.write(_long(records) + _long(len(block)) + block + sync)
-    return target.getvalue()
+        target.write_int(records)
+        target.write_bytes(block)
+        target.write(sync)
+    return stream.getvalue()
 
 
-def _read(source: io.BytesIO, size: int) -> bytes:
-    data = source.read(size) if size >= 0 else b""
-    if len(data) != size:
-        raise ValueError("cut short")
-    return data
+def unpacked(block: bytes, window_bits: int = _RAW_DEFLATE) -> bytes:
+    """
+    Decompress *block* with zlib; *window_bits* tells the kind of its header.
 
-
-def _read_bytes(source: io.BytesIO) -> bytes:
-    return _read(source, _read_long(source))
-
-
-def _read_long(source: io.BytesIO) -> int:
-    value = _read_varint(source)
-    return (value >> 1) ^ -(value & 1)
-
-
-def _read_varint(source: io.BytesIO) -> int:
-    """Read an integer of at most 64 bits: 7 bits a byte, the lowest first."""
-    value = 0
-    for shift in range(0, 70, 7):
-        (byte,) = _read(source, 1)
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value
-    raise ValueError("an integer of more than 64 bits")
-
-
-def _long(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*digits, value])
-
-
-def _deflate(block: bytes) -> bytes:
-    unpacking = zlib.decompressobj(_RAW_DEFLATE)
+    Raises:
+        ValueError: It was cut short, or holds more than `MAX_BYTES`.
+        zlib.error: It is damaged.
+    """
+    unpacking = zlib.decompressobj(window_bits)
     content = unpacking.decompress(block, MAX_BYTES)
     if not unpacking.eof:
         raise ValueError("cut short, or too large")
@@ -148,7 +130,7 @@ def _deflate(block: bytes) -> bytes:
 def _snappy(block: bytes) -> bytes:
     """Decompress a Snappy block, which begins with the size of its content and ends with the CRC-32 of it."""
     packed, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
-    size = _read_varint(io.BytesIO(packed))
+    size = _Decoder(packed).read_varint()
     if size > MAX_BYTES:
         raise ValueError("too large")
     content: bytes = pa.Codec("snappy").decompress(packed, size, asbytes=True)
@@ -165,7 +147,7 @@ def _streamed(codec: str, block: bytes) -> bytes:
 
 _CODECS: Mapping[str, Callable[[bytes], bytes]] = {
     "null": lambda block: block,
-    "deflate": _deflate,
+    "deflate": unpacked,
     "snappy": _snappy,
     "zstandard": lambda block: _streamed("zstd", block),
     "bzip2": lambda block: _streamed("bz2", block),

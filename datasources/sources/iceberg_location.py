@@ -19,8 +19,7 @@ from urllib.parse import quote
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.lake import TableRoot, inside
-from datasources.sources.lake_root import root_of
+from datasources.sources.lake import TableRoot, inside, root_of
 from runtimeconf.model import DatasetConfig
 
 _DIRECTORY = "metadata"

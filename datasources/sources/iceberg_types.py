@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg import types
 from pyiceberg.conversions import from_bytes
 from pyiceberg.table.name_mapping import MappedField
 
-from datasources.sources.lake_parquet import Column
+from datasources.sources import lake_parquet
+from datasources.sources.lake_parquet import FIELD_ID, Column
 
 _PRIMITIVES: Mapping[type[types.IcebergType], pa.DataType] = {
     types.BooleanType: pa.bool_(),
@@ -42,36 +42,27 @@ _BOUNDED = (
 
 def column_of(field: types.NestedField) -> Column:
     """
-    Return the column, or part of a column, for *field*; its key is the field id.
+    Return the column for *field*; its key is the field id, and so are those of its parts.
 
     Raises:
         TypeError: Its type is not known here.
     """
+    return lake_parquet.column_of(_arrow(field), lambda part: int(part.metadata[FIELD_ID]))
+
+
+def _arrow(field: types.NestedField) -> pa.Field:
     kind = field.field_type
-    inner: tuple[types.NestedField, ...] = ()
     if isinstance(kind, types.StructType):
-        inner = kind.fields
+        made = pa.struct(map(_arrow, kind.fields))
     elif isinstance(kind, types.ListType):
-        inner = (kind.element_field,)
+        made = pa.list_(_arrow(kind.element_field))
     elif isinstance(kind, types.MapType):
-        inner = (kind.key_field, kind.value_field)
-    parts = tuple(column_of(part) for part in inner)
-    return Column(field.name, field.field_id, _arrow(kind, parts), not field.required, parts)
-
-
-def _arrow(kind: types.IcebergType, parts: Sequence[Column]) -> pa.DataType:
-    if isinstance(kind, types.StructType):
-        return pa.struct([pa.field(part.name, part.type) for part in parts])
-    if isinstance(kind, types.ListType):
-        return pa.list_(parts[0].type)
-    if isinstance(kind, types.MapType):
-        return pa.map_(parts[0].type, parts[1].type)
-    if isinstance(kind, types.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    found = _PRIMITIVES.get(type(kind))
-    if found is None:
+        made = pa.map_(_arrow(kind.key_field), _arrow(kind.value_field))
+    elif isinstance(kind, types.DecimalType):
+        made = pa.decimal128(kind.precision, kind.scale)
+    elif (made := _PRIMITIVES.get(type(kind))) is None:
         raise TypeError(f"no such type: {kind}")
-    return found
+    return pa.field(field.name, made, not field.required, {FIELD_ID: str(field.field_id)})
 
 
 def bound_of(kind: types.IcebergType, column: Column, encoded: bytes | None) -> object:
@@ -79,20 +70,11 @@ def bound_of(kind: types.IcebergType, column: Column, encoded: bytes | None) -> 
     if encoded is None or not isinstance(kind, _BOUNDED):
         return None
     try:
-        return value_of(column, from_bytes(kind, encoded)).as_py()
+        # The library represents dates and times as numbers.
+        return pa.scalar(from_bytes(kind, encoded), column.type).as_py()
     except (ValueError, OverflowError, struct.error, pa.ArrowException):
         # It was written when the column was narrower, or is damaged.
         return None
-
-
-def value_of(column: Column, value: Any) -> pa.Scalar:
-    """
-    Return a value of the library, which represents dates and times as numbers, as one of *column*.
-
-    Raises:
-        ValueError, OverflowError, pa.ArrowException: It does not fit the type of *column*.
-    """
-    return pa.scalar(value, column.type)
 
 
 def ids_of_names(fields: Sequence[MappedField], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:

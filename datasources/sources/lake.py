@@ -1,5 +1,5 @@
 """
-The root of a table of files, and the paths below it.
+The root of a table of files, a directory of the disk or a prefix of a bucket, and the paths below it.
 
 The files of a table name other files of the same table. Anybody who can write to the table can write any name there, so
 every name is checked: absolute paths, URLs and `..` are refused.
@@ -10,13 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 
+from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, SourceError
+from runtimeconf.model import DatasetConfig
 
 #: The bytes at the start of a file that identify its version, together with its size.
 _STAMP_BYTES = 64 * 1024
@@ -92,7 +96,89 @@ class TableRoot(ABC):
         except (SourceError, SnapshotError, MemoryError):
             raise
         except OSError as exc:
-            raise SourceError(f"'{path}' of '{self.shown}' cannot be read: {reason(exc)}.") from exc
+            reason = os.strerror(exc.errno) if exc.errno is not None else "its content is damaged"
+            reason = "it does not exist" if isinstance(exc, FileNotFoundError) else reason
+            raise SourceError(f"'{path}' of '{self.shown}' cannot be read: {reason}.") from exc
+
+    def unsupported(self, what: str) -> SourceError:
+        """Return the error for a table that needs *what*."""
+        return SourceError(f"'{self.shown}' needs what this reader does not support: {what[:200]}.")
+
+
+class _LocalRoot(TableRoot):
+    """
+    A directory of the disk, from which no symbolic link leads out; see `TableRoot` for the methods.
+
+    Raises:
+        SourceError: The directory does not exist.
+    """
+
+    def __init__(self, path: str, shown: str) -> None:
+        super().__init__(shown)
+        self._root = os.path.realpath(path)
+        if not Path(self._root).is_dir():
+            what = "is not a directory" if Path(self._root).exists() else "does not exist"
+            raise SourceError(f"'{shown}' {what}.")
+
+    def names(self, directory: str) -> dict[str, int]:
+        found = {}
+        try:
+            with os.scandir(Path(self._root, directory)) as entries:
+                for entry in entries:
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as exc:
+            raise SourceError(f"'{self.shown}' cannot be read: {exc.strerror}.") from exc
+        return found
+
+    def has(self, path: str) -> bool:
+        return Path(self._root, path).is_file()
+
+    def open(self, path: str) -> pa.NativeFile:
+        target = Path(self._root, path)
+        descriptor = None
+        with self.reading(path):
+            try:
+                # Check before opening: opening a device can have side effects.
+                if not stat.S_ISREG(target.stat().st_mode):
+                    raise SourceError(f"'{path}' of '{self.shown}' is not a regular file.")
+                descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+                by_descriptor = Path(f"/proc/self/fd/{descriptor}")
+                # Check the file that was opened: a directory on its path may have been replaced meanwhile.
+                if not by_descriptor.readlink().is_relative_to(self._root):
+                    raise SourceError(f"'{path}' of '{self.shown}' is a link that leads out of the table.")
+                return pa.OSFile(str(by_descriptor))
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+
+    def below(self, directory: str) -> TableRoot:
+        return _LocalRoot(str(Path(self._root, directory)), f"{self.shown.rstrip('/')}/{directory}")
+
+    def relative(self, location: str) -> str | None:
+        match = re.fullmatch(r"(?:file:(?://)?)?(/.*)", location, re.DOTALL)
+        real = Path(os.path.realpath(match[1])) if match is not None else None
+        return str(real.relative_to(self._root)) if real is not None and real.is_relative_to(self._root) else None
+
+
+@contextmanager
+def root_of(dataset: DatasetConfig, deadline: Deadline) -> Iterator[TableRoot]:
+    """
+    Open the location that `from:` names.
+
+    Raises:
+        SourceError: It does not exist.
+    """
+    if dataset.location.startswith("s3://"):
+        # Imported late: only tables in a bucket need botocore, which is optional.
+        from datasources.sources.lake_s3 import s3_root  # noqa: PLC0415
+
+        with s3_root(dataset.location, dataset.params, deadline) as root:
+            yield root
+    else:
+        yield _LocalRoot(dataset.location, re.sub(r"^[a-z_]+:(//)?", "", dataset.from_))
 
 
 def inside(path: str) -> str | None:
@@ -101,10 +187,3 @@ def inside(path: str) -> str | None:
         return None
     parts = [part for part in path.split("/") if part not in {"", "."}]
     return "/".join(parts) if parts and ".." not in parts else None
-
-
-def reason(error: OSError) -> str:
-    """Describe *error* without paths."""
-    if isinstance(error, FileNotFoundError):
-        return "it does not exist"
-    return os.strerror(error.errno) if error.errno is not None else "its content is damaged"

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources.lake import TableRoot
 from datasources.sources.source import Bound, Load
+from datasources.sources.streams import StreamScan
 
 #: The target size of a batch, and its most rows.
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -39,10 +40,22 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 
-_TOO_LARGE = "The load needs more memory than query.memory_limit allows."
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+#: The types of the table, and those of files that may be cast to them. Some writers do not mark bytes as strings.
+_CONVERSIONS: Sequence[tuple[Callable[[pa.DataType], bool], Sequence[Callable[[pa.DataType], bool]]]] = (
+    (pa.types.is_integer, (pa.types.is_integer,)),
+    (pa.types.is_decimal, (pa.types.is_integer, pa.types.is_decimal)),
+    (pa.types.is_timestamp, (pa.types.is_timestamp,)),
+    (pa.types.is_date, (pa.types.is_date,)),
+    (pa.types.is_time, (pa.types.is_time,)),
+    (pa.types.is_string, (*_BYTES, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+    (pa.types.is_binary, (*_BYTES, pa.types.is_binary_view)),
+)
 
 #: Identifies a column in a file: its id, or its name.
 Key = int | str
+#: The metadata of an Arrow field that has the id of a column in a Parquet file.
+FIELD_ID = b"PARQUET:field_id"
 #: Returns the key of a column of a file, from the column and its path of names; None if it has none.
 Identify = Callable[[pa.Field, tuple[str, ...]], Key | None]
 
@@ -52,8 +65,7 @@ class Column:
     """
     A column of the table, or a part of one.
 
-    *parts* are the fields of a struct, the element of a list, or the key and the value of a map. *default* is the value
-    for files that are older than the column.
+    *parts* are the fields of a struct, the element of a list, or the key and the value of a map.
     """
 
     name: str
@@ -61,7 +73,6 @@ class Column:
     type: pa.DataType
     is_nullable: bool = True
     parts: tuple[Column, ...] = ()
-    default: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +89,34 @@ class DataFile:
     kept: pa.BooleanArray | None = None
 
 
+def field_id(part: pa.Field) -> int | None:
+    """Return the id of a column of a file; None if it has none."""
+    found = (part.metadata or {}).get(FIELD_ID)
+    return int(found) if found is not None else None
+
+
 def column_of(described: pa.Field, key: Callable[[pa.Field], Key]) -> Column:
-    """Return the column for an Arrow field; *key* returns the key of a field at any depth."""
-    parts = tuple(column_of(part, key) for part in _parts(described.type))
-    return Column(described.name, key(described), _plain(described.type, parts), described.nullable, parts)
+    """
+    Return the column for an Arrow field; *key* returns the key of a field at any depth.
+
+    Its type is for the engine: without views, large types, ids and metadata of the table format.
+    """
+    kind = described.type
+    parts: tuple[Column, ...] = ()
+    if pa.types.is_struct(kind):
+        parts = tuple(column_of(part, key) for part in kind)
+        kind = pa.struct([pa.field(part.name, part.type) for part in parts])
+    elif pa.types.is_map(kind):
+        parts = (column_of(kind.key_field, key), column_of(kind.item_field, key))
+        kind = pa.map_(parts[0].type, parts[1].type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = (column_of(kind.value_field, key),)
+        kind = pa.list_(parts[0].type)
+    elif pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    return Column(described.name, key(described), kind, described.nullable, parts)
 
 
 def batches(
@@ -106,13 +141,22 @@ def batches(
     return pa.RecordBatchReader.from_batches(schema, all_batches())
 
 
-def pick(columns: Sequence[Column], names: frozenset[str] | None) -> list[Column]:
-    """Return the *columns* in *names*, which are in lower case, or at least one column."""
-    wanted = [column for column in columns if names is None or column.name.lower() in names]
-    return wanted or list(columns[:1])
+def scan(  # noqa: PLR0913 (each is about the same table)
+    root: TableRoot,
+    files: Iterable[DataFile],
+    columns: Sequence[Column],
+    identify: Identify,
+    load: Load,
+    *,
+    version: str,
+) -> StreamScan:
+    """Return the `Scan` of a table: of the columns that *load* wants, and as `batches`."""
+    wanted = [column for column in columns if load.wanted.columns is None or column.name.lower() in load.wanted.columns]
+    reader = batches(root, files, wanted or columns[:1], identify, load)
+    return StreamScan(reader, load, _explained_failure, version=version)
 
 
-def explain(error: Exception) -> SourceError:
+def _explained_failure(error: Exception) -> SourceError:
     """
     Return the error for an unexpected exception of the library.
 
@@ -120,7 +164,7 @@ def explain(error: Exception) -> SourceError:
         SnapshotError: It ran out of memory.
     """
     if isinstance(error, MemoryError):
-        raise SnapshotError(_TOO_LARGE) from None
+        raise SnapshotError("The load needs more memory than query.memory_limit allows.") from None
     return SourceError("The library that reads the table failed.")
 
 
@@ -168,35 +212,27 @@ class _File:
 
     def __init__(self, opened: pa.NativeFile, file: DataFile, columns: Sequence[Column], identify: Identify) -> None:
         self._metadata = pq.read_metadata(opened)
-        described = self._metadata.schema.to_arrow_schema()
-        found: dict[Key, pa.Field] = {}
-        for part in described:
-            key = identify(part, (part.name,))
-            if key is not None and found.setdefault(key, part) is not part:
-                raise _UnfitError(f"it has the column '{part.name}' twice")
+        found = {key: part for key, (_, part) in _by_key(self._metadata.schema.to_arrow_schema(), (), identify).items()}
         if not found:
             raise _UnfitError("its columns have no ids")
         self._file = file
         self._columns = columns
         self._identify = identify
         self._found = found
-        read = [found[column.key].name for column in columns if self._is_in_file(column)]
-        ahead = max(_MIN_AHEAD_BYTES, min(_MAX_AHEAD_BYTES, _AHEAD_BYTES // max(1, len(read))))
-        self._read = read
+        missing = [column for column in columns if column.key not in found and column.key not in file.constants]
+        self._read = [
+            found[column.key].name for column in columns if column.key in found and column.key not in file.constants
+        ]
+        ahead = max(_MIN_AHEAD_BYTES, min(_MAX_AHEAD_BYTES, _AHEAD_BYTES // max(1, len(self._read))))
         self._parquet = pq.ParquetFile(
             opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False, coerce_int96_timestamp_unit="us"
         )
         folded = {key.lower(): key for key in found if isinstance(key, str)}
-        for column in columns:
-            if column.key in found or column.key in file.constants:
-                continue
+        for column in missing:
             if isinstance(column.key, str) and (other := folded.get(column.key.lower())):
                 raise _UnfitError(f"it has the column '{other}' where the table has '{column.key}'")
-            if not column.is_nullable and column.default is None:
+            if not column.is_nullable:
                 raise _UnfitError(f"it lacks the column '{column.name}', which has to have values")
-
-    def _is_in_file(self, column: Column) -> bool:
-        return column.key not in self._file.constants and column.key in self._found
 
     def arrays(self) -> Iterator[list[pa.Array]]:
         """Read the columns in batches, without deleted rows."""
@@ -231,7 +267,7 @@ class _File:
         if column.key in self._file.constants:
             return pa.repeat(self._file.constants[column.key].cast(column.type), rows)
         if column.key not in self._found:
-            return pa.repeat(pa.scalar(column.default, column.type), rows)
+            return pa.nulls(rows, column.type)
         name = self._found[column.key].name
         values = _projected(batch.column(name), column, (name,), self._identify)
         if values.null_count and not column.is_nullable:
@@ -274,22 +310,34 @@ def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify
 
 
 def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], identify: Identify) -> pa.Array:
-    found: dict[Key, tuple[int, pa.Field]] = {}
-    for index, part in enumerate(values.type):
-        key = identify(part, (*path, part.name))
-        if key is not None and found.setdefault(key, (index, part))[0] != index:
-            raise _UnfitError(f"it has the field '{part.name}' of '{path[0]}' twice")
+    found = _by_key(values.type, path, identify)
     children = []
     for part in column.parts:
         if part.key in found:
             index, described = found[part.key]
             child = values.field(index)
             children.append(_projected(child, part, (*path, described.name), identify))
-        elif not part.is_nullable and part.default is None:
+        elif not part.is_nullable:
             raise _UnfitError(f"it lacks the field '{part.name}' of '{path[0]}', which has to have values")
         else:
-            children.append(pa.repeat(pa.scalar(part.default, part.type), len(values)))
+            children.append(pa.nulls(len(values), part.type))
     return pa.StructArray.from_arrays(children, fields=list(column.type), mask=values.is_null())
+
+
+def _by_key(parts: Iterable[pa.Field], path: tuple[str, ...], identify: Identify) -> dict[Key, tuple[int, pa.Field]]:
+    """
+    Return the index and the type of each column of a file, or of each field of the struct *path*, by its key.
+
+    Raises:
+        _UnfitError: Two have the same key.
+    """
+    found: dict[Key, tuple[int, pa.Field]] = {}
+    for index, part in enumerate(parts):
+        key = identify(part, (*path, part.name))
+        if key is not None and found.setdefault(key, (index, part))[0] != index:
+            what = f"field '{part.name}' of '{path[0]}'" if path else f"column '{part.name}'"
+            raise _UnfitError(f"it has the {what} twice")
+    return found
 
 
 def _offsets(values: pa.Array) -> pa.Array:
@@ -300,54 +348,19 @@ def _offsets(values: pa.Array) -> pa.Array:
     return pc.if_else(nulls, pa.scalar(None, pa.int32()), values.offsets)
 
 
-def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: PLR0911 (a table of types)
+def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether *kind* may be cast to *wanted*; the cast fails if a value does not fit."""
     types = pa.types
-    if types.is_null(kind):
-        return True
-    if types.is_integer(kind):
-        if types.is_floating(wanted):
-            # Integers that the mantissa of a double, or of a float, holds exactly.
-            return bool(kind.bit_width <= (32 if wanted == pa.float64() else 16))
-        return bool(types.is_integer(wanted) or types.is_decimal(wanted))
-    if types.is_floating(kind):
-        return bool(types.is_floating(wanted) and bool(kind.bit_width < wanted.bit_width))
-    if types.is_decimal(kind):
-        return bool(types.is_decimal(wanted))
-    if types.is_timestamp(wanted):
-        return bool(types.is_timestamp(kind) or (types.is_date(kind) and wanted.tz is None))
-    if types.is_date(wanted):
-        return bool(types.is_date(kind))
-    if types.is_time(wanted):
-        return bool(types.is_time(kind))
-    is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-    if types.is_string(wanted):
-        # Some writers do not mark bytes as strings.
-        return bool(is_bytes or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-    return bool(types.is_binary(wanted) and (is_bytes or types.is_binary_view(kind)))
-
-
-def _parts(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_struct(kind):
-        return list(kind)
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.value_field] if pa.types.is_list(kind) or pa.types.is_large_list(kind) else []
-
-
-def _plain(kind: pa.DataType, parts: Sequence[Column]) -> pa.DataType:
-    """Return *kind* for the engine: without views, large types, ids and metadata of the table format."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(part.name, part.type) for part in parts])
-    if pa.types.is_map(kind):
-        return pa.map_(parts[0].type, parts[1].type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(parts[0].type)
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        return pa.binary()
-    return kind
+    if types.is_integer(kind) and types.is_floating(wanted):
+        # Integers that the mantissa of a double, or of a float, holds exactly.
+        return bool(kind.bit_width <= (32 if wanted == pa.float64() else 16))
+    if types.is_floating(kind) and types.is_floating(wanted):
+        return bool(kind.bit_width < wanted.bit_width)
+    if types.is_date(kind) and types.is_timestamp(wanted):
+        return wanted.tz is None
+    return types.is_null(kind) or any(
+        target(wanted) and any(test(kind) for test in tests) for target, tests in _CONVERSIONS
+    )
 
 
 class _UnfitError(Exception):

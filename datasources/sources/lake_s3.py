@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -20,45 +20,37 @@ from datasources.sources.lake import TableRoot
 from datasources.sources.s3_bucket import Bucket, StoredObject
 
 
-class S3Root(TableRoot):
+@contextmanager
+def s3_root(url: str, params: Mapping[str, str], deadline: Deadline) -> Iterator[TableRoot]:
     """
-    A prefix of a bucket; the owner closes it.
-
-    Args:
-        url: `s3://bucket/prefix`.
-        params: The parameters of the dataset: endpoint, region and credentials.
-        deadline: The end of the load.
+    Open the root `s3://bucket/prefix`; *params* are those of the dataset: endpoint, region and credentials.
 
     Raises:
         SourceError: As `Bucket`.
     """
+    name, prefix = _bucket_and_key(url)
+    with Bucket(name, params, deadline) as bucket:
+        yield _S3Root(url, bucket, prefix)
 
-    def __init__(self, url: str, params: Mapping[str, str], deadline: Deadline) -> None:
-        super().__init__(url)
-        name, self._prefix = _bucket_and_key(url)
-        self._name = name
-        self._bucket = Bucket(name, params, deadline)
 
-    def __enter__(self) -> Self:
-        self._bucket.__enter__()
-        return self
+class _S3Root(TableRoot):
+    """A prefix of a bucket, open as long as that is; see `TableRoot` for the methods."""
 
-    def __exit__(self, *raised: object) -> None:
-        self._bucket.__exit__(*raised)
+    def __init__(self, shown: str, bucket: Bucket, prefix: str) -> None:
+        super().__init__(shown)
+        self._bucket = bucket
+        self._prefix = prefix
 
     def names(self, directory: str) -> dict[str, int]:
-        """As `TableRoot.names`."""
         prefix = f"{self._key(directory)}/"
         found = {one.key.removeprefix(prefix): one.size or 0 for one in self._bucket.listed(prefix, delimiter="/")}
         # Leave out the marker of the directory itself, and deeper keys: not every server supports delimiters.
         return {name: size for name, size in found.items() if name and "/" not in name}
 
     def has(self, path: str) -> bool:
-        """As `TableRoot.has`."""
         return self._bucket.look(self._key(path)) is not None
 
     def open(self, path: str) -> pa.NativeFile:
-        """As `TableRoot.open`."""
         found = self._bucket.look(self._key(path))
         if found is None:
             raise SourceError(f"'{path}' of '{self.shown}' cannot be read: it does not exist.")
@@ -67,19 +59,15 @@ class S3Root(TableRoot):
         return pa.PythonFile(_Ranges(self._bucket, found, found.size), mode="r")
 
     def below(self, directory: str) -> TableRoot:
-        """As `TableRoot.below`; it is open as long as this root."""
-        root = object.__new__(S3Root)
-        root.shown = f"{self.shown.rstrip('/')}/{directory}"
-        root._name, root._bucket, root._prefix = self._name, self._bucket, self._key(directory)
-        return root
+        return _S3Root(f"{self.shown.rstrip('/')}/{directory}", self._bucket, self._key(directory))
 
     def relative(self, location: str) -> str | None:
-        """As `TableRoot.relative`; `s3a:` and `s3n:` are Hadoop's names for `s3:`."""
+        # `s3a:` and `s3n:` are Hadoop's names for `s3:`.
         if location.partition("://")[0] not in {"s3", "s3a", "s3n"}:
             return None
         name, key = _bucket_and_key(location)
         prefix = f"{self._prefix}/"
-        return key.removeprefix(prefix) if name == self._name and key.startswith(prefix) else None
+        return key.removeprefix(prefix) if name == self._bucket.name and key.startswith(prefix) else None
 
     def _key(self, path: str) -> str:
         return f"{self._prefix}/{path}"
@@ -96,24 +84,19 @@ class _Ranges(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position."""
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return *size* bytes, or the rest."""
         left = max(0, self._size - self._position)
         count = left if size < 0 else min(size, left)
         if not count:

@@ -2,9 +2,9 @@
 A connection to the server that files are downloaded from: one scheme, host and port.
 
 Requests go nowhere else: a redirect to another origin is refused, so credentials stay with the server that they are
-for. Certificates are always verified. A read ends when the server has been silent for too long, and everything ends
-with the deadline of the load, which is checked several times a second: a server that sends a byte now and then cannot
-delay a load. httpx, built on the same httpcore, has no such deadline, and would normalise the signed paths of S3.
+for. Certificates are always verified. A read ends when the server has been silent for too long, and the connection is
+cut off at the deadline of the load: a server that sends a byte now and then cannot delay a load. httpx, built on the
+same httpcore, would normalise the signed paths of S3.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import Self
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -24,11 +23,9 @@ import httpcore
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
+from datasources.sources.sockets import Peer, cut_off
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.fields import InvalidValueError
-
-#: Seconds between two checks of the deadline while a server is silent.
-_POLL_S = 0.25
 
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -102,31 +99,27 @@ class Origin:
     def __init__(
         self, origin: str, shown: str, deadline: Deadline, *, silence_s: float, root_certificate_file: str | None = None
     ) -> None:
-        parts = urlsplit(origin)
         self._origin = origin
-        self._scheme, self._host = parts.scheme, parts.hostname or ""
-        self._port = parts.port
+        self._endpoint = _endpoint(origin)
         self._shown = shown
         self._deadline = deadline
         self._silence_s = silence_s
-        self._proxy = _proxy_for(*_endpoint(origin))
-        context = _tls_context(root_certificate_file) if parts.scheme == "https" else None
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=context,
-            proxy=self._proxy,
-            max_connections=1,
-            network_backend=_Backend(deadline, silence_s),
-        )
+        self._proxy = _proxy_for(*self._endpoint)
+        context = _tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
+        self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
+        self._open.enter_context(cut_off(self._deadline, self._is_server))
+        self._open.enter_context(self._pool)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._open.close()
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._pool.close()
+    def _is_server(self, peer: Peer) -> bool:
+        port = self._endpoint[2] if self._proxy is None else self._proxy.url.origin.port
+        return isinstance(peer, tuple) and peer[1] == port
 
     @contextmanager
     def get(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
@@ -144,7 +137,11 @@ class Origin:
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in [("Host", self._host_header), *headers]
         ]
         for _ in range(_MAX_REDIRECTS + 1):
-            with self._explained(), self._pool.stream(method, self._url(target), headers=sent) as response:
+            self._deadline.check()
+            connect_s = max(0.001, min(self._silence_s, self._deadline.left_s))
+            timeouts = {"connect": connect_s, "read": self._silence_s, "write": self._silence_s, "pool": None}
+            request = self._pool.stream(method, self._url(target), headers=sent, extensions={"timeout": timeouts})
+            with self._explained(), request as response:
                 answer = Answer(response, self._shown)
                 if answer.status not in _REDIRECTS or "location" not in answer.headers:
                     yield answer
@@ -155,12 +152,12 @@ class Origin:
     @property
     def _host_header(self) -> str:
         # Without the default port, which signatures leave out.
-        return self._origin.partition("://")[2].removesuffix(f":{_PORTS[self._scheme]}")
+        return self._origin.partition("://")[2].removesuffix(f":{_PORTS[self._endpoint[0]]}")
 
     def _url(self, target: str) -> httpcore.URL:
-        return httpcore.URL(
-            scheme=self._scheme.encode(), host=self._host.encode(), port=self._port, target=target.encode()
-        )
+        scheme, host, _ = self._endpoint
+        port = urlsplit(self._origin).port
+        return httpcore.URL(scheme=scheme.encode(), host=host.encode(), port=port, target=target.encode())
 
     def _within(self, target: str, location: str) -> str:
         """Return the target of a redirect, which may hold a token; refuse one to another origin."""
@@ -170,7 +167,7 @@ class Origin:
             rest.encode("ascii")
         except (InvalidValueError, ValueError):
             raise SourceError(f"'{self._shown}': the server redirects to an address that is not a URL.") from None
-        if _endpoint(origin) != _endpoint(self._origin):
+        if _endpoint(origin) != self._endpoint:
             raise SourceError(
                 f"'{self._shown}': the server redirects to another one, {origin}, which is not followed: "
                 "if you trust that server, name it in the YAML."
@@ -239,64 +236,3 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     ssl_context = _tls_context(None) if parts.scheme == "https" else None
     return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)
-
-
-class _Stream(httpcore.NetworkStream):
-    """A connection that obeys the deadline, whatever its time-out."""
-
-    def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline, silence_s: float) -> None:
-        self._stream = stream
-        self._deadline = deadline
-        self._silence_s = silence_s
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        end = time.monotonic() + self._silence_s
-        while True:
-            try:
-                return self._stream.read(max_bytes, _allowed_s(self._deadline, min(_POLL_S, self._silence_s)))
-            except httpcore.ReadTimeout:
-                if time.monotonic() >= end:
-                    raise
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, _allowed_s(self._deadline, self._silence_s))
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        allowed_s = _allowed_s(self._deadline, self._silence_s)
-        stream = self._stream.start_tls(ssl_context, server_hostname, allowed_s)
-        return _Stream(stream, self._deadline, self._silence_s)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
-
-
-class _Backend(httpcore.NetworkBackend):
-    """Opens `_Stream`s."""
-
-    def __init__(self, deadline: Deadline, silence_s: float) -> None:
-        self._deadline = deadline
-        self._silence_s = silence_s
-        self._sockets = httpcore.SyncBackend()
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        allowed_s = _allowed_s(self._deadline, self._silence_s)
-        stream = self._sockets.connect_tcp(host, port, allowed_s, local_address, socket_options)
-        return _Stream(stream, self._deadline, self._silence_s)
-
-
-def _allowed_s(deadline: Deadline, silence_s: float) -> float:
-    """Return the seconds that one step may wait."""
-    deadline.check()
-    return max(0.001, min(silence_s, deadline.left_s))

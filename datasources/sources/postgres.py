@@ -19,8 +19,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,16 @@ import pyarrow.compute as pc
 
 from datasources.errors import SourceError
 from datasources.sources.adbc import (
+    INTEGERS,
     Column,
     chosen,
     condition,
     converted,
-    date_literal,
     engine_types,
-    integer_literal,
-    no_literal,
-    timestamp_literal,
+    explained,
 )
 from datasources.sources.sockets import Peer, cut_off
-from datasources.sources.source import Load, Value
+from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
@@ -138,7 +135,7 @@ class PostgresSource:
         load.deadline.check()
         with (
             cut_off(load.deadline, self._is_server),
-            self._explained(load),
+            explained(load, self._explanation),
             self._connection(load) as connection,
             connection.cursor() as cursor,
         ):
@@ -151,16 +148,12 @@ class PostgresSource:
             columns = [_column(*row) for row in rows]
             asked = chosen(columns, load.wanted)
             expressions = ", ".join(f"{column.expression} AS {identifier(column.name)}" for column in asked)
-            where = condition(columns, load.wanted, identifier)
+            where = condition(columns, load.wanted)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
             cursor.execute(f"SELECT {expressions} FROM {table}{where}")  # noqa: S608 - quoted
             arrays = [name for name, _, _, element in rows if element is not None]
-            yield StreamScan(
-                converted(cursor.fetch_record_batch(), asked),
-                load,
-                lambda exc: self._explanation(exc, load, arrays),
-                types=engine_types(asked),
-            )
+            reader = converted(cursor.fetch_record_batch(), asked)
+            yield StreamScan(reader, load, partial(self._explanation, arrays=arrays), types=engine_types(asked))
 
     def has_changed(self, _version: str, _load: Load) -> bool:
         """Return True: PostgreSQL has no version number for a table."""
@@ -248,16 +241,8 @@ class PostgresSource:
             raise SourceError(f"{self._shown} is neither a table nor a view.")
         return oid, f"{identifier(schema)}.{identifier(table)}"
 
-    @contextmanager
-    def _explained(self, load: Load) -> Iterator[None]:
-        try:
-            yield
-        except adbc_driver_manager.Error as exc:
-            raise self._explanation(exc, load) from None
-
-    def _explanation(self, error: Exception, load: Load, arrays: Sequence[str] = ()) -> SourceError:
+    def _explanation(self, error: Exception, arrays: Sequence[str] = ()) -> SourceError:
         """Turn an error of the library, which contains host, user, SQL and values, into a sentence."""
-        load.deadline.check()
         text = str(error)
         state = getattr(error, "sqlstate", None) or next(iter(re.findall(r"SQLSTATE: (\w{5})", text)), None)
         if state in _BY_SQLSTATE:
@@ -265,9 +250,7 @@ class PostgresSource:
         if state is not None:
             return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
         if "Failed to connect" in text:
-            reason = next(
-                (reason for words, reason in _BY_WORDS if re.search(words, text)), "it refuses the connection"
-            )
+            reason = reason_for(text, _BY_WORDS) or "it refuses the connection"
             return SourceError(f"The PostgreSQL server cannot be reached: {reason.format(tls=_tls_reason(text))}.")
         if "lower bound" in text:
             names = ", ".join(f"'{name}'" for name in arrays)
@@ -302,14 +285,14 @@ def _column(name: str, oid: int, modifier: int, element: int | None) -> Column:
     if element is not None:
         return _array_column(name, element, modifier)
     if oid in _AS_THEY_ARE:
-        return Column(name=name, expression=quoted, literal=_LITERALS.get(oid, no_literal))
+        return Column(name=name, expression=quoted, compared=_COMPARED.get(oid, frozenset()))
     if oid in {_DATE, _TIMESTAMP, _TIMESTAMPTZ}:
         return _date_column(name) if oid == _DATE else _timestamp_column(name, has_zone=oid == _TIMESTAMPTZ)
     if oid == _INTERVAL:
         # The engine does not accept the plus signs that PostgreSQL writes after a negative part.
         return Column(name=name, expression=f"replace({quoted}::text, '+', '')", engine_type="INTERVAL")
     if oid == _NUMERIC and (decimal := _decimal(modifier)) is not None:
-        return Column(name=name, expression=f"{quoted}::text", engine_type=decimal, literal=_exact_literal)
+        return Column(name=name, expression=f"{quoted}::text", engine_type=decimal, compared=_EXACT)
     return Column(name=name, expression=f"{quoted}::{'bigint' if oid == _OID else 'text'}")
 
 
@@ -319,7 +302,8 @@ def _date_column(name: str) -> Column:
         f"CASE {quoted} WHEN 'infinity' THEN {_INFINITE_DAY} WHEN '-infinity' THEN -{_INFINITE_DAY} "
         f"ELSE {quoted} - '1970-01-01'::date END"
     )
-    return Column(name=name, expression=expression, convert=_days, literal=date_literal)
+    # Days since 1970; infinite ones have the engine's numbers.
+    return Column(name=name, expression=expression, convert=lambda days: days.view(pa.date32()), compared={"date"})
 
 
 def _timestamp_column(name: str, *, has_zone: bool) -> Column:
@@ -330,8 +314,8 @@ def _timestamp_column(name: str, *, has_zone: bool) -> Column:
         f"WHEN {quoted} = '-infinity' THEN '294246-01-02 00:00:00{zone}' "
         f"WHEN {quoted} IS NOT NULL THEN '294246-01-03 00:00:00{zone}' END"
     )
-    literal_of = _timestamptz_literal if has_zone else timestamp_literal
-    return Column(name=name, expression=expression, convert=_timestamps(name), literal=literal_of)
+    compared = {"timestamptz" if has_zone else "timestamp"}
+    return Column(name=name, expression=expression, convert=_timestamps(name), compared=compared)
 
 
 def _array_column(name: str, element: int, modifier: int) -> Column:
@@ -361,11 +345,6 @@ def _decimal(modifier: int) -> str | None:
     return f"DECIMAL({digits},{scale})" if digits <= _MAX_DIGITS else None
 
 
-def _days(array: pa.Array) -> pa.Array:
-    """View days since 1970 as dates; infinite ones have the engine's numbers."""
-    return array.view(pa.date32())
-
-
 def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
     def convert(array: pa.Array) -> pa.Array:
         latest = pc.max(array.view(pa.int64())).as_py()
@@ -380,28 +359,8 @@ def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
     return convert
 
 
-# --- values of bounds -------------------------------------------------------------------------------------------------
-
-
-def _exact_literal(value: Value) -> str | None:
-    """Write a number digit by digit."""
-    if isinstance(value, Decimal) and value.is_finite():
-        return format(value, "f")
-    return integer_literal(value)
-
-
-def _double_literal(value: Value) -> str | None:
-    exact = repr(value) if isinstance(value, float) else _exact_literal(value)
-    return None if exact is None else f"{literal(exact)}::float8"
-
-
-def _timestamptz_literal(value: Value) -> str | None:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return f"TIMESTAMPTZ '{value.astimezone(UTC).isoformat(sep=' ')}'"
-    return None
-
-
+_EXACT = INTEGERS | {"decimal"}
 # Without real: the engine and PostgreSQL compare it with a constant in different precisions.
-_LITERALS = {**dict.fromkeys(_INTEGERS, _exact_literal), _DOUBLE: _double_literal}
+_COMPARED = {**dict.fromkeys(_INTEGERS, _EXACT), _DOUBLE: _EXACT | {"double"}}
 
 _ELEMENTS = {_DATE: "DATE", _TIMESTAMP: "TIMESTAMP", _TIMESTAMPTZ: "TIMESTAMPTZ", _INTERVAL: "INTERVAL", _OID: "BIGINT"}

@@ -47,7 +47,7 @@ class S3Source:
                 found = self._find(bucket)
                 shown = [bucket.shown(one.key) for one in found]
                 detected = detect_format(shown, self._shown, self._params.get("file_format"))
-                downloads = Downloads.of(load, stack, self._params.get("max_download_size"))
+                downloads = Downloads(load, stack, self._params.get("max_download_size"))
                 files = []
                 formats = set()
                 for one, name in zip(found, shown, strict=True):
@@ -81,7 +81,7 @@ class S3Source:
             )
             found = limited_list(matching, self._shown, "matches no object")
             # If there is an object with the pattern as its key, it is the one.
-            return [one for one in found if one.key == key] or _sorted(found)
+            return [one for one in found if one.key == key] or sorted(found)
         if key and not key.endswith("/"):
             single = bucket.look(key)
             if single is not None:
@@ -92,7 +92,7 @@ class S3Source:
                 )
             key += "/"
         below = (one for one in bucket.listed(key) if _is_data(one.key.removeprefix(key)))
-        return _sorted(limited_list(below, self._shown, "has no object below it"))
+        return sorted(limited_list(below, self._shown, "has no object below it"))
 
 
 def version_of(found: Sequence[StoredObject]) -> str | None:
@@ -102,11 +102,6 @@ def version_of(found: Sequence[StoredObject]) -> str | None:
     return hashlib.sha256(json.dumps([(one.key, one.tag) for one in found]).encode()).hexdigest()
 
 
-def _sorted(found: list[StoredObject]) -> list[StoredObject]:
-    """Return *found* in the order of their keys; not every server lists them in order."""
-    return sorted(found, key=lambda one: one.key)
-
-
 def _as_sent(detected: DetectedFormat, answer: Answer, shown: str) -> DetectedFormat:
     """Return the format of the bytes of *answer*: an object that was stored with an encoding is sent with it."""
     encodings = {part.strip() for part in answer.headers.get("content-encoding", "").lower().split(",")}
@@ -114,7 +109,7 @@ def _as_sent(detected: DetectedFormat, answer: Answer, shown: str) -> DetectedFo
     encodings -= {"", "identity", "aws-chunked"}
     if not encodings <= {"gzip", "x-gzip"}:
         raise SourceError(f"'{shown}' is stored with an encoding other than gzip.")
-    return refuse_gzipped_parquet(DetectedFormat(detected.name, detected.gzipped or bool(encodings)), shown)
+    return refuse_gzipped_parquet(DetectedFormat(detected.format, detected.gzipped or bool(encodings)), shown)
 
 
 def _is_data(path: str) -> bool:
@@ -126,26 +121,18 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
     """
     Return whether the parts of a key match those of a glob, as for a path; `**` matches any number of parts.
 
-    All ways to match are followed at once, so the time is bounded by the product of the two lengths.
+    Each part of the pattern is compared with each name once, so the time is bounded by the product of the two lengths.
     """
-    reached = _after_stars({0}, pattern)
-    for name in names:
-        following = set()
-        for at in reached - {len(pattern)}:
-            if _fits(name, pattern[at]):
-                following.add(at if pattern[at] == "**" else at + 1)
-        reached = _after_stars(following, pattern)
-    return len(pattern) in reached and names[-1] != ""
+    # Whether the names from each index on match the rest of the pattern, which grows from its end.
+    matched = [False] * len(names) + [True]
+    for part in reversed(pattern):
+        after = matched.copy()
+        for at in reversed(range(len(names) + 1)):
+            fits = at < len(names) and _fits(names[at], part)
+            matched[at] = after[at] or (fits and matched[at + 1]) if part == "**" else fits and after[at + 1]
+    return matched[0] and names[-1] != ""
 
 
 def _fits(name: str, part: str) -> bool:
     """Return whether one part of a key matches one of a glob; no wildcard matches a leading dot."""
     return name == part or (name != "" and (name[0] != "." or part[:1] == ".") and fnmatchcase(name, part))
-
-
-def _after_stars(reached: set[int], pattern: Sequence[str]) -> set[int]:
-    """Add the positions that are reached if a `**` matches nothing."""
-    for at, part in enumerate(pattern):
-        if part == "**" and at in reached:
-            reached.add(at + 1)
-    return reached

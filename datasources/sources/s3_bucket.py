@@ -59,10 +59,10 @@ _STATUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class StoredObject:
     """
-    An object of a bucket: its *key*, and the ETag of its version, empty if there is none.
+    An object of a bucket: its *key*, by which objects are sorted, and the ETag of its version, empty if there is none.
 
     *size* is in bytes, None if unknown. It is not compared: one version has one size.
     """
@@ -81,7 +81,7 @@ class Bucket:
     """
 
     def __init__(self, name: str, params: Mapping[str, str], deadline: Deadline) -> None:
-        self._name = name
+        self.name = name
         self._region = params.get("s3_region", _DEFAULT_REGION)
         self._credentials = _credentials(params)
         self._address, self._path = address_of(name, params)
@@ -94,14 +94,15 @@ class Bucket:
         )
 
     def __enter__(self) -> Self:
+        self._origin.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._origin.close()
+        self._origin.__exit__()
 
     def shown(self, key: str) -> str:
         """Return *key* for use in errors: a key may contain any character."""
-        return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"s3://{self._name}/{key}")
+        return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"s3://{self.name}/{key}")
 
     def look(self, key: str) -> StoredObject | None:
         """
@@ -257,10 +258,6 @@ def _tag(text: str) -> str:
     return f'"{text}"' if re.fullmatch(r"[!#-~]+", text) is not None else ""
 
 
-def _size(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) is not None else None
-
-
 def _code_of(answer: Answer) -> str:
     """Return the S3 error code in *answer*; empty if there is none."""
     code = re.search(rb"<Code>([A-Za-z0-9]{1,60})</Code>", answer.beginning(_MAX_ERROR_BYTES))
@@ -290,20 +287,15 @@ class _Page:
             self.objects.append({})
 
     def data(self, text: str) -> None:
-        """Add a part of a text."""
         self._text.append(text)
 
     def end(self, _tag: str) -> None:
-        """End an element."""
         name = self._open.pop()
         if self._open == ["ListBucketResult"]:
             self.fields[name] = "".join(self._text)
         elif self._open == ["ListBucketResult", "Contents"]:
             self.objects[-1][name] = "".join(self._text)
         self._text.clear()
-
-    def close(self) -> None:
-        """End the page."""
 
 
 def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
@@ -323,10 +315,11 @@ def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None
     except (ET.ParseError, UnicodeDecodeError) as exc:
         raise strange from exc
     unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
-    objects = [
-        StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", "")), _size(one.get("Size", "")))
-        for one in page.objects
-    ]
+    objects = []
+    for one in page.objects:
+        size = one.get("Size", "")
+        size_bytes = int(size) if re.fullmatch(r"[0-9]{1,18}", size) is not None else None
+        objects.append(StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", "")), size_bytes))
     if page.fields.get("IsTruncated") != "true":
         return objects, None
     if not page.fields.get("NextContinuationToken"):

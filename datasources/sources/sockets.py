@@ -1,5 +1,5 @@
 """
-End the connections of a client library whose own time-outs do not cover every wait.
+End the connections of a client library at the deadline, whose own time-outs do not cover every wait.
 
 A server that accepts a connection and then stays silent blocks such a library for ever. When the time of the load is
 up, its connections are shut down, so that the library returns with an error.

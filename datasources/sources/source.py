@@ -8,7 +8,9 @@ library of the source (`datasources.sources.streams`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -63,21 +65,24 @@ class Load:
     wanted: Wanted = Wanted()
 
 
-class Scan(Protocol):
-    """A source that is open for one load."""
+class Scan(ABC):
+    """
+    A source that is open for one load.
 
-    @property
-    def version(self) -> str | None:
-        """
-        A text that identifies the version of the source; None if the source cannot tell.
+    Attributes:
+        version: A text that identifies the version of the source; None if the source cannot tell. It is read after
+            `bind` and kept with the data, and contains neither the location of the source nor secrets.
+        paths: The only paths that the loading engine needs to open.
+        held_bytes: The approximate memory of a client library while the engine reads, in bytes.
+        is_read_once: Whether the relation of `bind` can be read only once, as a stream.
+    """
 
-        It is read after `bind` and kept with the data, and contains neither the location of the source nor secrets.
-        """
+    version: str | None = None
+    paths: tuple[str, ...] = ()
+    held_bytes: int = 0
+    is_read_once: bool = False
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The only paths that the loading engine needs to open."""
-
+    @abstractmethod
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """
         Check the source and return the SQL of a relation that reads it: a table function, or a name.
@@ -87,15 +92,7 @@ class Scan(Protocol):
             duckdb.Error: The engine cannot read it; `explain` says why.
         """
 
-    @property
-    def held_bytes(self) -> int:
-        """The approximate memory of a client library while the engine reads, in bytes."""
-
-    @property
-    def is_read_once(self) -> bool:
-        """Whether the relation of `bind` can be read only once, as a stream."""
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:  # noqa: B027 (optional)
         """
         Check the *names* of the columns that the engine found.
 
@@ -103,10 +100,11 @@ class Scan(Protocol):
             SourceError: They differ from those of the source.
         """
 
+    @abstractmethod
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Turn the engine's error about this source into a sentence without paths, credentials or contents."""
 
-    def confirm(self) -> None:
+    def confirm(self) -> None:  # noqa: B027 (optional)
         """
         Check that the data read is one version of the source.
 
@@ -135,3 +133,8 @@ class Source(Protocol):
             SourceError: It does not exist, or cannot be read.
             SnapshotError: The deadline of *load* passed.
         """
+
+
+def reason_for(text: str, reasons: Iterable[tuple[str, str]]) -> str | None:
+    """Return the first of *reasons*, pairs of a pattern and a sentence, whose pattern is in *text*, an error."""
+    return next((reason for pattern, reason in reasons if re.search(pattern, text)), None)

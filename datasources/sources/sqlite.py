@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import Column, chosen, condition, engine_types, mapped, no_literal
+from datasources.sources.adbc import Column, chosen, condition, engine_types, explained, mapped
 from datasources.sources.formats import Identity, version_of
-from datasources.sources.source import Load, Value
+from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
@@ -44,9 +43,6 @@ _HEADER = struct.Struct(">16x H 6x I I 60x I")
 #: The name of the column that marks a faulty row; no table has it twice.
 _FAULT = "querykeep fault"
 _OURS = -1
-
-#: SQLite's doubles hold whole numbers up to this one exactly.
-_EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,8 @@ class _Kind:
 
 _INTEGER = _Kind(("integer",), "0")
 _BOOLEAN = _Kind(("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
-_REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {_EXACT} OR typeof({{}}) = 'real'")
+# Doubles hold whole numbers up to 2**53 exactly.
+_REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {2**53} OR typeof({{}}) = 'real'")
 _TEXT = _Kind(("text", "integer", "real"), "''", "CAST({} AS TEXT)")
 _BLOB = _Kind(("blob",), "x''")
 _DATE = _Kind(("text",), "''", engine_type="DATE")
@@ -112,23 +109,22 @@ class SqliteSource:
         load.deadline.check()
         before = self._version()
         self._refuse_cut()
-        with self._explained(load), self._connection() as connection, connection.cursor() as cursor:
+        with (
+            explained(load, self._explanation),
+            # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
+            adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro") as connection,
+            connection.cursor() as cursor,
+        ):
             self._prepare(cursor, load)
             columns, kinds = self._columns(cursor)
             asked = chosen(columns, load.wanted)
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
-            cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted, identifier))
+            cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted))
             rows = _Rows(asked, kinds, self._table)
             reader = mapped(cursor.fetch_record_batch(), rows.taken)
             # The snapshot of the transaction is older than the second version.
             version = before if before == self._version() else None
-            yield StreamScan(
-                reader,
-                load,
-                lambda exc: self._explanation(exc, load),
-                version=version,
-                types=engine_types(asked),
-            )
+            yield StreamScan(reader, load, self._explanation, version=version, types=engine_types(asked))
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the file and of its write-ahead log."""
@@ -154,7 +150,7 @@ class SqliteSource:
             if suffix and not info.st_size:
                 continue  # Opening the database creates one.
             identities.append(Identity.of(info))
-        return version_of(identities) if all(identity.is_settled for identity in identities) else None
+        return version_of(identities)
 
     def _refuse_cut(self) -> None:
         """Compare the size of the file with what its header says (section 1.3 of SQLite's page on its file format)."""
@@ -166,10 +162,6 @@ class SqliteSource:
         page_bytes, changes, pages, counted_at = _HEADER.unpack(header)
         if changes == counted_at and size < pages * (65_536 if page_bytes == 1 else page_bytes):
             raise SourceError(f"'{self._shown}' was cut short, or is being written to.")
-
-    def _connection(self) -> adbc_driver_sqlite.dbapi.Connection:
-        # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
-        return adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro")
 
     def _prepare(self, cursor: Any, load: Load) -> None:
         busy_ms = int(1000 * max(0.0, min(_BUSY_S, load.deadline.left_s)))
@@ -198,17 +190,8 @@ class SqliteSource:
             f"SELECT {values}, CASE {faults} ELSE {_OURS} END FROM {identifier(self._table)}"
         )
 
-    @contextmanager
-    def _explained(self, load: Load) -> Iterator[None]:
-        try:
-            yield
-        except adbc_driver_manager.Error as exc:
-            raise self._explanation(exc, load) from None
-
-    def _explanation(self, error: Exception, load: Load) -> SourceError:
+    def _explanation(self, error: Exception) -> SourceError:
         """Turn an error of the library, which contains paths and SQL, into a sentence."""
-        load.deadline.check()
-        text = str(error)
         reasons = (
             ("locked|busy", "another program is writing to it; the next refresh reads it again"),
             ("not a database|encrypted", "it is not an SQLite database, or it is encrypted"),
@@ -218,7 +201,7 @@ class SqliteSource:
             ("not authorized|unsafe use", f"the view '{self._table}' does what a source may not"),
             ("overflow", f"a number in '{self._table}' is too large"),
         )
-        reason = next((reason for words, reason in reasons if re.search(words, text)), None)
+        reason = reason_for(str(error), reasons)
         return SourceError(f"'{self._shown}': {reason or f'SQLite cannot read {self._table!r}'}.")
 
 
@@ -272,11 +255,6 @@ def _column(name: str, kind: _Kind) -> Column:
         # A value of another type would change the type that the driver gives the column.
         expression=value if kind is _ANYTHING else f"CASE WHEN {_fits(name, kind)} THEN {value} END",
         engine_type=kind.engine_type,
-        literal=_number if kind in {_INTEGER, _REAL} else no_literal,
+        # SQLite compares these with integers and doubles without rounding.
+        compared={"small integer"} if kind in {_INTEGER, _REAL} else frozenset(),
     )
-
-
-def _number(value: Value) -> str | None:
-    """Write a whole number that SQLite compares with integers and doubles without rounding."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _EXACT
-    return str(value) if is_whole else None

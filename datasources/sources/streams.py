@@ -7,13 +7,13 @@ passes through the engine, which wraps it in a message and a traceback of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import duckdb
 import pyarrow as pa
 
 from datasources.errors import SnapshotError, SourceError
-from datasources.sources.source import Load
+from datasources.sources.source import Load, Scan
 from datasources.sql import identifier
 
 # Set before the first array: the default allocator reserves a gibibyte, which counts against the limit of a load.
@@ -27,30 +27,27 @@ _PROBE = "_probe"
 _COLUMN_BYTES = 1024 * 1024
 
 
-class StreamScan:
+class StreamScan(Scan):
     """
     A `Scan` of *reader*.
 
     Args:
         reader: The stream; its owner closes it.
-        load: The load; its deadline is checked before each batch.
+        load: The load; its deadline is checked before each batch, and takes precedence over errors.
         explain: Turns an error of the client library into a sentence without host, credentials or contents.
         version: As `Scan.version`.
-        confirm: As `Scan.confirm`.
         types: The engine's type to cast to, for columns to which the library cannot give the right type.
     """
 
-    paths: tuple[str, ...] = ()
     is_read_once = True
 
-    def __init__(  # noqa: PLR0913 (each is about the one stream)
+    def __init__(
         self,
         reader: pa.RecordBatchReader,
         load: Load,
         explain: Callable[[Exception], SourceError],
         *,
         version: str | None = None,
-        confirm: Callable[[], None] = lambda: None,
         types: Mapping[str, str] | None = None,
     ) -> None:
         self._reader = reader
@@ -60,20 +57,16 @@ class StreamScan:
         self._explain = explain
         self._error: SourceError | SnapshotError | None = None
         self.version = version
-        self.confirm = confirm
         self.held_bytes = _COLUMN_BYTES * len(reader.schema)
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Register the stream with the engine."""
-        _refuse_repeated(self._reader.schema.names)
+        self._refuse_repeated()
         guarded = pa.RecordBatchReader.from_batches(self._reader.schema, self._batches())
         connection.register(_RELATION, guarded)
         if not self._types:
             return _RELATION
         return f"(SELECT {', '.join(map(self._cast, self._reader.schema.names))} FROM {_RELATION})"  # noqa: S608 - quoted
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
-        """Accept them: an Arrow schema contains its names."""
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Return the error of the source, or which data the engine does not accept."""
@@ -86,6 +79,14 @@ class StreamScan:
                 kind = self._types.get(field.name, field.type)
                 return SourceError(f"The engine cannot read the column '{field.name}': a value does not fit {kind}.")
         return SourceError("The engine cannot read a type or a value of the source.")
+
+    def _refuse_repeated(self) -> None:
+        seen: dict[str, str] = {}
+        for name in self._reader.schema.names:
+            if (other := seen.get(name.lower())) is not None:
+                pair = f"'{other}' and '{name}'"
+                raise SourceError(f"The source has the columns {pair}: each column needs a name of its own.")
+            seen[name.lower()] = name
 
     def _cast(self, name: str) -> str:
         quoted = identifier(name)
@@ -113,18 +114,10 @@ class StreamScan:
                 except (SourceError, SnapshotError):
                     raise
                 except Exception as exc:  # noqa: BLE001 (each library raises errors of its own)
+                    self._load.deadline.check()
                     raise self._explain(exc) from None
                 self._batch = batch
                 yield batch
         except (SourceError, SnapshotError) as exc:
             self._error = exc
             raise
-
-
-def _refuse_repeated(names: Sequence[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        if (other := seen.get(name.lower())) is not None:
-            pair = f"'{other}' and '{name}'"
-            raise SourceError(f"The source has the columns {pair}: each column needs a name of its own.")
-        seen[name.lower()] = name

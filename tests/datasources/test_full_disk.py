@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
-from tests.datasources.sources.lakes import table
+from tests.datasources.sources.loads import table
 from tests.datasources.sources.test_files import put_parquet
 from tests.datasources.support import builder, deadline
 

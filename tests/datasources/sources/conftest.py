@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.datasources.sources.postgres_server import postgres
 from tests.datasources.sources.web_server import File, WebServer, serving
 
 __all__ = ["postgres"]
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    """The authority of all certificates of these tests."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def tls(authority: trustme.CA) -> ssl.SSLContext:
+    """The context of a server that has a certificate for `localhost`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def root(authority: trustme.CA, tmp_path: Path) -> str:
+    """The file of the root certificate, beside the YAML."""
+    authority.cert_pem.write_to_path(tmp_path / "root.pem")
+    return str(tmp_path / "root.pem")
 
 
 @pytest.fixture(scope="module")

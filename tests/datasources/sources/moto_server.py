@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import boto3
 import botocore.config
 import httpx
-
-from tests.datasources.support import wait_for
+import pytest
+from moto.server import ThreadedMotoServer
 
 #: In a list; so few that short lists have pages.
 KEYS_OF_A_PAGE = 4
-
-_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 #: May do everything; a user of the server.
 _POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -39,16 +30,6 @@ class S3Server:
     secret: str
     other_key: str
     other_secret: str
-    process: int
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Stop the server: connections are accepted, as its system does that, and nothing is answered."""
-        os.kill(self.process, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.process, signal.SIGCONT)
 
     @property
     def params(self) -> dict[str, str]:
@@ -61,18 +42,15 @@ class S3Server:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """Start the server; from then on it answers only to who signs, and may do what is asked."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    environ = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": str(KEYS_OF_A_PAGE)}
-    with (
-        tempfile.NamedTemporaryFile() as log,
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environ) as process,
-    ):
-        said = Path(log.name)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(KEYS_OF_A_PAGE))
+        server.start()
         try:
-            wait_for(lambda: process.poll() is not None or _ADDRESS.search(said.read_text()), "the server of S3")
-            address = _ADDRESS.search(said.read_text())
-            assert address is not None, said.read_text()
-            url = address[0]
+            host, port = server.get_host_and_port()
+            url = f"http://{host}:{port}"
+            httpx.post(f"{url}/moto-api/reset").raise_for_status()
+            httpx.post(f"{url}/moto-api/reset-auth", content="1000000").raise_for_status()
             users = []
             with closing(_client("iam", url, "anybody", "anything")) as iam:
                 for name in ("reader", "nobody"):
@@ -81,18 +59,17 @@ def s3_server() -> Iterator[S3Server]:
                 iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(_POLICY))
             httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()
             reader, nobody = ((user["AccessKeyId"], user["SecretAccessKey"]) for user in users)
-            yield S3Server(url, *reader, *nobody, process.pid)
+            yield S3Server(url, *reader, *nobody)
         finally:
-            process.kill()
+            server.stop()
 
 
 def _client(service: str, url: str, key: str, secret: str) -> Any:
-    config = botocore.config.Config(retries={"total_max_attempts": 1})
     return boto3.client(
         service,
         endpoint_url=url,
         aws_access_key_id=key,
         aws_secret_access_key=secret,
         region_name="us-east-1",
-        config=config,
+        config=botocore.config.Config(retries={"total_max_attempts": 1}),
     )

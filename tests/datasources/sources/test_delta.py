@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -13,21 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from datasources.errors import SourceError
-from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import Order
-from datasources.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
-from tests.datasources.sources.lakes import (
-    has_changed,
-    load,
-    outlive,
-    refusal,
-    scan,
-    table,
-    version,
-)
-from tests.datasources.support import builder, deadline, rows
+from tests.datasources.sources.loads import has_changed, load, load_in_process, table, types, version
+from tests.datasources.support import refusal
 
 OUTSIDE = "names a file outside of the table"
 
@@ -71,18 +60,7 @@ def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
         has_changed(tmp_path, delta(tmp_path), first)
 
 
-def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path) -> None:
-    write(tmp_path, n=[1, 2, 3])
-    DeltaTable(tmp_path / "t").delete("n = 2")
-
-    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (3,)]
-
-    write(tmp_path, mode="overwrite", n=[9])
-
-    assert load(tmp_path, table(tmp_path, "delta_lake:t")) == [(9,)]
-
-
-def test_a_checkpoint_with_many_commits_before_and_after_it_is_read(tmp_path: Path) -> None:
+def test_checkpoints_are_read_with_many_commits_after_them_and_with_sidecars(tmp_path: Path) -> None:
     made = HandMade(tmp_path / "t", [field("n", "long")])
     for number in range(5):
         made.commit(made.add(f"{number}.parquet", pa.table({"n": [number]})))
@@ -90,61 +68,15 @@ def test_a_checkpoint_with_many_commits_before_and_after_it_is_read(tmp_path: Pa
     for number in range(5, 45):
         made.commit(made.add(f"{number}.parquet", pa.table({"n": [number]})))
     (made.log / f"{0:020}.json").unlink()
+    split = HandMade(tmp_path / "u", [field("n", "long")], features=["v2Checkpoint"])
+    split.checkpoint_v2(split.add("a.parquet", pa.table({"n": [1, 2]})))
+    split.commit(split.add("b.parquet", pa.table({"n": [3]})))
 
     assert load(tmp_path, delta(tmp_path), "SELECT count(*), sum(n) FROM d") == [(45, 990)]
-
-
-def test_a_checkpoint_with_sidecars_is_read(tmp_path: Path) -> None:
-    made = HandMade(tmp_path / "t", [field("n", "long")], features=["v2Checkpoint"])
-    made.checkpoint_v2(made.add("a.parquet", pa.table({"n": [1, 2]})))
-    made.commit(made.add("b.parquet", pa.table({"n": [3]})))
-
-    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (2,), (3,)]
+    assert load(tmp_path, delta(tmp_path, "u"), "FROM d ORDER BY n") == [(1,), (2,), (3,)]
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-
-
-def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
-    moment = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
-    columns = {
-        "by": pa.array([-128, None], pa.int8()),
-        "sh": pa.array([-32768, None], pa.int16()),
-        "i": pa.array([-(2**31), None], pa.int32()),
-        "l": pa.array([2**63 - 1, None], pa.int64()),
-        "f": pa.array([0.5, None], pa.float32()),
-        "d": pa.array([float("nan"), None], pa.float64()),
-        "de": pa.array([Decimal("12345678901234567890123456789012345.678"), None], pa.decimal128(38, 3)),
-        "bo": pa.array([True, None]),
-        "s": pa.array(["ü'\"\n", None]),
-        "bi": pa.array([b"\x00\xff", None]),
-        "da": pa.array([date(1, 1, 1), None]),
-        "ts": pa.array([moment, None], pa.timestamp("us", "UTC")),
-        "nt": pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us")),
-        "li": pa.array([[1, None], None], pa.list_(pa.int64())),
-        "st": pa.array([{"A b": 1, "c": [None]}, None], pa.struct({"A b": pa.int32(), "c": pa.list_(pa.string())})),
-        "ma": pa.array([[("k", {"x": 1})], None], pa.map_(pa.string(), pa.struct({"x": pa.int8()}))),
-    }
-    write(tmp_path, **columns)
-
-    snapshot = builder(tmp_path).build(Order(delta(tmp_path)), deadline())
-
-    types = "TINYINT SMALLINT INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB DATE"
-    assert [column.type for column in snapshot.columns] == [
-        *types.split(),
-        "TIMESTAMP WITH TIME ZONE",
-        "TIMESTAMP",
-        "BIGINT[]",
-        'STRUCT("A b" INTEGER, c VARCHAR[])',
-        "MAP(VARCHAR, STRUCT(x TINYINT))",
-    ]
-    first, second = rows(tmp_path, snapshot, "SELECT * REPLACE (ts::TIMESTAMP AS ts) FROM d ORDER BY l NULLS LAST")
-    assert second == (None,) * 16
-    assert repr(first[5]) == "nan"
-    naive = moment.replace(tzinfo=None)
-    assert first[:5] == (-128, -32768, -(2**31), 2**63 - 1, 0.5)
-    assert first[6:11] == (columns["de"][0].as_py(), True, "ü'\"\n", b"\x00\xff", date(1, 1, 1))
-    assert first[11:] == (naive, naive, [1, None], {"A b": 1, "c": [None]}, {"k": {"x": 1}})
 
 
 def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> None:
@@ -165,10 +97,7 @@ def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> No
     # The library that writes would take %20 for a blank.
     (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
 
-    snapshot = builder(tmp_path).build(Order(delta(tmp_path, f"my {name} %20 t")), deadline())
-
-    assert [column.name for column in snapshot.columns] == [name]
-    assert rows(tmp_path, snapshot) == [(1,)]
+    assert types(tmp_path, delta(tmp_path, f"my {name} %20 t")) == {name: "BIGINT"}
 
 
 def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
@@ -187,24 +116,6 @@ def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
 
     moment = datetime(2024, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001
     assert found == [(1, 7, date(2024, 1, 2), Decimal("1.25"), moment, "a/b ü%"), (2, *[None] * 5)]
-
-
-def test_a_table_partitioned_by_the_library_is_read(tmp_path: Path) -> None:
-    days = [date(2024, 1, day) for day in (1, 2)]
-    write(tmp_path, n=[1, 2, 3], p=["a/b c%", "ü=&", None], d=[*days, None], options={"partition_by": ["p", "d"]})
-
-    found = load(tmp_path, delta(tmp_path), "FROM d ORDER BY n")
-
-    assert found == [(1, "a/b c%", days[0]), (2, "ü=&", days[1]), (3, None, None)]
-
-
-def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
-    write(tmp_path, n=pa.array([], pa.int32()), s=pa.array([], pa.string()))
-
-    snapshot = builder(tmp_path).build(Order(delta(tmp_path)), deadline())
-
-    assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
-    assert snapshot.rows == 0
 
 
 # --- schemas that changed ---------------------------------------------------------------------------------------------
@@ -274,12 +185,9 @@ def test_columns_that_were_renamed_are_found(tmp_path: Path, mode: str) -> None:
 
     assert load(tmp_path, delta(tmp_path)) == [(1, {"x": 5}, 9)]
 
-
-def test_a_file_without_the_ids_that_the_table_goes_by_is_refused(tmp_path: Path) -> None:
-    made = HandMade(tmp_path / "t", [mapped("n", "long", 1)], reader=2, delta_columnMapping_mode="id")
-    made.commit(made.add("a.parquet", pa.table({"col-1": [1]})))
-
-    assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
+    if mode == "id":
+        made.commit(made.add("b.parquet", pa.table({"col-1": [1]}), partitionValues={"col-4": "9"}))
+        assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
 
 
 # --- what is not read rather than read wrongly ------------------------------------------------------------------------
@@ -331,14 +239,9 @@ def test_a_path_that_leads_out_of_the_table_is_refused(tmp_path: Path, path: str
 
 
 def test_a_deletion_vector_or_a_sidecar_outside_of_the_table_is_refused(tmp_path: Path) -> None:
+    absolute = {"storageType": "p", "pathOrInlineDv": "file:///dev/zero"}
     for name, given in {
-        "absolute": {
-            "storageType": "p",
-            "pathOrInlineDv": "file:///dev/zero",
-            "offset": 1,
-            "sizeInBytes": 9,
-            "cardinality": 1,
-        },
+        "absolute": absolute | {"offset": 1, "sizeInBytes": 9, "cardinality": 1},
         "prefix": None,
     }.items():
         made = HandMade(tmp_path / name, [field("n", "long")], features=["deletionVectors"])
@@ -413,65 +316,7 @@ def test_a_damaged_log_is_refused(tmp_path: Path, kind: str) -> None:
     assert said in refusal(tmp_path, delta(tmp_path))
 
 
-def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("x")
-
-    assert refusal(tmp_path, delta(tmp_path)) == "'t' is not a directory."
-    assert refusal(tmp_path, delta(tmp_path, "../nowhere")) == "'../nowhere' does not exist."
-
-
 # --- what a load wants ------------------------------------------------------------------------------------------------
-
-
-def test_only_wanted_columns_are_given(tmp_path: Path) -> None:
-    write(tmp_path, a=[1], B=["x"], c=[2.5])
-
-    assert scan(tmp_path, delta(tmp_path), Wanted(columns=frozenset({"b"}))) == (["B"], [("x",)])
-    assert scan(tmp_path, delta(tmp_path), Wanted(columns=frozenset())) == (["a"], [(1,)])
-
-
-MARCH = [date(2024, 3, 1), date(2024, 3, 2)]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("bounds", "files"),
-    [
-        pytest.param([Bound("p", "=", 2)], {2}, id="partition"),
-        pytest.param([Bound("P", "<", 2)], {0, 1}, id="case"),
-        pytest.param([Bound("n", ">=", 20)], {2, 3}, id="statistics"),
-        pytest.param([Bound("n", ">", 5), Bound("p", "<=", 1)], {1}, id="both"),
-        pytest.param([Bound("n", "<", Decimal("0.5"))], {0}, id="decimal"),
-        pytest.param([Bound("n", "<", 0.5)], {0, 1, 2, 3}, id="float"),
-        pytest.param([Bound("s", "<", "a")], {0, 1, 2, 3}, id="text"),
-        pytest.param([Bound("d", "<", MARCH[1])], {0, 1}, id="date"),
-        pytest.param([Bound("d", "<", datetime(2024, 3, 2))], {0, 1, 2, 3}, id="date and time"),  # noqa: DTZ001
-        pytest.param([Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 500))], {2, 3}, id="time"),  # noqa: DTZ001
-        pytest.param([Bound("t", ">=", datetime(2024, 1, 3, 0, 0, 0, 5000, tzinfo=UTC))], {3}, id="zone"),
-        pytest.param([Bound("e", ">", Decimal(100))], {0, 1, 2, 3}, id="statistics of decimals"),
-        pytest.param([Bound("absent", "=", 1)], {0, 1, 2, 3}, id="another column"),
-    ],
-)
-def test_files_without_wanted_rows_are_not_opened(tmp_path: Path, bounds: list[Bound], files: set[int]) -> None:
-    for index in range(4):
-        start = datetime(2024, 1, 1 + index, tzinfo=UTC)
-        write(
-            tmp_path,
-            p=[index],
-            n=[index * 10],
-            s=["x"],
-            d=[MARCH[index // 2]],
-            t=pa.array([start], pa.timestamp("us", "UTC")),
-            e=pa.array([Decimal(index)], pa.decimal128(9, 2)),
-            options={"partition_by": ["p"]},
-        )
-    wanted = Wanted(columns=frozenset({"p"}), bounds=tuple(bounds))
-
-    assert scan(tmp_path, delta(tmp_path), wanted) == (["p"], [(index,) for index in sorted(files)])
-
-    for index in set(range(4)) - files:
-        shutil.rmtree(tmp_path / f"t/p={index}")
-    assert len(scan(tmp_path, delta(tmp_path), wanted)[1]) == len(files)
 
 
 # --- in the process that loads ----------------------------------------------------------------------------------------
@@ -482,18 +327,7 @@ def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> No
     for start in range(0, 1_000_000, 500_000):
         numbers = range(start, start + 500_000)
         write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
-    process = LoaderProcess(builder(tmp_path))
 
-    snapshot = process.build(Order(delta(tmp_path)), deadline())
-    process.close()
+    found = load_in_process(tmp_path, delta(tmp_path), "SELECT count(*), sum(n), min(s) FROM d", memory_mib=256)
 
-    assert snapshot is not None
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(s) FROM d") == [
-        (1_000_000, 499_999_500_000, "a text of some length, 0")
-    ]
-
-
-def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-
-    outlive(tmp_path, delta(tmp_path), tmp_path / "t", lambda: write(tmp_path, n=[2]))
+    assert found == [(1_000_000, 499_999_500_000, "a text of some length, 0")]

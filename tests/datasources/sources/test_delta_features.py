@@ -9,8 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
-from tests.datasources.sources.lakes import load, refusal
+from tests.datasources.sources.loads import load
 from tests.datasources.sources.test_delta import delta, write
+from tests.datasources.support import refusal
 
 
 def test_deleted_rows_are_left_out(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from datasources.sources.registry import source_of
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.databases import build, declare_table, loaded, outlive, types
-from tests.datasources.support import new_load, refusal, rows, wait_for
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import has_changed, load, types, version
+from tests.datasources.support import new_load, refusal
 
 #: Runs statements on the database argv[1]; dies without closing it, or holds it open when standard input is a pipe.
 WRITER = """
@@ -38,7 +39,7 @@ def put(directory: Path, *statements: str, name: str = "s.duckdb") -> Path:
 
 
 def declare(directory: Path, table: str = "t", name: str = "s.duckdb") -> DatasetConfig:
-    return declare_table("duckdb", table, {"duckdb_open": str(directory / name)})
+    return loads.table(directory, f"duckdb:{table}", duckdb_open=str(directory / name))
 
 
 def die_with_a_log(directory: Path, *statements: str) -> None:
@@ -56,10 +57,10 @@ def test_tables_and_views_are_read_by_one_two_and_three_names(tmp_path: Path) ->
         "CREATE VIEW named AS SELECT a + 3 AS a FROM s.main.t",
     )
 
-    assert loaded(tmp_path, declare(tmp_path)) == [(1,)]
-    assert loaded(tmp_path, declare(tmp_path, '"My S"."t.1"')) == [(2,)]
-    assert loaded(tmp_path, declare(tmp_path, "s.main.v")) == [(3,)]
-    assert loaded(tmp_path, declare(tmp_path, "named")) == [(4,)]
+    assert load(tmp_path, declare(tmp_path)) == [(1,)]
+    assert load(tmp_path, declare(tmp_path, '"My S"."t.1"')) == [(2,)]
+    assert load(tmp_path, declare(tmp_path, "s.main.v")) == [(3,)]
+    assert load(tmp_path, declare(tmp_path, "named")) == [(4,)]
 
 
 @pytest.mark.parametrize("name", ["runtime.duckdb", "memory.db", "_snapshot.db", 'it\'s "one" ü.db'])
@@ -67,8 +68,8 @@ def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a", name=name)
     (tmp_path / "link.db").symlink_to(name)
 
-    assert loaded(tmp_path, declare(tmp_path, name=name)) == [(1,)]
-    assert loaded(tmp_path, declare(tmp_path, name="link.db")) == [(1,)]
+    assert load(tmp_path, declare(tmp_path, name=name)) == [(1,)]
+    assert load(tmp_path, declare(tmp_path, name="link.db")) == [(1,)]
 
 
 def test_types_stay_as_they_are_and_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_types_stay_as_they_are_and_an_empty_table_keeps_its_columns(tmp_path: P
         "g": "INTEGER",
         "n": "UNION(x INTEGER, y VARCHAR)",
     }
-    assert loaded(tmp_path, declare(tmp_path)) == []
+    assert load(tmp_path, declare(tmp_path)) == []
 
 
 def test_the_log_of_a_dead_writer_is_read_and_kept(tmp_path: Path) -> None:
@@ -102,17 +103,9 @@ def test_the_log_of_a_dead_writer_is_read_and_kept(tmp_path: Path) -> None:
     die_with_a_log(tmp_path, "INSERT INTO t VALUES (2)")
     content = path.read_bytes()
 
-    assert loaded(tmp_path, declare(tmp_path)) == [(1,), (2,)]
+    assert load(tmp_path, declare(tmp_path)) == [(1,), (2,)]
     assert path.read_bytes() == content
     assert (tmp_path / "s.duckdb.wal").exists()
-
-
-def test_a_large_table_and_a_refresh_sql_of_it(tmp_path: Path) -> None:
-    put(tmp_path, "CREATE TABLE t AS SELECT range AS a, repeat('x', 100) AS x FROM range(1000000)")
-
-    snapshot = build(tmp_path, declare(tmp_path))
-
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a), min(length(x)) FROM d") == [(1000000, 499999500000, 100)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -129,7 +122,7 @@ def test_a_file_that_is_open_for_writing_is_read_when_it_is_closed(tmp_path: Pat
         )
         writer.communicate()
 
-    assert loaded(tmp_path, declare(tmp_path)) == [(1,)]
+    assert load(tmp_path, declare(tmp_path)) == [(1,)]
 
 
 def test_a_view_reaches_no_other_file(tmp_path: Path) -> None:
@@ -173,18 +166,25 @@ def test_a_file_that_is_not_a_database_of_this_engine_is_refused(tmp_path: Path)
         (tmp_path / name).write_bytes(written)
     os.mkfifo(tmp_path / "pipe.db")
 
-    assert refusal(tmp_path, declare(tmp_path, "absent")).startswith("The database has no table or view main.absent.")
-    assert refusal(tmp_path, declare(tmp_path, "other.main.t")) == "The database in 's.duckdb' is called s, not other."
-    assert refusal(tmp_path, declare(tmp_path, name="later.db")) == (
-        "'later.db': it was written by another version of DuckDB, whose files this engine does not read."
-    )
-    for name in ("cut.db", "damaged.db"):
-        assert refusal(tmp_path, declare(tmp_path, name=name)) == f"'{name}': it is damaged, or was cut short."
-    assert refusal(tmp_path, declare(tmp_path, name="text.db")) == "'text.db': it is not a DuckDB database."
-    assert refusal(tmp_path, declare(tmp_path, name="pipe.db")) == "'pipe.db' is not a regular file."
-    assert refusal(tmp_path, declare(tmp_path, name="absent.db")) == (
-        "'absent.db' cannot be read: No such file or directory."
-    )
+    for table, name, said in (
+        (
+            "absent",
+            "s.duckdb",
+            "The database has no table or view main.absent. A name is taken as it is written, capital letters too.",
+        ),
+        ("other.main.t", "s.duckdb", "The database in 's.duckdb' is called s, not other."),
+        (
+            "t",
+            "later.db",
+            "'later.db': it was written by another version of DuckDB, whose files this engine does not read.",
+        ),
+        ("t", "cut.db", "'cut.db': it is damaged, or was cut short."),
+        ("t", "damaged.db", "'damaged.db': it is damaged, or was cut short."),
+        ("t", "text.db", "'text.db': it is not a DuckDB database."),
+        ("t", "pipe.db", "'pipe.db' is not a regular file."),
+        ("t", "absent.db", "'absent.db' cannot be read: No such file or directory."),
+    ):
+        assert refusal(tmp_path, declare(tmp_path, table, name)) == said
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -192,20 +192,16 @@ def test_a_file_that_is_not_a_database_of_this_engine_is_refused(tmp_path: Path)
 
 def test_a_version_stands_for_one_content(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
-    source, load = source_of(declare(tmp_path)), new_load(tmp_path)
+    dataset = declare(tmp_path)
 
-    def version() -> str | None:
-        with source.open(load) as scan:
-            return scan.version
-
-    first = wait_for(version, "a version that is settled")
-    assert not source.has_changed(first, load)
+    first = version(tmp_path, dataset)
+    assert not has_changed(tmp_path, dataset, first)
     die_with_a_log(tmp_path, "INSERT INTO t VALUES (2)")
-    assert source.has_changed(first, load)
-    second = wait_for(version, "a version that is settled")
+    assert has_changed(tmp_path, dataset, first)
+    second = version(tmp_path, dataset)
     put(tmp_path, "CHECKPOINT")
-    assert source.has_changed(second, load)
-    assert wait_for(version, "a version that is settled") not in {first, second}
+    assert has_changed(tmp_path, dataset, second)
+    assert version(tmp_path, dataset) not in {first, second}
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_reported(tmp_path: Path) -> None:
@@ -219,23 +215,3 @@ def test_a_file_that_is_replaced_while_it_is_read_is_reported(tmp_path: Path) ->
         (tmp_path / "s.duckdb").unlink()
         with pytest.raises(Exception, match="is not there any more"):
             scan.confirm()
-
-
-def test_a_dataset_follows_its_table_and_outlives_its_file(tmp_path: Path) -> None:
-    path = put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
-
-    def insert() -> None:
-        def attempt() -> bool:
-            command = [sys.executable, "-c", WRITER, str(path), "die", "INSERT INTO t VALUES (2)", "CHECKPOINT"]
-            return subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-        # The load that reads the file at this moment keeps writers out.
-        wait_for(attempt, "the file to be free")
-
-    outlive(
-        tmp_path,
-        declare(tmp_path),
-        change=insert,
-        stop=lambda: path.rename(tmp_path / "away"),
-        start=lambda: (tmp_path / "away").rename(path),
-    )

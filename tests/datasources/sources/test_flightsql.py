@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime
 from itertools import starmap
@@ -19,7 +18,6 @@ import trustme
 from authkeys.access import Access
 from authkeys.keys import KeySet
 from datasources.errors import SnapshotError
-from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from datasources.sql import literal
@@ -27,8 +25,18 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, RuntimeConfig, TlsConfig
 from runtimeconf.secret import Secret
 from system.addresses import Address
-from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, time_out_repeatedly, types
-from tests.datasources.support import builder, deadline, refusal, rows, wait_for
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import (
+    check_values,
+    load,
+    load_in_process,
+    outlive,
+    scan,
+    server_of_another_protocol,
+    time_out_repeatedly,
+    types,
+)
+from tests.datasources.support import builder, deadline, refusal, wait_for
 from tests.flightapi.endpoint import Endpoint, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
@@ -162,11 +170,6 @@ def declare_plain(server: Plain, host: str = "127.0.0.1") -> DatasetConfig:
 
 
 @pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessEngine]:
     publisher = Publisher(tmp_path_factory.mktemp("other") / "state")
     publisher.publish(**TABLES)
@@ -188,70 +191,45 @@ def other(
 
 
 @pytest.fixture
-def params(other: Endpoint, authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+def params(other: Endpoint, root: str) -> dict[str, str]:
     return {
         "flightsql_endpoint": f"grpc+tls://localhost:{other.port}",
         "flightsql_token": KEY,
-        "flightsql_tls_root_certificate_file": str(tmp_path / "ca.pem"),
+        "flightsql_tls_root_certificate_file": root,
     }
 
 
 def declare(params: dict[str, str], table: str = "t", **more: str) -> DatasetConfig:
-    return declare_table("flightsql", table, {**params, **more})
+    return loads.table(Path(), f"flightsql:{table}", **{**params, **more})
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_tables_are_read_by_one_two_and_three_names(tmp_path: Path, params: dict[str, str]) -> None:
-    assert loaded(tmp_path, declare(params)) == [(1,)]
-    assert loaded(tmp_path, declare(params, "main.t")) == [(1,)]
-    assert loaded(tmp_path, declare(params, '"runtime".main."t"')) == [(1,)]
-
-
-def test_a_password_is_as_good_as_a_token(tmp_path: Path, params: dict[str, str]) -> None:
+def test_tables_of_all_names_are_read_with_a_token_or_a_password(tmp_path: Path, params: dict[str, str]) -> None:
+    assert load(tmp_path, declare(params)) == [(1,)]
+    assert load(tmp_path, declare(params, "main.t")) == [(1,)]
+    assert load(tmp_path, declare(params, '"runtime".main."t"')) == [(1,)]
+    assert load(tmp_path, declare(params, "odd")) == [(1, "%s$1", [2])]
+    assert list(types(tmp_path, declare(params, "odd"))) == ["Ä b", "select", 'x"y']
+    assert load(tmp_path, declare(params, "nothing")) == []
+    assert types(tmp_path, declare(params, "nothing")) == {"a": "INTEGER", "d": "DATE", "n": "DECIMAL(4,1)"}
     del params["flightsql_token"]
-
-    assert loaded(tmp_path, declare(params, flightsql_username="any", flightsql_password=KEY)) == [(1,)]
-
-
-def test_names_are_taken_as_they_are(tmp_path: Path, params: dict[str, str]) -> None:
-    dataset = declare(params, "odd")
-
-    assert loaded(tmp_path, dataset) == [(1, "%s$1", [2])]
-    assert list(types(tmp_path, dataset)) == ["Ä b", "select", 'x"y']
-
-
-def test_an_empty_table_keeps_its_columns(tmp_path: Path, params: dict[str, str]) -> None:
-    dataset = declare(params, "nothing")
-
-    assert types(tmp_path, dataset) == {"a": "INTEGER", "d": "DATE", "n": "DECIMAL(4,1)"}
-    assert loaded(tmp_path, dataset) == []
+    assert load(tmp_path, declare(params, flightsql_username="any", flightsql_password=KEY)) == [(1,)]
 
 
 def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, params: dict[str, str]) -> None:
-    snapshot = build(tmp_path, declare(params, "types_of_all"))
-
-    for column, (declared, expected, values) in zip(snapshot.columns, TYPES, strict=True):
-        text = (
-            f"timezone('UTC', {column.name})::VARCHAR || '+00'"
-            if declared == "TIMESTAMPTZ"
-            else f"{column.name}::VARCHAR"
-        )
-        found = [row[0] for row in rows(tmp_path, snapshot, f"SELECT {text} FROM d WHERE {column.name} IS NOT NULL")]
-        wanted = [value.replace("infinity", "infinity+00") if declared == "TIMESTAMPTZ" else value for value in values]
-        assert (declared, column.type, found) == (declared, expected, wanted)
+    check_values(tmp_path, declare(params, "types_of_all"), TYPES)
 
 
 def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str, str]) -> None:
     dataset = declare(params, "days")
 
     def numbers(*bounds: Bound) -> list[int]:
-        return sorted(row["A"] for row in read(tmp_path, dataset, *bounds, columns=frozenset({"a"})))
+        return [number for (number,) in scan(tmp_path, dataset, *bounds, columns="a")[1]]
 
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset({"a", "x"})) == [{"A": 1, "x": "1"}]
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset()) == [{"A": 1}]
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="a x") == (["A", "x"], [(1, "1")])
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="") == (["A"], [(1,)])
     assert numbers(Bound("a", ">=", 8), Bound("d", "<", date(2024, 1, 10))) == [8]
     assert numbers(Bound("ts", ">", datetime(2024, 1, 9))) == [9]  # noqa: DTZ001 (a time without a zone is meant)
     # The engine applies the bounds that another server may compare differently.
@@ -263,10 +241,9 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str
 
 @pytest.mark.exhaustive
 def test_a_million_rows_stream_through_a_small_process(tmp_path: Path, params: dict[str, str]) -> None:
-    with closing(LoaderProcess(builder(tmp_path, memory_mib=128))) as process:
-        snapshot = process.build(Order(declare(params, "many")), deadline())
+    found = load_in_process(tmp_path, declare(params, "many"), "SELECT count(*), sum(g), min(length(x)) FROM d", 128)
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(1000000, 499999500000, 200)]
+    assert found == [(1000000, 499999500000, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -344,13 +321,6 @@ def test_nothing_is_fetched_when_one_endpoint_names_another_server(
         elsewhere.accept()
 
 
-def test_a_client_that_connects_asks_for_nothing_but_the_table(tmp_path: Path, plain: Plain) -> None:
-    assert loaded(tmp_path, declare_plain(plain)) == [(1,), (2,)]
-
-    assert plain.asked
-    assert all(b"CommandStatementQuery" in command for command in plain.asked)
-
-
 def test_a_password_goes_to_no_other_server(tmp_path: Path, elsewhere: socket.socket) -> None:
     class ByPassword(pyarrow.flight.ServerMiddlewareFactory):  # type: ignore[misc]  # its package has no types
         def start_call(self, _info: Any, _headers: Any) -> Any:
@@ -389,14 +359,14 @@ def test_endpoints_of_the_same_server_are_read_one_after_the_other(tmp_path: Pat
         (b"c", [f"grpc://{own}", f"grpc+tcp://{own}/", f"http://{own}"]),
     ]
 
-    assert loaded(tmp_path, declare_plain(plain), "SELECT count(*), sum(n)::INTEGER FROM d") == [(6, 9)]
+    assert load(tmp_path, declare_plain(plain), "SELECT count(*), sum(n)::INTEGER FROM d") == [(6, 9)]
     assert plain.fetched[-3:] == [b"a", b"b", b"c"]
+    # A client that connects asks for nothing but the table.
+    assert plain.asked
+    assert all(b"CommandStatementQuery" in command for command in plain.asked)
 
-
-def test_an_answer_without_endpoints_has_no_rows(tmp_path: Path, plain: Plain) -> None:
     plain.endpoints = []
-
-    assert loaded(tmp_path, declare_plain(plain)) == []
+    assert load(tmp_path, declare_plain(plain)) == []
 
 
 def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain) -> None:
@@ -410,6 +380,7 @@ def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain)
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_follows_its_table_and_outlives_its_server(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path / "other" / "state")
     publisher.publish(t="SELECT 1 AS a")
@@ -440,15 +411,9 @@ def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, scheme: str) ->
 
 
 def test_a_server_of_another_protocol_is_refused(tmp_path: Path) -> None:
-    def answer() -> None:
-        with silent.accept()[0] as client:
-            client.recv(100)
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
-        pool.submit(answer)
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert "it does not speak gRPC" in refusal(tmp_path, declare({"flightsql_endpoint": endpoint}))
+    with server_of_another_protocol() as port:
+        dataset = declare({"flightsql_endpoint": f"http://127.0.0.1:{port}"})
+        assert "it does not speak gRPC" in refusal(tmp_path, dataset)
 
 
 def test_a_query_without_end_stops_here_and_at_the_server(

@@ -3,10 +3,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import uuid
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +20,10 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
 from datasources.errors import SourceError
-from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.snapshot import Order
-from datasources.sources.source import Bound, Wanted
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, deletes, place, rewrite
-from tests.datasources.sources.lakes import has_changed, load, outlive, refusal, scan, table, version
-from tests.datasources.support import builder, deadline, rows
+from tests.datasources.sources.loads import has_changed, load, load_in_process, table, version
+from tests.datasources.support import refusal
 
 OUTSIDE = "name a file outside of the table"
 MIB = 1024 * 1024
@@ -44,11 +39,18 @@ def catalogued(directory: Path, name: str = "ns.t", **more: str) -> DatasetConfi
 
 
 def write(directory: Path, name: str = "t", **columns: Any) -> Table:
-    """Make a table of one snapshot."""
+    """Append rows to a table, which is made if there is none."""
     content = pa.table(columns)
-    made = SqliteCatalog(directory).make(name, content.schema)
+    catalog = SqliteCatalog(directory)
+    is_new = not (catalog.warehouse / "ns" / name).exists()
+    made = catalog.make(name, content.schema) if is_new else catalog.load_table(("ns", name))
     made.append(content)
     return made
+
+
+def empty(directory: Path) -> Table:
+    """Make a table of the column n that has no snapshot."""
+    return SqliteCatalog(directory).make("t", Schema(NestedField(1, "n", LongType())))
 
 
 def numbers(made: Table, name: str, *values: int) -> str:
@@ -79,31 +81,17 @@ def test_the_newest_snapshot_is_read_and_a_newer_one_is_noticed(tmp_path: Path) 
     assert load(tmp_path, pinned, "FROM d ORDER BY n") == [(1,), (2,)]
 
 
-def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path) -> None:
-    made = write(tmp_path, n=[1, 2, 3])
-    made.delete("n = 2")
-
-    assert load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n") == [(1,), (3,)]
-
-    made.overwrite(pa.table({"n": [9]}))
-
-    assert load(tmp_path, iceberg(tmp_path)) == [(9,)]
-
-
-def test_an_empty_table_keeps_its_columns_and_one_made_anew_is_another(tmp_path: Path) -> None:
-    catalog = SqliteCatalog(tmp_path)
-    made = catalog.make("t", pa.schema([("n", pa.int32()), ("s", pa.string())]))
-
-    snapshot = builder(tmp_path).build(Order(iceberg(tmp_path)), deadline())
-
-    assert [(column.name, column.type) for column in snapshot.columns] == [("n", "INTEGER"), ("s", "VARCHAR")]
-    assert snapshot.rows == 0
+def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
+    made = empty(tmp_path)
     first = version(tmp_path, iceberg(tmp_path))
     shutil.rmtree(place(made))
     with pytest.raises(SourceError, match=r"^'wh/ns/t' does not exist\.$"):
         has_changed(tmp_path, iceberg(tmp_path), first)
-    catalog.execute("DELETE FROM iceberg_tables")
-    catalog.make("t", pa.schema([("n", pa.int32()), ("s", pa.string())]))
+    (place(made) / "metadata").mkdir(parents=True)
+    assert refusal(tmp_path, iceberg(tmp_path)) == "'wh/ns/t' is not an Iceberg table: it has no metadata files."
+
+    SqliteCatalog(tmp_path).execute("DELETE FROM iceberg_tables")
+    empty(tmp_path)
     assert has_changed(tmp_path, iceberg(tmp_path), first)
 
 
@@ -135,50 +123,6 @@ def test_of_two_files_of_one_version_only_the_catalog_knows_which_counts(tmp_pat
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-
-
-def test_every_type_arrives_as_the_engine_has_it(tmp_path: Path) -> None:
-    moment = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
-    number = uuid.UUID(int=2**127 + 5)
-    write(
-        tmp_path,
-        i=pa.array([-(2**31), None], pa.int32()),
-        l=pa.array([2**63 - 1, None]),
-        f=pa.array([0.5, None], pa.float32()),
-        d=pa.array([float("inf"), None]),
-        de=pa.array([Decimal("12345678901234567890123456789012345.678"), None], pa.decimal128(38, 3)),
-        bo=pa.array([True, None]),
-        s=pa.array(["ü'\"\n", None]),
-        bi=pa.array([b"\x00\xff", None]),
-        fi=pa.array([b"abcd", None], pa.binary(4)),
-        u=pa.array([number.bytes, None], pa.uuid()),
-        da=pa.array([date(1, 1, 1), None]),
-        ti=pa.array([time(23, 59, 59, 1), None], pa.time64("us")),
-        ts=pa.array([moment, None], pa.timestamp("us", "UTC")),
-        nt=pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us")),
-        li=pa.array([[1, None], None], pa.list_(pa.int64())),
-        st=pa.array([{"A b": 1, "c": [None]}, None], pa.struct({"A b": pa.int32(), "c": pa.list_(pa.string())})),
-        ma=pa.array([[("k", {"x": 1})], []], pa.map_(pa.string(), pa.struct({"x": pa.int32()}))),
-    )
-
-    snapshot = builder(tmp_path).build(Order(iceberg(tmp_path)), deadline())
-
-    types = "INTEGER BIGINT FLOAT DOUBLE DECIMAL(38,3) BOOLEAN VARCHAR BLOB BLOB UUID DATE TIME"
-    assert [column.type for column in snapshot.columns] == [
-        *types.split(),
-        "TIMESTAMP WITH TIME ZONE",
-        "TIMESTAMP",
-        "BIGINT[]",
-        'STRUCT("A b" INTEGER, c VARCHAR[])',
-        "MAP(VARCHAR, STRUCT(x INTEGER))",
-    ]
-    first, second = rows(tmp_path, snapshot, "SELECT * REPLACE (ts::TIMESTAMP AS ts) FROM d ORDER BY l NULLS LAST")
-    naive = moment.replace(tzinfo=None)
-    assert second == (*(None,) * 16, {})
-    assert first[:4] == (-(2**31), 2**63 - 1, 0.5, float("inf"))
-    assert first[4:9] == (Decimal("12345678901234567890123456789012345.678"), True, "ü'\"\n", b"\x00\xff", b"abcd")
-    assert first[9:14] == (number, date(1, 1, 1), time(23, 59, 59, 1), naive, naive)
-    assert first[14:] == ([1, None], {"A b": 1, "c": [None]}, {"k": {"x": 1}})
 
 
 def test_a_schema_that_changed_holds_for_older_files(tmp_path: Path) -> None:
@@ -241,7 +185,7 @@ def test_files_that_were_added_as_they_were_are_read(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_deleted_by_position_are_left_out(tmp_path: Path) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     first = data_file(made, numbers(made, "a.parquet", *range(40_000)), 40_000)
     commit(made, first, data_file(made, numbers(made, "b.parquet", -1), 1))
     commit(made, deletes(made, "x.parquet", first.file_path, [0, 7, 20_000]), content=ManifestContent.DELETES)
@@ -253,7 +197,7 @@ def test_rows_that_are_deleted_by_position_are_left_out(tmp_path: Path) -> None:
 
 
 def test_deletes_do_not_hold_for_files_that_came_later(tmp_path: Path) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
     commit(made, deletes(made, "x.parquet", added.file_path, [0]), content=ManifestContent.DELETES)
     commit(made, added)
@@ -261,26 +205,18 @@ def test_deletes_do_not_hold_for_files_that_came_later(tmp_path: Path) -> None:
     assert load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n") == [(1,), (2,)]
 
 
-def test_a_position_that_a_file_does_not_have_is_refused(tmp_path: Path) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+def test_deletes_of_a_row_or_a_path_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    made = empty(tmp_path)
     added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
     commit(made, added)
     commit(made, deletes(made, "x.parquet", added.file_path, [2**62]), content=ManifestContent.DELETES)
+    said = "'x.parquet' of 'wh/ns/t' is damaged, or does not follow the specification."
 
-    assert refusal(tmp_path, iceberg(tmp_path)) == (
-        "'x.parquet' of 'wh/ns/t' is damaged, or does not follow the specification."
-    )
-
-
-def test_a_path_of_deleted_rows_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
-    added = data_file(made, numbers(made, "a.parquet", 1, 2), 2)
-    commit(made, added)
-    commit(made, deletes(made, "x.parquet", added.file_path, [0]), content=ManifestContent.DELETES)
+    assert refusal(tmp_path, iceberg(tmp_path)) == said
+    deletes(made, "x.parquet", added.file_path, [0])
     whole = (place(made) / "x.parquet").read_bytes()
     (place(made) / "x.parquet").write_bytes(whole.replace(b"a.parquet", b"\xff.parquet"))
-
-    assert "'x.parquet' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+    assert refusal(tmp_path, iceberg(tmp_path)) == said
 
 
 # --- what is not read rather than read wrongly ------------------------------------------------------------------------
@@ -296,29 +232,26 @@ def test_a_path_of_deleted_rows_that_is_no_text_is_refused(tmp_path: Path) -> No
     ],
 )
 def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, file: dict[str, Any], said: str) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     commit(made, data_file(made, numbers(made, "a.parquet", 1), 1, **file))
 
     assert refusal(tmp_path, iceberg(tmp_path)) == f"'wh/ns/t' needs what this reader does not support: {said}."
+
+    rewrite(made, lambda content: content.update({"format-version": 3}))
+    assert refusal(tmp_path, iceberg(tmp_path)) == (
+        "'wh/ns/t' needs what this reader does not support: version 3 of the format."
+    )
 
 
 @pytest.mark.parametrize("content", [ManifestContent.DATA, ManifestContent.DELETES])
 def test_deleted_rows_are_not_taken_for_rows_nor_rows_for_deleted_ones(
     tmp_path: Path, content: ManifestContent
 ) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     kind = DataFileContent.POSITION_DELETES if content == ManifestContent.DATA else DataFileContent.DATA
     manifest = commit(made, data_file(made, numbers(made, "a.parquet", 1), 1, content=kind), content=content)
 
     assert f"'metadata/{manifest.name}' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
-
-
-def test_a_format_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    rewrite(write(tmp_path, n=[1]), lambda content: content.update({"format-version": 3}))
-
-    assert refusal(tmp_path, iceberg(tmp_path)) == (
-        "'wh/ns/t' needs what this reader does not support: version 3 of the format."
-    )
 
 
 @pytest.mark.parametrize(
@@ -334,7 +267,7 @@ def test_a_format_of_a_later_version_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_path_that_leads_out_of_the_table_is_refused(tmp_path: Path, path: str) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     path = path.replace("TABLE", made.location())
     commit(made, data_file(made, path, 1))
 
@@ -342,7 +275,7 @@ def test_a_path_that_leads_out_of_the_table_is_refused(tmp_path: Path, path: str
 
 
 def test_a_manifest_outside_of_the_table_is_refused(tmp_path: Path) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     commit(made, data_file(made, "data/a.parquet", 1), named="file:///etc/passwd")
     assert OUTSIDE in refusal(tmp_path, iceberg(tmp_path))
 
@@ -365,7 +298,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_metadata_and_manifests_are_refused(tmp_path: Path, kind: str) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     manifest = commit(made, data_file(made, numbers(made, "a.parquet", 1), 1))
     newest = max((place(made) / "metadata").glob("*.metadata.json"))
     (listed,) = (place(made) / "metadata").glob("list-*.avro")
@@ -380,7 +313,7 @@ def test_damaged_metadata_and_manifests_are_refused(tmp_path: Path, kind: str) -
 
 
 def test_a_list_of_manifests_that_ends_before_its_first_is_refused(tmp_path: Path) -> None:
-    made = SqliteCatalog(tmp_path).make("t", Schema(NestedField(1, "n", LongType())))
+    made = empty(tmp_path)
     commit(made, data_file(made, numbers(made, "a.parquet", 1), 1))
     (listed,) = (place(made) / "metadata").glob("list-*.avro")
     whole = listed.read_bytes()
@@ -389,14 +322,6 @@ def test_a_list_of_manifests_that_ends_before_its_first_is_refused(tmp_path: Pat
     listed.write_bytes(whole[:end])
 
     assert "is damaged" in refusal(tmp_path, iceberg(tmp_path))
-
-
-def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("x")
-    (tmp_path / "u").mkdir()
-
-    assert refusal(tmp_path, iceberg(tmp_path, "t")) == "'t' is not a directory."
-    assert refusal(tmp_path, iceberg(tmp_path, "u")) == "'u' is not an Iceberg table: it has no metadata files."
 
 
 # --- in the process that loads ----------------------------------------------------------------------------------------
@@ -408,52 +333,10 @@ def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
     file = next((place(made) / "data").glob("*.parquet"))
     gone = deletes(made, "x.parquet", f"{made.location()}/data/{file.name}", range(50_000, 100_000))
     commit(made, gone, content=ManifestContent.DELETES)
-    process = LoaderProcess(builder(tmp_path))
 
-    try:
-        snapshot = process.build(Order(iceberg(tmp_path)), deadline())
-    finally:
-        process.close()
+    found = load_in_process(tmp_path, iceberg(tmp_path), "SELECT count(*), sum(n), max(s) FROM d", memory_mib=256)
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), max(s) FROM d") == [(50_000, 1_249_975_000, "a 9999")]
-
-
-def test_a_dataset_outlives_its_source_and_sees_it_back(tmp_path: Path) -> None:
-    made = write(tmp_path, n=[1])
-
-    outlive(tmp_path, catalogued(tmp_path), place(made), lambda: made.append(pa.table({"n": [2]})))
+    assert found == [(50_000, 1_249_975_000, "a 9999")]
 
 
 # --- what a load wants ------------------------------------------------------------------------------------------------
-
-
-def test_only_wanted_columns_are_given(tmp_path: Path) -> None:
-    write(tmp_path, a=[1], B=["x"], c=[2.5])
-
-    assert scan(tmp_path, iceberg(tmp_path), Wanted(columns=frozenset({"b"}))) == (["B"], [("x",)])
-    assert scan(tmp_path, iceberg(tmp_path), Wanted(columns=frozenset())) == (["a"], [(1,)])
-
-
-def test_files_without_wanted_rows_are_not_opened(tmp_path: Path) -> None:
-    content: dict[str, Callable[[int], Any]] = {
-        "n": lambda index: [index * 10],
-        "d": lambda index: [date(2024, 3, 1 + index)],
-        "t": lambda index: pa.array([datetime(2024, 1, 1 + index, tzinfo=UTC)], pa.timestamp("us", "UTC")),
-        "e": lambda index: pa.array([Decimal(index)], pa.decimal128(9, 2)),
-        "s": lambda _: ["x"],
-    }
-    made = write(tmp_path, **{name: values(0) for name, values in content.items()})
-    for index in (1, 2, 3):
-        made.append(pa.table({name: values(index) for name, values in content.items()}))
-    cases: list[tuple[set[int], Bound]] = [
-        ({2, 3}, Bound("N", ">=", 20)),
-        ({0, 1}, Bound("d", "<", date(2024, 3, 3))),
-        ({3}, Bound("t", ">", datetime(2024, 1, 3, 12, tzinfo=UTC))),
-        ({1}, Bound("e", "=", Decimal(1))),
-        ({0, 1, 2, 3}, Bound("s", "<", "a")),
-        ({0, 1, 2, 3}, Bound("absent", "=", 1)),
-    ]
-
-    for files, bound in cases:
-        wanted = Wanted(columns=frozenset({"n"}), bounds=(bound,))
-        assert scan(tmp_path, iceberg(tmp_path), wanted) == (["n"], [(index * 10,) for index in sorted(files)])

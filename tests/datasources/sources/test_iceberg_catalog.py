@@ -11,9 +11,9 @@ import pytest
 from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, place
-from tests.datasources.sources.lakes import load, refusal
+from tests.datasources.sources.loads import load
 from tests.datasources.sources.test_iceberg import catalogued, write
-from tests.datasources.support import builder, deadline
+from tests.datasources.support import builder, deadline, refusal
 
 
 def test_what_the_catalog_does_not_have_is_refused(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,17 +16,16 @@ from deltalake import write_deltalake
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
-from datasources.sources.lake_s3 import S3Root
+from datasources.sources.lake_s3 import s3_root
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from runtimeconf.model import DatasetConfig
+from tests.datasources import support
 from tests.datasources.sources.delta_tables import HandMade, field
 from tests.datasources.sources.iceberg_tables import SqliteCatalog
-from tests.datasources.sources.lakes import has_changed, load, refusal, silent_server, table, upload, version
+from tests.datasources.sources.loads import has_changed, load, table, version
 from tests.datasources.sources.moto_server import S3Server, s3_server
 from tests.datasources.sources.web_server import File, serving
 from tests.datasources.support import builder, connections_to, deadline, files_below
-
-OUTSIDE = "names a file outside of the table"
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,23 @@ def write(directory: Path, **columns: object) -> None:
     write_deltalake((directory / "t").as_uri(), pa.table(columns), mode="append", partition_by=["p"])
 
 
+def upload(client: Any, directory: Path, prefix: str) -> None:
+    """Copy all files below *directory* into the bucket."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            client.upload_file(str(path), "lake", f"{prefix}/{path.relative_to(directory)}")
+
+
+def refusal(directory: Path, dataset: DatasetConfig) -> str:
+    """As `support.refusal`; the address of the server is not shown either."""
+    sentence = support.refusal(directory, dataset)
+    assert "127.0.0.1" not in sentence
+    return sentence
+
+
 def test_a_delta_table_is_read_and_a_newer_version_is_noticed(tmp_path: Path, server: S3Server) -> None:
     write(tmp_path, n=[1, 2, 3], p=["a b", "ü%", None])
-    upload(server.client(), tmp_path / "t", "lake", "wh/t 1")
+    upload(server.client(), tmp_path / "t", "wh/t 1")
     dataset = delta(tmp_path, "s3://lake/wh/t 1/", server)
 
     assert load(tmp_path, dataset, "FROM d ORDER BY n") == [(1, "a b"), (2, "ü%"), (3, None)]
@@ -52,7 +67,7 @@ def test_a_delta_table_is_read_and_a_newer_version_is_noticed(tmp_path: Path, se
     assert not has_changed(tmp_path, dataset, first)
 
     write(tmp_path, n=[4], p=["x"])
-    upload(server.client(), tmp_path / "t", "lake", "wh/t 1")
+    upload(server.client(), tmp_path / "t", "wh/t 1")
 
     assert has_changed(tmp_path, dataset, first)
     assert len(load(tmp_path, dataset)) == 4
@@ -65,7 +80,7 @@ def test_an_iceberg_table_is_read_and_a_newer_snapshot_is_noticed(tmp_path: Path
 
     def publish() -> None:
         made.append(content)
-        upload(server.client(), catalog.warehouse, "lake", "ice")
+        upload(server.client(), catalog.warehouse, "ice")
         here = f"file://{catalog.warehouse}"
         there = catalog.execute("SELECT replace(metadata_location, ?, 's3a://lake/ice') FROM iceberg_tables", here)
         copied.execute("DELETE FROM iceberg_tables")
@@ -98,7 +113,7 @@ def test_an_iceberg_table_is_read_and_a_newer_snapshot_is_noticed(tmp_path: Path
 def test_missing_tables_and_files_are_reported(tmp_path: Path, server: S3Server) -> None:
     made = HandMade(tmp_path / "t", [field("n", "long")])
     made.commit(made.add("a.parquet"))
-    upload(server.client(), made.directory, "lake", "gone")
+    upload(server.client(), made.directory, "gone")
 
     assert refusal(tmp_path, delta(tmp_path, "s3://lake/nothing", server)) == (
         "'s3://lake/nothing' is not a Delta table: it has no _delta_log."
@@ -142,9 +157,9 @@ def test_only_the_part_that_was_asked_for_is_taken(answer: File, said: str) -> N
 def test_a_file_that_is_replaced_while_it_is_read_ends_the_load(tmp_path: Path, server: S3Server) -> None:
     client = server.client()
     pq.write_table(pa.table({"n": list(range(1000))}), tmp_path / "a.parquet")
-    upload(client, tmp_path, "lake", "replaced")
+    upload(client, tmp_path, "replaced")
 
-    with S3Root("s3://lake/replaced", server.params, deadline()) as root, root.open("a.parquet") as file:
+    with s3_root("s3://lake/replaced", server.params, deadline()) as root, root.open("a.parquet") as file:
         opened = pq.ParquetFile(file, pre_buffer=False)
         client.put_object(Bucket="lake", Key="replaced/a.parquet", Body=b"another")
         with pytest.raises(SourceError, match="changed while it was read"):
@@ -157,12 +172,14 @@ def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path
     assert "the server cannot be reached" in refusal(tmp_path, down)
     process = LoaderProcess(builder(tmp_path))
 
-    with silent_server() as url:
-        silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=url, **keys)
+    # The system takes the connections; nobody answers.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=f"http://127.0.0.1:{port}", **keys)
         for made in (process, builder(tmp_path)):
             with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
                 made.build(Order(silent), deadline(0.3))
-        assert connections_to(int(url.rpartition(":")[2])) == 0
+        assert connections_to(port) == 0
     process.close()
     assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
     assert files_below(tmp_path) == []

@@ -6,22 +6,29 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
-import duckdb
 import pytest
-import trustme
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
-from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.databases import declare_table, loaded, outlive, read, time_out_repeatedly, types
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import (
+    check_values,
+    load,
+    load_in_process,
+    outlive,
+    scan,
+    server_of_another_protocol,
+    time_out_repeatedly,
+    types,
+)
 from tests.datasources.sources.postgres_server import PASSWORD, PostgresServer
 from tests.datasources.sources.tls_front import PostgresTlsFront
 from tests.datasources.support import builder, deadline, refusal, rows, wait_for
@@ -40,7 +47,7 @@ def table(postgres: PostgresServer) -> Table:
 
     def declare(location: str, *statements: str, **params: str) -> DatasetConfig:
         postgres.run(*statements)
-        return declare_table("postgres", location, {**postgres.params, **params})
+        return loads.table(postgres.directory, f"postgres:{location}", **{**postgres.params, **params})
 
     return declare
 
@@ -53,14 +60,6 @@ SLEEPERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 def process(tmp_path: Path) -> Iterator[LoaderProcess]:
     with closing(LoaderProcess(builder(tmp_path))) as made:
         yield made
-
-
-@contextmanager
-def in_utc(directory: Path, snapshot: Snapshot) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a snapshot where times with a zone are shown as ours are."""
-    with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        yield connection
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -163,17 +162,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
         *(f"INSERT INTO t VALUES ({', '.join(row)})" for row in zip(*given, strict=True)),
     )
 
-    snapshot = builder(tmp_path).build(Order(dataset), deadline())
-
-    with in_utc(tmp_path, snapshot) as connection:
-        for column, (declared, expected, values) in zip(snapshot.columns, TYPES, strict=True):
-            found = connection.cursor().execute(f"SELECT {column.name}::VARCHAR FROM d").fetchall()
-            texts = [text for (text,) in found]
-            assert (declared, column.type, texts) == (
-                declared,
-                expected,
-                ([*values.values()] + [None] * most)[: most + 1],
-            )
+    check_values(tmp_path, dataset, [(kind, found, values.values()) for kind, found, values in TYPES])
 
 
 @pytest.mark.exhaustive
@@ -201,21 +190,8 @@ def test_a_value_that_the_engine_does_not_know_is_an_error_that_names_its_column
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("location", ['public."T ""é"".x"', '"T ""é"".x"'])
-def test_names_are_taken_as_they_are_written(tmp_path: Path, table: Table, location: str) -> None:
-    dataset = table(
-        location,
-        'CREATE TABLE "T ""é"".x" ("Ä b" int, "select" text, "x""y" int[])',
-        """INSERT INTO "T ""é"".x" VALUES (1, '%s$1', '{2}')""",
-        'CREATE TABLE "t" (wrong int)',
-    )
-
-    assert loaded(tmp_path, dataset) == [(1, "%s$1", [2])]
-    assert list(types(tmp_path, dataset)) == ["Ä b", "select", 'x"y']
-
-
-def test_views_and_partitioned_tables_are_read(tmp_path: Path, table: Table) -> None:
-    whole = table(
+def test_tables_of_all_kinds_and_names_are_read(tmp_path: Path, table: Table) -> None:
+    table(
         "whole",
         "CREATE TABLE whole (a int, b text) PARTITION BY RANGE (a)",
         "CREATE TABLE low PARTITION OF whole FOR VALUES FROM (0) TO (10)",
@@ -223,18 +199,21 @@ def test_views_and_partitioned_tables_are_read(tmp_path: Path, table: Table) -> 
         "INSERT INTO whole VALUES (1, 'x'), (11, 'y')",
         "CREATE VIEW seen AS SELECT b FROM whole",
         "CREATE MATERIALIZED VIEW kept AS SELECT count(*) AS n FROM whole",
+        "CREATE TABLE nothing (a int, gone int, b numeric(4,1), c date[])",
+        "ALTER TABLE nothing DROP gone",
+        'CREATE TABLE "T ""é"".x" ("Ä b" int, "select" text, "x""y" int[])',
+        """INSERT INTO "T ""é"".x" VALUES (1, '%s$1', '{2}')""",
+        'CREATE TABLE "t" (wrong int)',
     )
 
-    assert sorted(loaded(tmp_path, whole)) == [(1, "x"), (11, "y")]
-    assert sorted(loaded(tmp_path, table("public.seen"))) == [("x",), ("y",)]
-    assert loaded(tmp_path, table("kept")) == [(2,)]
-
-
-def test_an_empty_table_keeps_its_columns(tmp_path: Path, table: Table) -> None:
-    dataset = table("t", "CREATE TABLE t (a int, gone int, b numeric(4,1), c date[])", "ALTER TABLE t DROP gone")
-
-    assert types(tmp_path, dataset) == {"a": "INTEGER", "b": "DECIMAL(4,1)", "c": "DATE[]"}
-    assert loaded(tmp_path, dataset) == []
+    assert sorted(load(tmp_path, table("whole"))) == [(1, "x"), (11, "y")]
+    assert sorted(load(tmp_path, table("public.seen"))) == [("x",), ("y",)]
+    assert load(tmp_path, table("kept")) == [(2,)]
+    assert load(tmp_path, table("nothing")) == []
+    assert types(tmp_path, table("nothing")) == {"a": "INTEGER", "b": "DECIMAL(4,1)", "c": "DATE[]"}
+    for location in ('public."T ""é"".x"', '"T ""é"".x"'):
+        assert load(tmp_path, table(location)) == [(1, "%s$1", [2])]
+        assert list(types(tmp_path, table(location))) == ["Ä b", "select", 'x"y']
 
 
 @pytest.mark.exhaustive
@@ -250,10 +229,10 @@ def test_a_load_is_one_snapshot_of_the_database(
         "UNION ALL SELECT 'none', 0, pg_sleep(0.5)::text UNION ALL SELECT 'other', a, NULL FROM other",
     )
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(process.build, Order(dataset), deadline())
+        loading = pool.submit(process.build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.run("INSERT INTO one VALUES (2)", "INSERT INTO other VALUES (2)")
-        snapshot = load.result()
+        snapshot = loading.result()
 
     assert rows(tmp_path, snapshot, "SELECT which, a FROM d") == [("one", 1), ("none", 0), ("other", 1)]
 
@@ -267,10 +246,10 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, table: Table) ->
     )
 
     def numbers(*bounds: Bound) -> list[int]:
-        return sorted(row["A"] for row in read(tmp_path, dataset, *bounds, columns=frozenset({"a"})))
+        return [number for (number,) in scan(tmp_path, dataset, *bounds, columns="a")[1]]
 
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset({"a", "n"})) == [{"A": 1, "n": "1.50"}]
-    assert read(tmp_path, dataset, Bound("a", "<", 2), columns=frozenset()) == [{"A": 1}]
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="a n") == (["A", "n"], [(1, Decimal("1.50"))])
+    assert scan(tmp_path, dataset, Bound("a", "<", 2), columns="") == (["A"], [(1,)])
     assert numbers(Bound("a", ">=", 8), Bound("f", "<", 9.0)) == [8]
     assert numbers(Bound("n", "<=", Decimal("2.5"))) == [1, 2]
     assert numbers(Bound("f", ">", Decimal("7.5"))) == [8, 9]
@@ -287,13 +266,10 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, table: Table) ->
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
 def test_many_rows_stream_through_a_small_process(tmp_path: Path, table: Table, count: int) -> None:
     dataset = table("t", f"CREATE VIEW t AS SELECT g, repeat('x', 200) AS x FROM generate_series(1, {count}) g")
-    process = LoaderProcess(builder(tmp_path, memory_mib=64))
 
-    with closing(process):
-        snapshot = process.build(Order(dataset), deadline())
+    found = load_in_process(tmp_path, dataset, "SELECT count(*), sum(g), min(length(x)) FROM d")
 
-    total = count * (count + 1) // 2
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(g), min(length(x)) FROM d") == [(count, total, 200)]
+    assert found == [(count, count * (count + 1) // 2, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -325,11 +301,7 @@ def test_a_wrong_password_a_wrong_name_and_missing_rights_are_told_apart(
         "PostgreSQL: the user may not read t, or a part of it."
     )
     assert refusal(tmp_path, table("e", "CREATE TABLE e ()")) == "e has no columns."
-    assert loaded(tmp_path, dataset) == []
-
-
-def test_columns_that_differ_in_case_only_are_refused(tmp_path: Path, table: Table) -> None:
-    assert "'a' and 'A'" in refusal(tmp_path, table("t", 'CREATE TABLE t (a int, "A" int)'))
+    assert load(tmp_path, dataset) == []
 
 
 def test_nothing_is_written_at_the_server(tmp_path: Path, table: Table, postgres: PostgresServer) -> None:
@@ -352,40 +324,31 @@ def test_the_environment_has_no_effect(tmp_path: Path, table: Table, monkeypatch
     monkeypatch.setenv("PGOPTIONS", "-c search_path=pg_catalog")
 
     assert "asks for a password" in refusal(tmp_path, without_password)
-    assert loaded(tmp_path, dataset) == [(1,)]
+    assert load(tmp_path, dataset) == [(1,)]
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
 @pytest.fixture
-def front(postgres: PostgresServer, authority: trustme.CA) -> Iterator[PostgresTlsFront]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    made = PostgresTlsFront(context, f"{postgres.directory}/.s.PGSQL.5432")
+def front(postgres: PostgresServer, tls: ssl.SSLContext) -> Iterator[PostgresTlsFront]:
+    made = PostgresTlsFront(tls, f"{postgres.directory}/.s.PGSQL.5432")
     yield made
     made.close()
 
 
 def test_tls_is_verified_unless_the_yaml_says_otherwise(
-    tmp_path: Path, table: Table, front: PostgresTlsFront, authority: trustme.CA
+    tmp_path: Path, table: Table, front: PostgresTlsFront, root: str
 ) -> None:
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     table("t", "CREATE TABLE t AS SELECT 1 AS a")
 
     def by_tls(**params: str) -> DatasetConfig:
         return table("t", **{"pg_host": "localhost", "pg_port": front.port, **params})
 
-    certificate = str(tmp_path / "ca.pem")
     failed = "The PostgreSQL server cannot be reached: TLS with it failed: "
-    assert loaded(tmp_path, by_tls(pg_sslrootcert=certificate)) == [(1,)]
-    assert loaded(tmp_path, by_tls(pg_sslmode="require")) == [(1,)]
-    other = table("t", pg_host="127.0.0.1", pg_port=front.port, pg_sslrootcert=certificate)
+    assert load(tmp_path, by_tls(pg_sslrootcert=root)) == [(1,)]
+    assert load(tmp_path, by_tls(pg_sslmode="require")) == [(1,)]
+    other = table("t", pg_host="127.0.0.1", pg_port=front.port, pg_sslrootcert=root)
     (tmp_path / "other").mkdir()
     assert refusal(tmp_path / "other", other) == f"{failed}the certificate is not for that host."
     assert refusal(tmp_path / "other", by_tls()) == (
@@ -421,14 +384,8 @@ def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, table: Table) -
 
 
 def test_a_server_of_another_protocol_is_refused(tmp_path: Path, table: Table) -> None:
-    def answer() -> None:
-        with silent.accept()[0] as client:
-            client.recv(100)
-            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
-        pool.submit(answer)
-        dataset = table("t", pg_host="127.0.0.1", pg_port=str(silent.getsockname()[1]), pg_sslmode="disable")
+    with server_of_another_protocol() as port:
+        dataset = table("t", pg_host="127.0.0.1", pg_port=str(port), pg_sslmode="disable")
         assert refusal(tmp_path, dataset).endswith("it is not a PostgreSQL server.")
 
 
@@ -448,10 +405,10 @@ def test_a_connection_ended_by_the_server_is_reported(tmp_path: Path, table: Tab
     dataset = table("t", "CREATE VIEW t AS SELECT g, pg_sleep(0.1)::text AS slept FROM generate_series(1, 10000) g")
 
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(builder(tmp_path).build, Order(dataset), deadline())
+        loading = pool.submit(builder(tmp_path).build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
         with pytest.raises(
             SourceError, match=r"The connection to PostgreSQL broke while t was read|the server is shutting down"
         ):
-            load.result()
+            loading.result()

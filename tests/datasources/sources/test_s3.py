@@ -15,15 +15,11 @@ import pytest
 from datasources.errors import SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
-from tests.datasources.sources import declaring
-from tests.datasources.sources.declaring import declared
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import declared, load_in_process
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasources.sources.web_server import File, WebServer, serving
-from tests.datasources.support import (
-    builder,
-    deadline,
-    rows,
-)
+from tests.datasources.support import builder, deadline
 
 pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
 
@@ -56,20 +52,21 @@ class Store:
         self.client.delete_object(Bucket=self.name, Key=key)
 
     def load(self, key: str, **params: str) -> list[tuple[Any, ...]]:
-        return declaring.loaded(self.directory, f"s3://{self.name}/{key}", **(self.params | params))
+        return loads.loaded(self.directory, f"s3://{self.name}/{key}", **(self.params | params))
 
     def refusal(self, key: str, **params: str) -> str:
         params = self.params | params
-        sentence = declaring.refused(self.directory, f"s3://{self.name}/{key}", **params)
+        sentence = loads.refused(self.directory, f"s3://{self.name}/{key}", **params)
         assert not any(params.get(name, SECRET) in sentence for name in ("s3_key", "s3_secret", "s3_session_token"))
         return sentence.replace(f"s3://{self.name}", "s3:/")
 
     def version(self, key: str) -> str | None:
-        return declaring.version_of(self.directory, f"s3://{self.name}/{key}", **self.params)
+        return loads.version_of(self.directory, f"s3://{self.name}/{key}", **self.params)
 
     def has_changed(self, version: str | None, key: str) -> bool:
         assert version is not None
-        return declaring.has_changed(self.directory, version, f"s3://{self.name}/{key}", **self.params)
+        dataset = declared(self.directory, f"s3://{self.name}/{key}", self.params)
+        return loads.has_changed(self.directory, dataset, version)
 
 
 @pytest.fixture
@@ -92,7 +89,7 @@ LIST_TARGET = "/bucket/?list-type=2&encoding-type=url&prefix=d%2F"
 
 
 def refused(web: WebServer, directory: Path, source: str = "s3://bucket/d/", **params: str) -> str:
-    return declaring.refused(directory, source, s3_endpoint=web.url, **params)
+    return loads.refused(directory, source, s3_endpoint=web.url, **params)
 
 
 # --- which objects ----------------------------------------------------------------------------------------------------
@@ -128,7 +125,7 @@ def test_formats_are_detected_as_for_files(store: Store) -> None:
     assert store.load("chunked.csv") == ROWS
 
 
-def test_a_prefix_reads_the_objects_below_it_except_markers(store: Store) -> None:
+def test_a_prefix_or_a_bucket_reads_the_objects_below_it_except_markers(store: Store) -> None:
     for key in ("d/1.csv", "d/year=2024/2.csv"):
         store.put(key)
     for key in ("d/", "d/_SUCCESS", "d/.hidden.csv", "d/_temporary/3.csv", "d/sub/", "dx/4.csv", "e.csv"):
@@ -136,14 +133,10 @@ def test_a_prefix_reads_the_objects_below_it_except_markers(store: Store) -> Non
 
     assert store.load("d/") == ROWS * 2
     assert store.load("d") == ROWS * 2
-
-
-def test_a_whole_bucket_is_a_prefix(store: Store) -> None:
-    store.put("1.csv")
-    store.put("d/2.csv")
-
+    for key in ("dx/4.csv", "e.csv"):
+        store.delete(key)
     assert store.load("") == ROWS * 2
-    assert declaring.loaded(store.directory, f"s3://{store.name}", **store.params) == ROWS * 2
+    assert loads.loaded(store.directory, f"s3://{store.name}", **store.params) == ROWS * 2
 
 
 def test_a_glob_gives_the_objects_that_match_it(store: Store) -> None:
@@ -224,23 +217,16 @@ def test_all_objects_together_have_the_allowed_size_at_most(store: Store) -> Non
 # --- credentials ------------------------------------------------------------------------------------------------------
 
 
-def test_wrong_credentials_are_distinguished(server: S3Server, store: Store) -> None:
+def test_wrong_credentials_and_a_missing_bucket_are_distinguished(server: S3Server, store: Store) -> None:
     store.put("a.csv")
 
-    assert "(status 403)" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
-    assert "s3_secret does not belong to s3_key" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
+    assert "s3_secret does not belong to s3_key (status 403)" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
     assert "s3_key is not known there" in store.refusal("a.csv", s3_key="AKIA" + SECRET)
-    assert "the server does not allow it: see s3_auth" in store.refusal(
-        "a.csv", s3_key=server.other_key, s3_secret=server.other_secret
-    )
-    assert "the server does not allow it: see s3_auth" in store.refusal(
-        "", s3_key=server.other_key, s3_secret=server.other_secret
-    )
+    for key in ("a.csv", ""):
+        said = store.refusal(key, s3_key=server.other_key, s3_secret=server.other_secret)
+        assert "the server does not allow it: see s3_auth" in said
 
-
-def test_a_missing_bucket_is_reported(store: Store) -> None:
     store.name = "absent-bucket"
-
     assert "the bucket does not exist" in store.refusal("d/")
     assert "the bucket does not exist" in store.refusal("a.csv")
 
@@ -332,25 +318,21 @@ def test_an_object_without_a_tag_that_can_be_sent_has_no_version(
 ) -> None:
     web.files["/bucket/a.csv"] = File(CSV, tag=tag)
 
-    assert declaring.version_of(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) is None
+    assert loads.version_of(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) is None
 
 
 # --- in its place -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_many_rows_are_downloaded_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     for part in range(4):
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"a": range(part * 50_000, (part + 1) * 50_000)}), sink)
         store.put(f"d/{part}.parquet", sink.getvalue().to_pybytes())
     dataset = declared(tmp_path, f"s3://{store.name}/d/", store.params)
-    process = LoaderProcess(builder(tmp_path, memory_mib=64))
-    try:
-        snapshot = process.build(Order(dataset), deadline())
-    finally:
-        process.close()
 
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
+    assert load_in_process(tmp_path, dataset, "SELECT count(*), sum(a) FROM d") == [(200_000, 19999900000)]
 
 
 @pytest.mark.exhaustive

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from datasources.sources.s3_bucket import address_of
-from tests.datasources.sources import declaring
+from tests.datasources.sources import loads
 from tests.datasources.sources.test_s3 import CSV, LIST, LIST_TARGET, ROWS, SECRET, listing, refused
 from tests.datasources.sources.web_server import File, WebServer, serving
 
@@ -47,7 +46,7 @@ def test_tags_are_compared_however_a_server_writes_them(
     web.files[LIST_TARGET] = listing((b"b.csv", listed.encode()), (b"a.csv", listed.encode()))
     web.files["/bucket/d/a.csv"] = web.files["/bucket/d/b.csv"] = File(CSV, tag=sent)
 
-    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
+    assert loads.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
     assert web.targets[1:3] == ["/bucket/d/a.csv", "/bucket/d/b.csv"]
     assert web.requests[1].get("If-Match") == condition
 
@@ -61,14 +60,14 @@ def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: P
 def test_get_replaces_head_where_that_is_not_supported(web: WebServer, tmp_path: Path) -> None:
     web.files["/bucket/a.csv"] = File(CSV, head_status=405)
 
-    assert declaring.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
+    assert loads.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
 
 
 def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: WebServer, tmp_path: Path) -> None:
     web.files[LIST_TARGET] = listing((b"a%2B+.csv", b'"1"'))
     web.files["/bucket/d/a%252B%2B.csv"] = File(CSV, tag='"1"')
 
-    assert declaring.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS
+    assert loads.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -117,19 +116,15 @@ def test_the_address_of_a_bucket(bucket: str, params: dict[str, str], place: tup
     assert address_of(bucket, params) == place
 
 
-def test_a_bucket_is_read_over_tls(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    authority.cert_pem.write_to_path(tmp_path / "root.pem")
-    with serving(context) as secure:
+def test_a_bucket_is_read_over_tls(tmp_path: Path, tls: ssl.SSLContext, root: str) -> None:
+    with serving(tls) as secure:
         secure.files["/bucket/a.csv"] = File(CSV)
         endpoint = f"https://localhost:{secure.port}"
 
-        found = declaring.loaded(
-            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file="root.pem"
+        found = loads.loaded(
+            tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint, s3_tls_root_certificate_file=Path(root).name
         )
-        untrusted = declaring.refused(tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint)
+        untrusted = loads.refused(tmp_path, "s3://bucket/a.csv", s3_endpoint=endpoint)
 
     assert found == ROWS
     assert "the certificate of the server is not trusted" in untrusted

@@ -16,11 +16,20 @@ import pytest
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
-from datasources.sources.registry import source_of
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.databases import build, declare_table, loaded, outlive, read, types
-from tests.datasources.support import builder, deadline, new_load, refusal, rows, wait_for
+from tests.datasources.sources import loads
+from tests.datasources.sources.loads import (
+    check_values,
+    has_changed,
+    load,
+    load_in_process,
+    outlive,
+    scan,
+    types,
+    version,
+)
+from tests.datasources.support import builder, deadline, refusal
 
 #: Holds a lock on the database argv[1] by the statement argv[2] until its standard input ends.
 HOLDER = """
@@ -40,9 +49,7 @@ def put(directory: Path, script: str, name: str = "s.db") -> Path:
 
 
 def declare(directory: Path, table: str = "t", name: str = "s.db", **params: str) -> DatasetConfig:
-    dataset = declare_table("sqlite", str(directory / name), {"sqlite_table": table, **params})
-    object.__setattr__(dataset, "from_", f"sqlite:{name}")
-    return dataset
+    return loads.table(directory, f"sqlite:{name}", sqlite_table=table, **params)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -74,7 +81,7 @@ TYPES = [
     ("UUID", "VARCHAR", {"'00-0a'": "00-0a"}),
     ("JSON", "VARCHAR", {"'{\"a\": 1}'": '{"a": 1}'}),
     ("", "VARCHAR", {"1": "1", "2.5": "2.5", "'x'": "x"}),
-    ("INTEGER GENERATED ALWAYS AS (c0 + 1)", "BIGINT", {}),
+    ("INTEGER GENERATED ALWAYS AS (c9 + 1)", "BIGINT", {"0": "1", "1": "2"}),
 ]
 
 
@@ -88,12 +95,7 @@ def test_values_of_each_declaration_arrive_as_they_are(tmp_path: Path) -> None:
     inserts = "".join(f"INSERT INTO t ({names}) VALUES ({', '.join(row)});" for row in zip(*given, strict=True))
     put(tmp_path, f"CREATE TABLE t ({columns}); INSERT INTO t (c0) {nulls}; {inserts}")
 
-    snapshot = build(tmp_path, declare(tmp_path))
-
-    for column, (declared, expected, values) in zip(snapshot.columns[:-1], TYPES, strict=False):
-        found = rows(tmp_path, snapshot, f"SELECT {column.name}::VARCHAR FROM d WHERE {column.name} IS NOT NULL")
-        assert (declared, column.type, found) == (declared, expected, [(text,) for text in values.values()])
-    assert rows(tmp_path, snapshot, "SELECT c17 FROM d WHERE c0 = 7") == [(8,)]
+    check_values(tmp_path, declare(tmp_path), [(kind, found, values.values()) for kind, found, values in TYPES])
 
 
 @pytest.mark.exhaustive
@@ -128,7 +130,7 @@ def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
 
     assert refusal(tmp_path, declare(tmp_path)).startswith(f"'t', row {later + 2}: the value of 'v' is not of the type")
     # Every value can be read as text.
-    assert len(loaded(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
+    assert len(load(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
 
 
 def test_invalid_dates_and_invalid_utf_8_are_reported(tmp_path: Path) -> None:
@@ -144,48 +146,38 @@ def test_invalid_dates_and_invalid_utf_8_are_reported(tmp_path: Path) -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_names_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_views_and_tables_of_all_kinds_and_names_are_read(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE TABLE t (a INTEGER, b TEXT, PRIMARY KEY (b)) WITHOUT ROWID; INSERT INTO t VALUES (1, 'x');"
+        "CREATE TABLE strict_one (a INT, v ANY) STRICT; INSERT INTO strict_one VALUES (1, 2);"
+        "CREATE VIEW seen AS SELECT a, a + 1 AS next, CAST(b AS BLOB) AS bytes FROM t;"
+        "CREATE TABLE bare (a INTEGER, b TEXT, c DATE);",
+    )
     put(
         tmp_path,
         """CREATE TABLE "T ""é"" 'x'" ("Ä b" INT, "select" TEXT); INSERT INTO "T ""é"" 'x'" VALUES (1, '%')""",
         "ü?#%20.db",
     )
 
-    assert loaded(tmp_path, declare(tmp_path, "T \"é\" 'x'", "ü?#%20.db")) == [(1, "%")]
-
-
-def test_views_and_tables_of_all_kinds_are_read(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        "CREATE TABLE t (a INTEGER, b TEXT, PRIMARY KEY (b)) WITHOUT ROWID; INSERT INTO t VALUES (1, 'x');"
-        "CREATE TABLE strict_one (a INT, v ANY) STRICT; INSERT INTO strict_one VALUES (1, 2);"
-        "CREATE VIEW seen AS SELECT a, a + 1 AS next, CAST(b AS BLOB) AS bytes FROM t;",
-    )
-
-    assert loaded(tmp_path, declare(tmp_path)) == [(1, "x")]
-    assert loaded(tmp_path, declare(tmp_path, "strict_one")) == [(1, "2")]
-    assert loaded(tmp_path, declare(tmp_path, "seen")) == [(1, "2", b"x")]
-
-
-def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
-    put(tmp_path, "CREATE TABLE t (a INTEGER, b TEXT, c DATE)")
-
-    assert types(tmp_path, declare(tmp_path)) == {"a": "BIGINT", "b": "VARCHAR", "c": "DATE"}
-    assert loaded(tmp_path, declare(tmp_path)) == []
+    assert load(tmp_path, declare(tmp_path)) == [(1, "x")]
+    assert load(tmp_path, declare(tmp_path, "strict_one")) == [(1, "2")]
+    assert load(tmp_path, declare(tmp_path, "seen")) == [(1, "2", b"x")]
+    assert types(tmp_path, declare(tmp_path, "bare")) == {"a": "BIGINT", "b": "VARCHAR", "c": "DATE"}
+    assert load(tmp_path, declare(tmp_path, "bare")) == []
+    assert load(tmp_path, declare(tmp_path, "T \"é\" 'x'", "ü?#%20.db")) == [(1, "%")]
 
 
 def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t (A INTEGER, r REAL, s TEXT); INSERT INTO t VALUES (1, 1, '1'), (2, 2, 2), (3, 3, 3)")
     dataset = declare(tmp_path)
 
-    def numbers(*bounds: Bound) -> list[int]:
-        return [row["A"] for row in read(tmp_path, dataset, *bounds, columns=frozenset({"a"}))]
-
-    assert read(tmp_path, dataset, Bound("a", ">", 2), columns=frozenset({"s"})) == [{"s": "3"}]
-    assert read(tmp_path, dataset, columns=frozenset()) == [{"A": 1}, {"A": 2}, {"A": 3}]
-    assert numbers(Bound("r", "<=", 2), Bound("A", ">=", 2)) == [2]
+    assert scan(tmp_path, dataset, Bound("a", ">", 2), columns="s") == (["s"], [("3",)])
+    assert scan(tmp_path, dataset, columns="") == (["A"], [(1,), (2,), (3,)])
+    assert scan(tmp_path, dataset, Bound("r", "<=", 2), Bound("A", ">=", 2), columns="a") == (["A"], [(2,)])
     # The engine applies the bounds that SQLite may compare differently.
-    assert numbers(Bound("s", "=", "1"), Bound("r", "=", 1.0), Bound("a", "=", True), Bound("x", "=", 1)) == [1, 2, 3]
+    bounds = (Bound("s", "=", "1"), Bound("r", "=", 1.0), Bound("a", "=", True), Bound("x", "=", 1))
+    assert scan(tmp_path, dataset, *bounds, columns="a") == (["A"], [(1,), (2,), (3,)])
 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
@@ -196,11 +188,9 @@ def test_many_rows_stream_through_a_small_process(tmp_path: Path, count: int) ->
         "SELECT CAST(n AS INTEGER) AS n, printf('%.*c', 200, 'x') AS x FROM r",
     )
 
-    with closing(LoaderProcess(builder(tmp_path, memory_mib=64))) as process:
-        snapshot = process.build(Order(declare(tmp_path)), deadline())
+    found = load_in_process(tmp_path, declare(tmp_path), "SELECT count(*), sum(n), min(length(x)) FROM d")
 
-    total = count * (count + 1) // 2
-    assert rows(tmp_path, snapshot, "SELECT count(*), sum(n), min(length(x)) FROM d") == [(count, total, 200)]
+    assert found == [(count, count * (count + 1) // 2, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -214,15 +204,16 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.db")
     (tmp_path / "directory.db").mkdir()
 
-    assert refusal(tmp_path, declare(tmp_path, "x")) == "'s.db' has no table or view 'x'."
-    assert refusal(tmp_path, declare(tmp_path, "broken")).endswith(
-        "names a table, column or function that is not there."
-    )
-    assert refusal(tmp_path, declare(tmp_path, name="absent.db")) == "'absent.db' does not exist."
-    assert refusal(tmp_path, declare(tmp_path, name="text.db")).startswith("'text.db': it is not an SQLite database")
-    assert refusal(tmp_path, declare(tmp_path, name="cut.db")) == "'cut.db' was cut short, or is being written to."
-    assert refusal(tmp_path, declare(tmp_path, name="pipe.db")) == "'pipe.db' is not a regular file."
-    assert refusal(tmp_path, declare(tmp_path, name="directory.db")) == "'directory.db' is not a regular file."
+    for table, name, said in (
+        ("x", "s.db", "'s.db' has no table or view 'x'."),
+        ("broken", "s.db", "names a table, column or function that is not there."),
+        ("t", "absent.db", "'absent.db' does not exist."),
+        ("t", "text.db", "'text.db': it is not an SQLite database, or it is encrypted."),
+        ("t", "cut.db", "'cut.db' was cut short, or is being written to."),
+        ("t", "pipe.db", "'pipe.db' is not a regular file."),
+        ("t", "directory.db", "'directory.db' is not a regular file."),
+    ):
+        assert refusal(tmp_path, declare(tmp_path, table, name)).endswith(said)
 
 
 def test_a_hostile_view_reaches_nothing(tmp_path: Path) -> None:
@@ -276,7 +267,7 @@ def test_a_locked_database_is_read_when_it_is_free(
     )
 
     holder.communicate()
-    assert loaded(tmp_path, declare(tmp_path)) == [(1,)]
+    assert load(tmp_path, declare(tmp_path)) == [(1,)]
 
 
 def test_what_a_live_writer_has_committed_to_its_log_is_read(
@@ -291,31 +282,27 @@ def test_what_a_live_writer_has_committed_to_its_log_is_read(
         connection.execute("INSERT INTO t VALUES (3)")
         assert (tmp_path / "s.db-wal").stat().st_size > 0
 
-        assert loaded(tmp_path, declare(tmp_path)) == [(1,), (2,)]
+        assert load(tmp_path, declare(tmp_path)) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_a_version_stands_for_one_content(tmp_path: Path, mode: str) -> None:
     path = put(tmp_path, f"PRAGMA journal_mode = {mode}; CREATE TABLE t (a INT); INSERT INTO t VALUES (1)")
-    source = source_of(declare(tmp_path))
-    load = new_load(tmp_path)
-
-    def version() -> str | None:
-        with source.open(load) as scan:
-            return scan.version
+    dataset = declare(tmp_path)
 
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("SELECT * FROM t").fetchall()
-        first = wait_for(version, "a version that is settled")
-        assert not source.has_changed(first, load)
+        first = version(tmp_path, dataset)
+        assert not has_changed(tmp_path, dataset, first)
         writer.execute("UPDATE t SET a = 2")
         writer.commit()
-        assert source.has_changed(first, load)
-        second = wait_for(version, "a version that is settled")
+        assert has_changed(tmp_path, dataset, first)
+        second = version(tmp_path, dataset)
         assert second != first
-        assert not source.has_changed(second, load)
+        assert not has_changed(tmp_path, dataset, second)
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_follows_its_table_and_outlives_its_file(tmp_path: Path) -> None:
     path = put(tmp_path, "CREATE TABLE t (a INT); INSERT INTO t VALUES (1)")
 
