@@ -210,7 +210,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)
-        if description.is_steady:
+        if description.is_cacheable:
             self._speculative.keep(StatementRequest(fingerprint, handle, sql), description, version)
         row = schemas.parameter_schema(description.parameters)
         parameter_schema = b"" if row is None else schemas.encapsulated(row)

@@ -55,7 +55,7 @@ class Statements:
         cancel = CancelSource()
         call.on_end(cancel.cancel)
         try:
-            return self._engine.describe(query, cancel, ahead_s=budget_s)
+            return self._engine.describe(query, cancel, speculate_s=budget_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
             record.write(CLIENT_GONE if gone else code_of(error), None)

@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 
 REQUEST = StatementRequest("key", b"ticket", "FROM flights")
 ANSWER = Answer(chunks=(b"schema", b"rows"), timings=QueryTimings(rows=1))
-FOUND = Description(schema=b"schema", parameters=(), is_steady=True, answer=ANSWER)
+FOUND = Description(schema=b"schema", parameters=(), is_cacheable=True, answer=ANSWER)
 
 
 @pytest.fixture
