@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from flightapi.call_threads import CallThreads
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import bearer, serving
@@ -126,7 +126,7 @@ def test_a_server_lets_its_threads_go(
         yield from ()
 
     with serving(config, engine) as endpoint:
-        calls = [endpoint.begin(METHODS["DoPut"].path, nothing(), bearer(K1)) for _ in range(40)]
+        calls = [endpoint.begin(PATHS["DoPut"], nothing(), bearer(K1)) for _ in range(40)]
         try:
             wait_until(lambda: made[0].count >= 40)
         finally:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from flightapi.protocol import messages
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import (
@@ -19,18 +19,18 @@ from tests.flightapi.endpoint import (
     Refused,
     bearer,
     descriptor,
+    outcomes,
     serving,
     table_of,
     ticket,
     ticket_of,
 )
-from tests.flightapi.logs import outcomes
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
 from tests.system.harness import K1, K2
 
 
 def begin_endless(endpoint: Endpoint, engine: InProcessEngine, sql: str = ENDLESS) -> Any:
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket(sql.encode())], bearer(K1))
+    call = endpoint.begin(PATHS["DoGet"], [ticket(sql.encode())], bearer(K1))
     wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
     return call
 
@@ -61,7 +61,7 @@ def test_a_deadline_ends_the_statement(
 def test_a_disconnect_ends_a_description(endpoint: Endpoint, engine: InProcessEngine) -> None:
     pivot = "PIVOT (SELECT a FROM (SELECT range AS a FROM range(100000000000)) WHERE a < 1) ON a USING count(*)"
     command = descriptor(messages.CommandStatementQuery(query=pivot))
-    call = endpoint.begin(METHODS["GetFlightInfo"].path, [command], bearer(K1))
+    call = endpoint.begin(PATHS["GetFlightInfo"], [command], bearer(K1))
     wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
 
     call.cancel()
@@ -73,7 +73,7 @@ def test_a_statement_is_cancelled_by_its_flight_info(
     endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
+    call = endpoint.begin(PATHS["DoGet"], [ticket_of(info)], bearer(K1))
     wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
 
     assert endpoint.cancel(info) == 1
@@ -88,7 +88,7 @@ def test_a_statement_is_cancelled_by_its_flight_info(
 
 def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: InProcessEngine) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    calls = [endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1)) for _ in range(2)]
+    calls = [endpoint.begin(PATHS["DoGet"], [ticket_of(info)], bearer(K1)) for _ in range(2)]
     wait_until(lambda: len(engine.active(FINGERPRINTS[0])) == 2)
     listed = {statement.query_id for statement in engine.active(FINGERPRINTS[0])}
 
@@ -106,7 +106,7 @@ def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: In
 
 def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
+    call = endpoint.begin(PATHS["DoGet"], [ticket_of(info)], bearer(K1))
     wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
 
     endpoint.cancel(info, bearer(K2))
@@ -152,7 +152,7 @@ def test_a_client_that_sends_nothing_is_ended(
     monkeypatch.setattr("flightapi.service.HANDSHAKE_IDLE_S", 0.1)
     with serving(config, engine) as endpoint:
         calls = [
-            endpoint.begin(METHODS[name].path, nothing(silence), () if name == "Handshake" else bearer(K1))
+            endpoint.begin(PATHS[name], nothing(silence), () if name == "Handshake" else bearer(K1))
             for name in ("DoPut", "DoGet", "GetFlightInfo", "Handshake")
         ]
         for call in calls:
@@ -166,7 +166,7 @@ def test_a_client_that_reads_nothing_is_ended(
 ) -> None:
     monkeypatch.setattr("flightapi.service.SEND_GRACE_S", 0.3 - config.query.timeout_s)
     with serving(config, engine) as running:
-        call = running.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
+        call = running.begin(PATHS["DoGet"], [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
         next(call)
         wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
 
@@ -182,8 +182,8 @@ def test_a_stop_does_not_wait_for_silent_clients(
 ) -> None:
     with serving(config, engine) as endpoint:
         for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
-            endpoint.begin(METHODS[name].path, nothing(silence), metadata)
-        running = endpoint.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
+            endpoint.begin(PATHS[name], nothing(silence), metadata)
+        running = endpoint.begin(PATHS["DoGet"], [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
         first = next(running)
         endpoint.server.begin_stop(60)
 

@@ -16,7 +16,7 @@ import pytest
 from flightapi import calls
 from flightapi.handshake import ANONYMOUS_TOKEN, MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING
 from flightapi.protocol import messages
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import OPEN, Answer, Endpoint, Metadata, Refused, bearer, serving
@@ -131,7 +131,7 @@ def silent(endpoint: Endpoint) -> Iterator[Callable[[], Any]]:
         yield from ()
 
     def begin() -> Any:
-        calls.append(endpoint.begin(METHODS["Handshake"].path, nothing()))
+        calls.append(endpoint.begin(PATHS["Handshake"], nothing()))
         return calls[-1]
 
     try:

@@ -11,7 +11,6 @@ import pytest
 
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
-from flightapi.service import VERSION
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import (
@@ -22,6 +21,7 @@ from tests.flightapi.endpoint import (
     bearer,
     descriptor,
     executing,
+    outcomes,
     row_of,
     schema_of,
     serving,
@@ -30,10 +30,9 @@ from tests.flightapi.endpoint import (
     ticket_of,
     upload,
 )
-from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import ENDLESS, Publisher
-from tests.system.harness import K1, K2, REPOSITORY
+from tests.system.harness import K1, K2
 
 
 def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,10 +164,6 @@ def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:
         info = endpoint.info(messages.CommandGetTables(include_schema=True))
 
         assert endpoint.fails("DoGet", ticket_of(info)).status == "UNAVAILABLE"
-
-
-def test_the_version_is_the_project_version() -> None:
-    assert f'version = "{VERSION}"' in (REPOSITORY / "pyproject.toml").read_text()
 
 
 # Prepared statements.

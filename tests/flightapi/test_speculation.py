@@ -20,12 +20,12 @@ from tests.flightapi.endpoint import (
     bearer,
     descriptor,
     executing,
+    outcomes,
     row_of,
     serving,
     table_of,
     ticket_of,
 )
-from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import ENDLESS, Publisher
 from tests.system.harness import K2

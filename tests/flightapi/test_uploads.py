@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from flightapi.errors import FlightApiError, MalformedMessageError, UploadError, UploadTooLargeError
 from flightapi.protocol import messages
 from flightapi.protocol.uploads import MAX_MESSAGES, MAX_VALUES, read_row
-from tests.flightapi.streams import as_upload, ipc_stream
+from tests.flightapi.endpoint import as_upload, ipc_stream
 
 LIMIT = 16 * 1024 * 1024
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.values import MAX_MEMBERS, MAX_NESTING, TABLE, Carrier, arrow_projection, parse_type, unique_names
-from tests.queryengine.answers import connect
+from tests.queryengine.encoders.answers import connect
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "values.md"
 

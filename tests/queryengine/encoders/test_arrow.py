@@ -15,8 +15,8 @@ from queryengine.engine import Encoding
 from queryengine.errors import SqlError
 from queryengine.manifest import Column
 from queryengine.values import TABLE, Carrier, arrow_projection
-from tests.queryengine.answers import answer, from_arrow, result, strict_json
-from tests.queryengine.value_samples import SAMPLES, engine_texts, values_of
+from tests.queryengine.encoders.answers import answer, from_arrow, result, strict_json
+from tests.queryengine.encoders.value_samples import SAMPLES, engine_texts, values_of
 
 # Arrow
 

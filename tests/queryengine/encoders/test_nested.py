@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tests.queryengine.answers import answer, connect, strict_json
+from tests.queryengine.encoders.answers import answer, connect, strict_json
 
 #: Values of odd types, and their JSON.
 ODD = {

@@ -15,8 +15,8 @@ from pyarrow import parquet
 
 from queryengine.encoders import CONTENT_TYPES
 from queryengine.values import TABLE
-from tests.queryengine.answers import answer, strict_json
-from tests.queryengine.value_samples import COMPOSITES, NESTINGS, SAMPLES, engine_texts, tokens, values_of
+from tests.queryengine.encoders.answers import answer, strict_json
+from tests.queryengine.encoders.value_samples import COMPOSITES, NESTINGS, SAMPLES, engine_texts, tokens, values_of
 
 
 def test_every_type_of_the_table_has_samples() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.queryengine.answers import connect, from_arrow, strict_json
+from tests.queryengine.encoders.answers import connect, from_arrow, strict_json
 
 TEXT = st.text()
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -14,7 +14,7 @@ from queryengine.encoders.plan import ARROW_PIECE_BYTES, MAX_ROW_BYTES, TEXT_PIE
 from queryengine.engine import Encoding
 from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
-from tests.queryengine.answers import pulled, strict_json
+from tests.queryengine.encoders.answers import pulled, strict_json
 
 A = (Column(name="a", type="BIGINT"),)
 S = (Column(name="s", type="VARCHAR"),)

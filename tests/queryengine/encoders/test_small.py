@@ -15,7 +15,7 @@ from queryengine.encoders import encode, small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import TABLE
-from tests.queryengine.answers import answer, connect, result
+from tests.queryengine.encoders.answers import answer, connect, result
 
 _WIDE = Context(prec=80)
 

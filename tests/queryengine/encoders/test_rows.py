@@ -18,7 +18,7 @@ from queryengine.encoders.rows import joined_rows, row_bytes
 from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
-from tests.queryengine.answers import strict_json
+from tests.queryengine.encoders.answers import strict_json
 
 MIXED = tuple(
     Column(name=name, type=type_)
