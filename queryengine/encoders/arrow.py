@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from queryengine.encoders.parts import Parts
-from queryengine.encoders.plan import ARROW_PIECE_BYTES, column_names, pieces, renderers
+from queryengine.encoders.plan import ARROW_PIECE_BYTES, pieces, renderers
 from queryengine.manifest import Column
+from queryengine.values import unique_names
 
 
 def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
     """Return the schema of a result in Arrow: the engine's schema with unique names."""
-    names = column_names(columns)
+    names = unique_names(column.name for column in columns)
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 

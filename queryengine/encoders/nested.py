@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, where
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, with_nulls_of
 from queryengine.encoders.rows import joined_rows, object_literals
 from queryengine.values import unique_names
 
@@ -36,10 +36,10 @@ class StructRenderer(Renderer):
 
     def _json(self, array: pa.Array) -> Fragment:
         members = [member.json(child) for member, child in self._children(array)]
-        text = (
-            joined_rows(members, self._literals, null="null") if members else pa.array(["{}"] * len(array), pa.string())
-        )
-        return Fragment(where(array.is_valid(), text) if array.null_count else text)
+        if not members:
+            return Fragment(with_nulls_of(array, pa.array(["{}"] * len(array), pa.string())))
+        text = joined_rows(members, self._literals, null="null")
+        return Fragment(with_nulls_of(array, text))
 
     def _size(self, array: pa.Array) -> int:
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
@@ -62,7 +62,7 @@ class TupleRenderer(StructRenderer):
         columns = [member.json(child).tokens() for member, child in self._children(array)]
         separated = [part for column in columns for part in (",", column)][1:]
         text = join("[", *separated, "]") if columns else pa.array(["[]"] * len(array), pa.string())
-        return Fragment(where(array.is_valid(), text) if array.null_count else text)
+        return Fragment(with_nulls_of(array, text))
 
 
 class MapRenderer(Renderer):
@@ -134,4 +134,4 @@ def _joined_by_row(lists: pa.Array, tokens: pa.StringArray) -> pa.StringArray:
     ends = pc.cumulative_sum(pc.cast(lengths.fill_null(0), pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     text = pc.binary_join(pa.ListArray.from_arrays(offsets, tokens), ",")
-    return where(lists.is_valid(), text) if lists.null_count else text
+    return with_nulls_of(lists, text)

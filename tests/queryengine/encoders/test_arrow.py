@@ -14,7 +14,7 @@ from queryengine.encoders.arrow import answer_schema
 from queryengine.engine import Encoding
 from queryengine.errors import SqlError
 from queryengine.manifest import Column
-from queryengine.values import TABLE, Carrier, arrow_projection
+from queryengine.values import TABLE, Carrier, exact_type
 from tests.queryengine.encoders.answers import answer, from_arrow, result, strict_json
 from tests.queryengine.encoders.value_samples import SAMPLES, engine_texts, values_of
 
@@ -226,7 +226,7 @@ def test_results_of_statements_that_are_not_projected(connection: duckdb.DuckDBP
     for sql in ("DESCRIBE SELECT 1 AS a", "SUMMARIZE SELECT 1 AS a", "EXPLAIN SELECT 1"):
         relation = connection.sql(sql)
         columns = tuple(Column(name=n, type=str(t)) for n, t in zip(relation.columns, relation.types, strict=True))
-        assert not any(arrow_projection(column.type) for column in columns)
+        assert not any(exact_type(column.type) for column in columns)
         reader = relation.to_arrow_reader(100)
         assert strict_json(b"".join(encode("json", columns, reader.schema, reader)))
 
