@@ -46,16 +46,6 @@ def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> No
     assert (line["query_id"], line["request_id"]) == (answer.trailing["x-query-id"], answer.trailing["x-request-id"])
 
 
-def test_a_statement_as_text(endpoint: Endpoint) -> None:
-    answer = endpoint.works("DoGet", ticket(b"SELECT 7 AS a"))
-
-    assert table_of(answer.messages).to_pylist() == [{"a": 7}]
-
-
-def test_any_configured_key_is_accepted(endpoint: Endpoint) -> None:
-    assert endpoint.sql("SELECT 1 AS a", bearer(K2)).to_pylist() == [{"a": 1}]
-
-
 def test_a_ticket_is_answered_for_any_key(endpoint: Endpoint) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query="SELECT 1 AS a"), bearer(K1))
 
@@ -119,28 +109,32 @@ def test_the_request_id_is_the_callers_or_a_new_one(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["PollFlightInfo", "ListFlights", "DoExchange", "/x/Y", "/grpc.health.v1.Health/Check"]
+    ("methods", "requests", "status"),
+    [
+        pytest.param(
+            ["PollFlightInfo", "ListFlights", "DoExchange", "/x/Y", "/grpc.health.v1.Health/Check"],
+            [b""],
+            "UNIMPLEMENTED",
+            id="unsupported",
+        ),
+        pytest.param(
+            ["GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions"],
+            [],
+            "INVALID_ARGUMENT",
+            id="without a message",
+        ),
+        pytest.param(
+            ["GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"],
+            [b"\xff\xff\xff"],
+            "INVALID_ARGUMENT",
+            id="with an invalid message",
+        ),
+    ],
 )
-def test_unsupported_methods_are_unimplemented(endpoint: Endpoint, method: str) -> None:
-    assert endpoint.fails(method, b"").status == "UNIMPLEMENTED"
-
-
-@pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions"])
-def test_a_call_without_a_message(endpoint: Endpoint, method: str) -> None:
-    refused = endpoint.fails(method)
-
-    assert (refused.status, refused.message) == ("INVALID_ARGUMENT", "The call has no message.")
-
-
-@pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"])
-def test_a_call_with_an_invalid_message(endpoint: Endpoint, method: str) -> None:
-    assert endpoint.fails(method, b"\xff\xff\xff").status == "INVALID_ARGUMENT"
-
-
-def test_the_actions_are_listed(endpoint: Endpoint) -> None:
-    kinds = [messages.parse(messages.ActionType, one).type for one in endpoint.works("ListActions", b"").messages]
-
-    assert {"CreatePreparedStatement", "ClosePreparedStatement", "CancelFlightInfo", "CloseSession"} <= set(kinds)
+def test_calls_that_cannot_be_answered(
+    endpoint: Endpoint, methods: list[str], requests: list[bytes], status: str
+) -> None:
+    assert {endpoint.fails(method, *requests).status for method in methods} == {status}
 
 
 def test_metadata_needs_no_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,21 +189,20 @@ def test_publishing_data_invalidates_descriptions(tmp_path: Path) -> None:
     assert rows == [{"name": "x", "id": 2}]
 
 
-def test_parameters_are_bound_by_position(endpoint: Endpoint) -> None:
-    prepared = endpoint.prepare("SELECT id, ? AS b FROM flights WHERE id = ?")
-    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(a="x", b=5))
-
-    info = endpoint.info(executing(handle))
+@pytest.mark.parametrize(
+    ("sql", "row", "expected"),
+    [
+        ("SELECT id, ? AS b FROM flights WHERE id = ?", row_of(a="x", b=5), {"id": 5, "b": "x"}),
+        ("SELECT id FROM flights WHERE id = $id AND name = $name", row_of(name="n7", id=7), {"id": 7}),
+    ],
+    ids=["by position", "by name"],
+)
+def test_parameters_are_bound(endpoint: Endpoint, sql: str, row: pa.Table, expected: dict[str, object]) -> None:
+    prepared = endpoint.prepare(sql)
+    handle = endpoint.bind(prepared.prepared_statement_handle, row)
 
     assert len(schema_of(prepared.parameter_schema)) == 2
-    assert endpoint.table(info).to_pylist() == [{"id": 5, "b": "x"}]
-
-
-def test_parameters_are_bound_by_name(endpoint: Endpoint) -> None:
-    prepared = endpoint.prepare("SELECT id FROM flights WHERE id = $id AND name = $name")
-    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(name="n7", id=7))
-
-    assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [{"id": 7}]
+    assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [expected]
 
 
 def test_a_new_row_replaces_the_bound_parameters(endpoint: Endpoint) -> None:
@@ -218,33 +211,12 @@ def test_a_new_row_replaces_the_bound_parameters(endpoint: Endpoint) -> None:
     for value in (1, 2):
         endpoint.bind(handle, row_of(a=value))
         answers += endpoint.table(endpoint.info(executing(handle))).to_pylist()
-
-    assert answers == [{"a": 2}, {"a": 3}]
-
-
-def test_an_upload_without_rows_unbinds_the_parameters(endpoint: Endpoint) -> None:
-    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
-    endpoint.bind(handle, row_of(a=1))
-    endpoint.bind(handle, row_of(a=1).slice(0, 0))
+    endpoint.bind(handle, row_of(a=1).slice(0, 0))  # without a row, no parameters are bound
 
     refused = endpoint.fails("GetFlightInfo", descriptor(executing(handle)))
 
+    assert answers == [{"a": 2}, {"a": 3}]
     assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "invalid_parameters")
-
-
-def test_two_rows_are_refused(endpoint: Endpoint) -> None:
-    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
-
-    refused = endpoint.fails("DoPut", *upload(handle, pa.table({"a": [1, 2]})))
-
-    assert refused.status == "INVALID_ARGUMENT"
-
-
-def test_an_update_is_refused(endpoint: Endpoint) -> None:
-    command = messages.CommandPreparedStatementUpdate(prepared_statement_handle=b"x")
-    first = messages.FlightData(flight_descriptor=messages.parse(messages.FlightDescriptor, descriptor(command)))
-
-    assert endpoint.fails("DoPut", first.SerializeToString()).status == "PERMISSION_DENIED"
 
 
 def test_a_closed_handle_is_not_found(endpoint: Endpoint) -> None:
@@ -301,22 +273,14 @@ def test_the_session_actions(endpoint: Endpoint) -> None:
 # An endpoint of its own.
 
 
-def test_a_message_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    with serving(config, engine, max_message_bytes=10_000) as endpoint:
-        refused = endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000))
-
-        assert refused.status == "RESOURCE_EXHAUSTED"
-        assert endpoint.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
-
-
-def test_a_row_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
+def test_messages_over_the_limit_are_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, max_message_bytes=10_000) as endpoint:
         handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
         schema, batch = upload(handle, row_of(a="x" * 6_000))
 
-        refused = endpoint.fails("DoPut", schema, batch, batch)
-
-        assert refused.status == "RESOURCE_EXHAUSTED"
+        assert endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000)).status == "RESOURCE_EXHAUSTED"
+        assert endpoint.fails("DoPut", schema, batch, batch).status == "RESOURCE_EXHAUSTED"
+        assert endpoint.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
 
 
 def test_an_internal_error_is_only_logged(
