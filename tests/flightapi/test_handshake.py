@@ -24,9 +24,12 @@ from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1, K2, WRONG
 
 
-def basic(user: str, password: str, *, padding: bool = True) -> Metadata:
-    text = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return (("authorization", f"Basic {text if padding else text.rstrip('=')}"),)
+def basic(credential: str, scheme: str = "Basic") -> Metadata:
+    return (("authorization", f"{scheme} {base64.b64encode(credential.encode()).decode()}"),)
+
+
+def unpadded(credential: str) -> Metadata:
+    return tuple((name, str(value).rstrip("=")) for name, value in basic(credential))
 
 
 def payload(password: str, user: str = "user") -> bytes:
@@ -38,38 +41,35 @@ def payload(password: str, user: str = "user") -> bytes:
 @pytest.mark.parametrize(
     "metadata",
     [
-        pytest.param(basic("user", K1), id="user and password"),
-        pytest.param(basic("", K1), id="no user"),
-        pytest.param(basic("a", K1, padding=False), id="one sign of padding less"),
-        pytest.param(basic("ab", K1, padding=False), id="two less"),
-        pytest.param(basic("abc", K1, padding=False), id="none needed"),
+        pytest.param(basic(f"user:{K1}"), id="user and password"),
+        pytest.param(basic(f":{K1}"), id="no user"),
+        pytest.param(unpadded(f"a:{K1}"), id="one sign of padding less"),
+        pytest.param(unpadded(f"ab:{K1}"), id="two less"),
+        pytest.param(unpadded(f"abc:{K1}"), id="none needed"),
         pytest.param(bearer(K1), id="bearer"),
-        pytest.param((("authorization", f"basic {base64.b64encode((':' + K1).encode()).decode()}"),), id="lower case"),
+        pytest.param(basic(f":{K1}", "basic"), id="lower case"),
     ],
 )
-@pytest.mark.parametrize("requests", [(), (b"",)], ids=["no message", "an empty message"])
-def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata, requests: tuple[bytes, ...]) -> None:
-    answer = endpoint.works("Handshake", *requests, metadata=metadata)
+def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata) -> None:
+    for requests in ((), (b"",)):
+        answer = endpoint.works("Handshake", *requests, metadata=metadata)
 
-    assert answer.initial["authorization"] == f"Bearer {K1}"
-    assert endpoint.works("ListActions", b"", metadata=bearer(K1)).messages
+        assert answer.initial["authorization"] == f"Bearer {K1}"
 
 
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        pytest.param(basic("user", WRONG), "not valid", id="a wrong password"),
-        pytest.param(basic(K1, ""), "is needed", id="an empty password"),
-        pytest.param(basic(K1, "x"), "not valid", id="the key as user"),
+        pytest.param(basic(f"user:{WRONG}"), "not valid", id="a wrong password"),
+        pytest.param(basic(f"{K1}:"), "is needed", id="an empty password"),
+        pytest.param(basic(f"{K1}:x"), "not valid", id="the key as user"),
         pytest.param((("authorization", "Basic"),), "not user:password", id="nothing"),
         pytest.param((("authorization", "Basic !!!"),), "not user:password", id="no base64"),
         pytest.param((("authorization", "Basic a"),), "not user:password", id="half a byte"),
-        pytest.param(
-            (("authorization", f"Basic {base64.b64encode(K1.encode()).decode()}"),), "not user", id="no colon"
-        ),
+        pytest.param(basic(K1), "not user:password", id="no colon"),
         pytest.param((("authorization", "Basic //79"),), "not user:password", id="not UTF-8"),
-        pytest.param((*basic("u", K1), *basic("u", K1)), "one authorization", id="twice"),
-        pytest.param((*basic("u", K1), ("x-api-key", WRONG)), "another credential", id="beside another key"),
+        pytest.param((*basic(f"u:{K1}"), *basic(f"u:{K1}")), "one authorization", id="twice"),
+        pytest.param((*basic(f"u:{K1}"), ("x-api-key", WRONG)), "another credential", id="beside another key"),
         pytest.param(bearer(WRONG), "not valid", id="a wrong bearer"),
     ],
 )
@@ -151,14 +151,15 @@ def test_silent_handshakes_do_not_lock_out_a_valid_key(
     endpoint: Endpoint, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     with silent(endpoint) as begin:
-        calls = [begin() for _ in range(count)]
+        begun = [begin() for _ in range(count)]
         answer = classic(endpoint)
 
         assert isinstance(answer, Answer), answer
         assert messages.parse(messages.HandshakeResponse, answer.messages[0]).payload == K1.encode()
         assert endpoint.works("Handshake", metadata=bearer(K1)).messages
-        wait_until(lambda: all(call.done() for call in calls))
-        assert {call.code() for call in calls} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        wait_until(lambda: all(call.done() for call in begun))
+        assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
+        assert {call.code() for call in begun} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
@@ -175,14 +176,6 @@ def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint
 
         for _ in range(5):
             wait_until(is_answered)
-
-
-def test_a_silent_handshake_is_ended_within_two_seconds(endpoint: Endpoint) -> None:
-    with silent(endpoint) as begin, pytest.raises(grpc.RpcError) as ended:
-        list(begin())
-
-    assert ended.value.code() == grpc.StatusCode.CANCELLED
-    assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
 
 
 def test_a_handshake_that_waits_too_long_is_refused(
@@ -210,8 +203,8 @@ def test_a_handshake_that_waits_too_long_is_refused(
 
 def test_with_authentication_off_every_handshake_succeeds(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, OPEN) as endpoint:
-        assert endpoint.works("Handshake", metadata=basic("u", "p")).initial["authorization"] == "Bearer p"
-        for metadata in (basic("u", ""), basic("u", "é"), (("authorization", "x"),)):
+        assert endpoint.works("Handshake", metadata=basic("u:p")).initial["authorization"] == "Bearer p"
+        for metadata in (basic("u:"), basic("u:é"), (("authorization", "x"),)):
             answer = endpoint.works("Handshake", metadata=metadata)
             assert answer.initial["authorization"] == f"Bearer {ANONYMOUS_TOKEN}"
         for password in ("p", ""):
