@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -105,18 +104,6 @@ def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ResourceLimitError, match="2 GiB"):
         messages_of(TABLE.select(["id"]))
-
-
-def test_a_failure_of_the_engine_passes_through() -> None:
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield from TABLE.select(["id"]).to_batches()
-        raise TimeoutError
-
-    data = encode("flight", (COLUMNS[0],), TABLE.select(["id"]).schema, batches())
-
-    assert [next(data), next(data)]
-    with pytest.raises(TimeoutError):
-        next(data)
 
 
 def test_a_table_is_cut_into_messages_below_4_mib() -> None:
