@@ -27,18 +27,24 @@ class ListRenderer(Renderer):
 
 
 class StructRenderer(Renderer):
-    """A JSON object keyed by member."""
+    """A JSON object keyed by member, or an array if the members have no names."""
 
-    def __init__(self, names: Sequence[str], members: Sequence[Renderer]) -> None:
+    def __init__(self, members: Sequence[Renderer], names: Sequence[str] | None) -> None:
         self._members = members
-        self._literals = object_literals(unique_names(names))
+        if names is None:
+            self._literals = ["[", *[","] * (len(members) - 1), "]"]
+            self._empty = "[]"
+        else:
+            self._literals = object_literals(unique_names(names))
+            self._empty = "{}"
         self._overhead = len("".join(self._literals).encode()) + 8
 
     def _json(self, array: pa.Array) -> Fragment:
         members = [member.json(child) for member, child in self._children(array)]
-        if not members:
-            return Fragment(with_nulls_of(array, pa.array(["{}"] * len(array), pa.string())))
-        text = joined_rows(members, self._literals, null="null")
+        if members:
+            text = joined_rows(members, self._literals, null="null")
+        else:
+            text = pa.array([self._empty] * len(array), pa.string())
         return Fragment(with_nulls_of(array, text))
 
     def _size(self, array: pa.Array) -> int:
@@ -50,19 +56,6 @@ class StructRenderer(Renderer):
             (member, array.field(at) if isinstance(member, UnionRenderer) else pc.struct_field(array, [at]))
             for at, member in enumerate(self._members)
         ]
-
-
-class TupleRenderer(StructRenderer):
-    """A JSON array for a struct whose members have no names."""
-
-    def __init__(self, members: Sequence[Renderer]) -> None:
-        super().__init__([str(position) for position in range(len(members))], members)
-
-    def _json(self, array: pa.Array) -> Fragment:
-        columns = [member.json(child).tokens() for member, child in self._children(array)]
-        separated = [part for column in columns for part in (",", column)][1:]
-        text = join("[", *separated, "]") if columns else pa.array(["[]"] * len(array), pa.string())
-        return Fragment(with_nulls_of(array, text))
 
 
 class MapRenderer(Renderer):

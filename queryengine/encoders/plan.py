@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from queryengine.encoders.nested import ListRenderer, MapRenderer, StructRenderer, TupleRenderer, UnionRenderer
+from queryengine.encoders.nested import ListRenderer, MapRenderer, StructRenderer, UnionRenderer
 from queryengine.encoders.rendering import Renderer
 from queryengine.encoders.scalars import (
     BytesRenderer,
@@ -156,12 +156,6 @@ def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
     return make(arrow) if make else None
 
 
-def _struct(kind: ValueType, arrow: pa.StructType, members: Sequence[Renderer]) -> Renderer:
-    if kind.name == "TUPLE":
-        return TupleRenderer(members)
-    return StructRenderer([field.name for field in arrow], members)
-
-
 _TEXT_TYPES = frozenset({pa.lib.Type_STRING, pa.lib.Type_LARGE_STRING, pa.lib.Type_STRING_VIEW})
 
 _TEXT_RENDERERS: Mapping[Carrier, Callable[[], Renderer]] = {
@@ -201,7 +195,9 @@ _NESTED_RENDERERS: Mapping[int, Callable[[ValueType, Any, Sequence[Renderer]], R
         (pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST),
         lambda _kind, _arrow, members: ListRenderer(*members),
     ),
-    pa.lib.Type_STRUCT: _struct,
+    pa.lib.Type_STRUCT: lambda kind, arrow, members: StructRenderer(
+        members, None if kind.name == "TUPLE" else [field.name for field in arrow]
+    ),
     pa.lib.Type_MAP: lambda _kind, _arrow, members: MapRenderer(*members),
     pa.lib.Type_SPARSE_UNION: lambda _kind, _arrow, members: UnionRenderer(members),
 }

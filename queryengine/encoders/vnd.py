@@ -11,7 +11,6 @@ import pyarrow as pa
 from queryengine.encoders import json as json_encoder
 from queryengine.encoders.arrow import answer_schema
 from queryengine.encoders.parts import Parts
-from queryengine.encoders.plan import renderers
 from queryengine.manifest import Column
 
 
@@ -29,8 +28,7 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
             rows += batch.num_rows
             yield batch
 
-    renderers(columns, schema)  # Raises for every type that has no name below.
-    fields = [_field(field) for field in answer_schema(columns, schema)]
+    fields = [_field(field) for field in answer_schema(columns, schema)]  # Raises for types without a name below.
     described = json.dumps({"fields": fields, "metadata": {}}, ensure_ascii=False, separators=(",", ":"))
     start = b'{"schema":%s,"data":' % described.encode()
     for chunk in json_encoder.encode(columns, schema, counted()):

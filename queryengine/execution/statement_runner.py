@@ -19,7 +19,6 @@ import pyarrow as pa
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
-from queryengine.encoders.plan import renderers
 from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, Encoding, GatedStatement, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
 from queryengine.execution.instance import EngineInstance
@@ -135,7 +134,6 @@ class StatementRunner:
         schema = None
         if found is not None:
             columns, of_batches = found
-            renderers(columns, of_batches)  # Raises the error that the encoders would raise.
             schema = answer_schema(columns, of_batches).serialize().to_pybytes()
         return Description(
             schema=schema,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +30,15 @@ _KEY_SET = KeySet([Secret(K1), Secret(K2)], b"salt")
 FINGERPRINTS = _KEY_SET.fingerprints()
 LOCKED = Access(key_set=_KEY_SET)
 OPEN = Access(key_set=None)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def bearer(key: str) -> Metadata:
@@ -138,6 +147,10 @@ class Endpoint:
         (message,) = self.works("DoAction", action("CancelFlightInfo", request), metadata=metadata).messages
         body = messages.parse(messages.Result, message).body
         return int(messages.parse(messages.CancelFlightInfoResult, body).status)
+
+
+#: Begins a call to an endpoint of an RPC by its name, with these metadata, that sends nothing.
+Silent = Callable[..., Any]
 
 
 def descriptor(command: Any) -> bytes:

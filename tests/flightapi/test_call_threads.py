@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from flightapi.call_threads import CallThreads
-from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.flightapi.endpoint import bearer, serving
+from tests.flightapi.endpoint import Silent, bearer, serving
 from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1
 
@@ -104,28 +103,14 @@ def test_shutdown_refuses_new_work_and_cancels_waiting_work(threads: CallThreads
         threads.submit(gate.wait)
 
 
-def test_a_server_lets_its_threads_go(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[CallThreads] = []
-
-    def make(most: int) -> CallThreads:
-        made.append(CallThreads(most, idle_s=0.05))
-        return made[-1]
-
-    monkeypatch.setattr("flightapi.server.CallThreads", make)
-    silence = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        silence.wait()
-        yield from ()
-
+def test_a_server_lets_its_threads_go(config: RuntimeConfig, engine: InProcessEngine, silent: Silent) -> None:
     with serving(config, engine) as endpoint:
-        calls = [endpoint.begin(PATHS["DoPut"], nothing(), bearer(K1)) for _ in range(40)]
-        try:
-            wait_until(lambda: made[0].count >= 40)
-        finally:
-            silence.set()
-            for call in calls:
-                call.cancel()
-        wait_until(lambda: made[0].count <= 1)
+        threads = endpoint.server._threads
+        threads._idle_s = 0.05
+        calls = [silent(endpoint, "DoPut", bearer(K1)) for _ in range(40)]
+        wait_until(lambda: threads.count >= 40)
+
+        for call in calls:
+            call.cancel()
+
+        wait_until(lambda: threads.count <= 1)

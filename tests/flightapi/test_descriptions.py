@@ -8,7 +8,7 @@ from flightapi import descriptions as limits
 from flightapi.descriptions import TTL_S, Descriptions
 from queryengine.engine import Description
 from queryengine.errors import SqlError
-from tests.flightapi.clock import Clock
+from tests.flightapi.endpoint import Clock
 from tests.queryengine.publishing import Publisher
 
 KNOWN = Description(schema=b"schema", parameters=(), is_lasting=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from tests.flightapi.endpoint import (
     FINGERPRINTS,
     Endpoint,
     Refused,
+    Silent,
     bearer,
     descriptor,
     outcomes,
@@ -121,27 +121,14 @@ def test_a_ticket_of_text_cannot_be_cancelled(endpoint: Endpoint) -> None:
     assert endpoint.cancel(info) == 3
 
 
-@pytest.fixture
-def silence() -> Iterator[threading.Event]:
-    """Silent clients wait for this event, which the end of the test sets."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def nothing(silence: threading.Event) -> Iterator[bytes]:
-    silence.wait()
-    yield from ()
-
-
 def test_a_client_that_sends_nothing_is_ended(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, silence: threading.Event
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, silent: Silent
 ) -> None:
     monkeypatch.setattr("flightapi.service.IDLE_S", 0.1)
     monkeypatch.setattr("flightapi.service.HANDSHAKE_IDLE_S", 0.1)
     with serving(config, engine) as endpoint:
         calls = [
-            endpoint.begin(PATHS[name], nothing(silence), () if name == "Handshake" else bearer(K1))
+            silent(endpoint, name, () if name == "Handshake" else bearer(K1))
             for name in ("DoPut", "DoGet", "GetFlightInfo", "Handshake")
         ]
         for call in calls:
@@ -167,11 +154,11 @@ def test_a_client_that_reads_nothing_is_ended(
 
 
 def test_a_stop_does_not_wait_for_silent_clients(
-    config: RuntimeConfig, engine: InProcessEngine, silence: threading.Event
+    config: RuntimeConfig, engine: InProcessEngine, silent: Silent
 ) -> None:
     with serving(config, engine) as endpoint:
-        for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
-            endpoint.begin(PATHS[name], nothing(silence), metadata)
+        silent(endpoint, "Handshake")
+        silent(endpoint, "DoPut", bearer(K1))
         running = endpoint.begin(PATHS["DoGet"], [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
         first = next(running)
         endpoint.server.begin_stop(60)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import grpc
 import pyarrow.flight
@@ -16,10 +12,9 @@ import pytest
 from flightapi import calls
 from flightapi.handshake import ANONYMOUS_TOKEN, MAX_MESSAGE_BYTES, MAX_READING, MAX_WAITING
 from flightapi.protocol import messages
-from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.flightapi.endpoint import OPEN, Answer, Endpoint, Metadata, Refused, bearer, serving
+from tests.flightapi.endpoint import OPEN, Answer, Endpoint, Metadata, Refused, Silent, bearer, serving
 from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1, K2, WRONG
 
@@ -120,85 +115,59 @@ def test_both_handshakes_of_pyarrow(endpoint: Endpoint) -> None:
         assert client.do_get(pyarrow.flight.Ticket("SELECT 1 AS a")).read_all().to_pylist() == [{"a": 1}]
 
 
-@contextmanager
-def silent(endpoint: Endpoint) -> Iterator[Callable[[], Any]]:
-    """Yield a function that begins a handshake and sends nothing; end all of them on leaving."""
-    silence = threading.Event()
-    calls: list[Any] = []
-
-    def nothing() -> Iterator[bytes]:
-        silence.wait()
-        yield from ()
-
-    def begin() -> Any:
-        calls.append(endpoint.begin(PATHS["Handshake"], nothing()))
-        return calls[-1]
-
-    try:
-        yield begin
-    finally:
-        silence.set()
-        for call in calls:
-            call.cancel()
-
-
 def classic(endpoint: Endpoint) -> Answer | Refused:
     return endpoint.call("Handshake", payload(K1), metadata=())
 
 
 @pytest.mark.parametrize("count", [MAX_READING, MAX_WAITING, 3 * MAX_WAITING])
 def test_silent_handshakes_do_not_lock_out_a_valid_key(
-    endpoint: Endpoint, caplog: pytest.LogCaptureFixture, count: int
+    endpoint: Endpoint, silent: Silent, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    with silent(endpoint) as begin:
-        begun = [begin() for _ in range(count)]
-        answer = classic(endpoint)
+    begun = [silent(endpoint, "Handshake") for _ in range(count)]
+    answer = classic(endpoint)
 
-        assert isinstance(answer, Answer), answer
-        assert messages.parse(messages.HandshakeResponse, answer.messages[0]).payload == K1.encode()
-        assert endpoint.works("Handshake", metadata=bearer(K1)).messages
-        wait_until(lambda: all(call.done() for call in begun))
-        assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
-        assert {call.code() for call in begun} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert isinstance(answer, Answer), answer
+    assert messages.parse(messages.HandshakeResponse, answer.messages[0]).payload == K1.encode()
+    assert endpoint.works("Handshake", metadata=bearer(K1)).messages
+    wait_until(lambda: all(call.done() for call in begun))
+    assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
+    assert {call.code() for call in begun} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
-def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint) -> None:
-    with silent(endpoint) as begin:
+def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint, silent: Silent) -> None:
+    def is_answered() -> bool:
+        for _ in range(MAX_WAITING):
+            silent(endpoint, "Handshake")
+        answer = classic(endpoint)
+        # A handshake that had to make room may be retried, and its key is never called wrong.
+        assert isinstance(answer, Answer) or answer.status in {"CANCELLED", "RESOURCE_EXHAUSTED"}
+        return isinstance(answer, Answer)
 
-        def is_answered() -> bool:
-            for _ in range(MAX_WAITING):
-                begin()
-            answer = classic(endpoint)
-            # A handshake that had to make room may be retried, and its key is never called wrong.
-            assert isinstance(answer, Answer) or answer.status in {"CANCELLED", "RESOURCE_EXHAUSTED"}
-            return isinstance(answer, Answer)
-
-        for _ in range(5):
-            wait_until(is_answered)
+    for _ in range(5):
+        wait_until(is_answered)
 
 
 def test_a_handshake_that_waits_too_long_is_refused(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    config: RuntimeConfig,
+    engine: InProcessEngine,
+    silent: Silent,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     # The clock does not end the silent handshakes here.
     monkeypatch.setattr("flightapi.server.IdleClock", partial(calls.IdleClock, 60.0))
     monkeypatch.setattr("flightapi.handshake.PATIENCE_S", 60.0)
-    with serving(config, engine) as endpoint, silent(endpoint) as begin:
+    with serving(config, engine) as endpoint:
         for _ in range(MAX_READING):
-            begin()
-        answers: list[Answer | Refused] = []
+            silent(endpoint, "Handshake")
+        answers = [classic(endpoint)]
+        wait_until(lambda: isinstance(answers[-1], Refused) or answers.append(classic(endpoint)))
 
-        def is_refused() -> bool:
-            answers.append(classic(endpoint))
-            return isinstance(answers[-1], Refused)
-
-        wait_until(is_refused)
-        refused = answers[-1]
-
-        assert isinstance(refused, Refused)
-        assert (refused.status, refused.trailing["x-error-code"]) == ("RESOURCE_EXHAUSTED", "handshakes_busy")
-        assert not [record for record in caplog.records if record.name == "authkeys.audit"]
+    refused = answers[-1]
+    assert isinstance(refused, Refused)
+    assert (refused.status, refused.trailing["x-error-code"]) == ("RESOURCE_EXHAUSTED", "handshakes_busy")
+    assert not [record for record in caplog.records if record.name == "authkeys.audit"]
 
 
 def test_with_authentication_off_every_handshake_succeeds(config: RuntimeConfig, engine: InProcessEngine) -> None:

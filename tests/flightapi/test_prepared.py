@@ -9,7 +9,7 @@ from flightapi.errors import UnknownPreparedStatementError
 from flightapi.prepared import Prepared, PreparedStatements
 from queryengine.engine import ArrowParameters
 from queryengine.errors import ResourceLimitError
-from tests.flightapi.clock import Clock
+from tests.flightapi.endpoint import Clock
 
 
 def statement(sql: str = "SELECT 1") -> Prepared:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
+import trustme
 
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
+from flightapi.server import FlightServer
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import FlightConfig, RuntimeConfig, TlsConfig
+from system.addresses import Address
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
     OPEN,
@@ -137,18 +142,12 @@ def test_calls_that_cannot_be_answered(
     assert {endpoint.fails(method, *requests).status for method in methods} == {status}
 
 
-def test_metadata_needs_no_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    tables = endpoint.table(endpoint.info(messages.CommandGetTables()))
-
-    assert tables.column("table_name").to_pylist() == ["few", "flights", "unloaded"]
-    assert not outcomes(caplog)
-
-
-def test_tables_with_their_schemas(endpoint: Endpoint) -> None:
+def test_tables_with_their_schemas(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     tables = endpoint.table(endpoint.info(messages.CommandGetTables(include_schema=True)))
 
     schemas = {row["table_name"]: schema_of(row["table_schema"]).names for row in tables.to_pylist()}
-    assert schemas == {"flights": ["id", "name", "carrier"], "few": ["id", "name", "carrier"], "unloaded": []}
+    assert schemas == {"few": ["id", "name", "carrier"], "flights": ["id", "name", "carrier"], "unloaded": []}
+    assert set(outcomes(caplog)) == {"dataset_not_loaded"}  # metadata runs no statement
 
 
 def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:
@@ -247,13 +246,12 @@ def test_a_ticket_outlives_the_statement_it_was_prepared_with(endpoint: Endpoint
     assert endpoint.table(info).to_pylist() == [{"a": 1}]
 
 
-@pytest.mark.parametrize("sql", ["SELECT nope", "SELECT nope + $1", "DROP TABLE flights", ""])
-def test_an_invalid_statement_cannot_be_prepared(endpoint: Endpoint, sql: str) -> None:
-    request = messages.ActionCreatePreparedStatementRequest(query=sql)
+def test_an_invalid_statement_cannot_be_prepared(endpoint: Endpoint) -> None:
+    for sql in ("SELECT nope", "SELECT nope + $1", "DROP TABLE flights", ""):
+        request = pack(messages.ActionCreatePreparedStatementRequest(query=sql))
+        refused = endpoint.fails("DoAction", action("CreatePreparedStatement", request))
 
-    refused = endpoint.fails("DoAction", action("CreatePreparedStatement", pack(request)))
-
-    assert refused.status in {"INVALID_ARGUMENT", "PERMISSION_DENIED"}
+        assert refused.status in {"INVALID_ARGUMENT", "PERMISSION_DENIED"}
 
 
 def test_a_schema_that_depends_on_the_values(endpoint: Endpoint) -> None:
@@ -305,3 +303,49 @@ def test_an_open_endpoint_needs_no_key(config: RuntimeConfig, engine: InProcessE
     with serving(config, engine, OPEN) as endpoint:
         assert endpoint.sql("SELECT 1 AS a", ()).to_pylist() == [{"a": 1}]
         assert endpoint.sql("SELECT 1 AS a", bearer("whatever")).to_pylist() == [{"a": 1}]
+
+
+# The port, the certificate and the compression of the server.
+
+
+@pytest.fixture
+def secure(config: RuntimeConfig, tmp_path: Path) -> RuntimeConfig:
+    """A configuration with a certificate for localhost."""
+    issued = trustme.CA().issue_cert("localhost")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    tls = TlsConfig(enabled=True, certificate_file=certificate, key_file=key)
+    return replace(config, tls=tls, flight=FlightConfig(bind=Address("127.0.0.1", 0)))
+
+
+@pytest.mark.parametrize("name", ["certificate.pem", "key.pem"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_certificate_that_went_bad_since_it_was_checked(
+    secure: RuntimeConfig, engine: InProcessEngine, name: str, content: bytes | None
+) -> None:
+    assert secure.tls.key_file is not None
+    file = secure.tls.key_file.with_name(name)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+
+    with pytest.raises(OSError, match=r"^The certificate of runtime\.tls cannot be (used|read): .*\.$"):
+        FlightServer(secure, engine, OPEN)
+
+
+def test_two_servers_do_not_share_a_port(config: RuntimeConfig, engine: InProcessEngine, endpoint: Endpoint) -> None:
+    taken = replace(config, flight=FlightConfig(bind=Address("127.0.0.1", endpoint.port)))
+
+    with pytest.raises(OSError, match=rf"^Cannot listen on 127\.0\.0\.1:{endpoint.port} for Flight SQL\.$"):
+        FlightServer(taken, engine, OPEN)
+
+
+def test_compressed_messages_are_refused(endpoint: Endpoint) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{endpoint.port}", compression=grpc.Compression.Gzip) as channel:
+        packed = Endpoint(endpoint.port, endpoint.server, channel)
+
+        refused = packed.fails("DoGet", b"x" * 100_000)
+
+    assert refused.status in {"UNIMPLEMENTED", "INTERNAL"}

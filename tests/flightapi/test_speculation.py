@@ -14,8 +14,8 @@ from flightapi.protocol import messages
 from flightapi.speculation import BACKOFF_S, BUDGET_S, RESULT_TTL_S, SpeculativeResults, StatementRequest
 from queryengine.engine import Answer, ArrowParameters, Description, QueryTimings
 from queryengine.pool.inprocess import InProcessEngine
-from tests.flightapi.clock import Clock
 from tests.flightapi.endpoint import (
+    Clock,
     Endpoint,
     bearer,
     descriptor,
@@ -27,7 +27,7 @@ from tests.flightapi.endpoint import (
     ticket_of,
 )
 from tests.queryengine.conftest import config_of
-from tests.queryengine.publishing import ENDLESS, Publisher
+from tests.queryengine.publishing import Publisher
 from tests.system.harness import K2
 
 PATIENCE_S = 60.0
@@ -227,13 +227,6 @@ def test_parameters_bound_after_get_flight_info_count(served: Served) -> None:
     assert served.rows(second) == [{"a": 2}]
 
 
-def test_a_cancelled_ticket_gets_no_result(served: Served) -> None:
-    info = served.endpoint.info(messages.CommandStatementQuery(query="FROM flights"))
-    served.endpoint.cancel(info)
-
-    assert served.endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
-
-
 def test_a_speculative_failure_is_reported_at_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     command = messages.CommandStatementQuery(query="SELECT ('x' || id)::INTEGER AS a FROM flights")
 
@@ -249,10 +242,3 @@ def test_get_schema_does_not_speculate(served: Served) -> None:
     served.stop_engine()
 
     assert served.endpoint.fails("GetFlightInfo", descriptor(command)).status == "UNAVAILABLE"
-
-
-def test_a_long_statement_is_described_within_the_budget(endpoint: Endpoint) -> None:
-    for _ in range(2):  # first over the budget, then without speculation
-        info = endpoint.info(messages.CommandStatementQuery(query=f"SELECT 1 AS a, ({ENDLESS}) AS b"))
-
-        assert info.endpoint

@@ -19,14 +19,8 @@ from queryengine.values import (
     select_list,
     unique_names,
 )
-from tests.queryengine.encoders.answers import connect
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "values.md"
-
-
-@pytest.fixture(scope="module")
-def connection() -> duckdb.DuckDBPyConnection:
-    return connect()
 
 
 def test_the_table_has_every_type_of_the_engine_and_no_other(connection: duckdb.DuckDBPyConnection) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.queryengine.encoders.answers import connect, from_arrow, strict_json
+from tests.queryengine.encoders.answers import from_arrow, strict_json
 
 TEXT = st.text()
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -167,11 +167,6 @@ def test_every_floating_point_number(kind: str, arrow: pa.DataType, form: str) -
         assert [struct.pack(form, float(word)) for word in words] == [struct.pack(form, value) for value in values]
 
     check()
-
-
-@pytest.fixture(scope="module")
-def connection() -> duckdb.DuckDBPyConnection:
-    return connect()
 
 
 INSTANTS = INT64 | st.integers(-(10**17), 10**17) | st.integers(-(10**12), 10**12).map(lambda value: value * 10**3)

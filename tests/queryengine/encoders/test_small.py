@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 
 import duckdb
@@ -15,7 +15,7 @@ from queryengine.encoders import encode, small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import TABLE
-from tests.queryengine.encoders.answers import answer, connect, result
+from tests.queryengine.encoders.answers import answer, result
 
 _WIDE = Context(prec=80)
 
@@ -85,12 +85,6 @@ LITERALS: dict[str, st.SearchStrategy[str]] = {
         lambda sql: f"({sql})::TIMESTAMP_MS"
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect() as connection:
-        yield connection
 
 
 def columns(named: Iterable[tuple[str, str]]) -> tuple[Column, ...]:
