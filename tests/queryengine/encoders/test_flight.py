@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -13,27 +13,19 @@ from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
 from tests.flightapi.endpoint import table_of
 
-TABLE = pa.table(
-    {
-        "id": pa.array(range(1000), pa.int64()),
-        "word": pa.array([f"word {number % 7}" for number in range(1000)]).dictionary_encode(),
-        "price": pa.array([decimal.Decimal(number) / 4 for number in range(1000)], pa.decimal128(18, 2)),
-        "seen": pa.array([dt.datetime(2026, 11, 21, tzinfo=dt.UTC)] * 1000, pa.timestamp("us", "Europe/Berlin")),
-        "inner": pa.array([{"a": [1, None], "b": "x"}] * 1000),
-        "nothing": pa.nulls(1000),
-    }
-)
-TYPES = [
-    "BIGINT",
-    "ENUM('word 0')",
-    "DECIMAL(18,2)",
-    "TIMESTAMP WITH TIME ZONE",
-    "STRUCT(a BIGINT[], b VARCHAR)",
-    '"NULL"',
-]
-
-
-COLUMNS = [Column(name=field.name, type=type_) for field, type_ in zip(TABLE.schema, TYPES, strict=True)]
+DATA = {
+    "id": ("BIGINT", pa.array(range(1000), pa.int64())),
+    "word": ("ENUM('word 0')", pa.array([f"word {number % 7}" for number in range(1000)]).dictionary_encode()),
+    "price": ("DECIMAL(18,2)", pa.array([Decimal(number) / 4 for number in range(1000)], pa.decimal128(18, 2))),
+    "seen": (
+        "TIMESTAMP WITH TIME ZONE",
+        pa.array([dt.datetime(2026, 11, 21, tzinfo=dt.UTC)] * 1000, pa.timestamp("us", "Europe/Berlin")),
+    ),
+    "inner": ("STRUCT(a BIGINT[], b VARCHAR)", pa.array([{"a": [1, None], "b": "x"}] * 1000)),
+    "nothing": ('"NULL"', pa.nulls(1000)),
+}
+TABLE = pa.table({name: array for name, (_, array) in DATA.items()})
+COLUMNS = [Column(name=name, type=type_) for name, (type_, _) in DATA.items()]
 
 
 def messages_of(table: pa.Table, batch_rows: int = 400) -> list[bytes]:
@@ -104,13 +96,3 @@ def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ResourceLimitError, match="2 GiB"):
         messages_of(TABLE.select(["id"]))
-
-
-def test_a_table_is_cut_into_messages_below_4_mib() -> None:
-    table = pa.table({"id": range(100), "text": ["x" * 100_000] * 100})
-    columns = (COLUMNS[0], Column(name="text", type="VARCHAR"))
-
-    data = list(encode("flight", columns, table.schema, table.to_batches()))
-
-    assert max(map(len, data)) < 4 * 1024 * 1024
-    assert table_of(data) == table
