@@ -174,7 +174,7 @@ MAX_DEPTH: Final = 64
 
 
 def _weights(header: Header) -> Iterator[int]:
-    """Yield the weights of the parts of a header. Each part is read only after the weight of the one before counted."""
+    """Yield the weights of the parts of a header. No part is read before the caller has counted the one before it."""
     yield from _pairs(header.message, _MESSAGE_METADATA)
     if header.kind is Kind.SCHEMA:
         yield from _pairs(header.header, _SCHEMA_METADATA)

@@ -81,7 +81,10 @@ def structs(members: list[Kind]) -> Kind:
     names = [f'n"{position}' for position in range(len(members))]
     quoted = ", ".join(f'"n""{position}" {kind.duckdb}' for position, kind in enumerate(members))
     values = st.tuples(*map(nullable, members)).map(
-        lambda pairs: tuple(dict(zip(names, side, strict=True)) for side in zip(*pairs, strict=True))
+        lambda pairs: (
+            {name: pair[0] for name, pair in zip(names, pairs, strict=True)},
+            {name: pair[1] for name, pair in zip(names, pairs, strict=True)},
+        )
     )
     return Kind(f"STRUCT({quoted})", pa.struct(list(zip(names, (kind.arrow for kind in members), strict=True))), values)
 
