@@ -6,7 +6,6 @@ import base64
 from functools import partial
 
 import grpc
-import pyarrow.flight
 import pytest
 
 from flightapi import calls
@@ -97,22 +96,6 @@ def test_the_classic_handshake(endpoint: Endpoint) -> None:
 )
 def test_a_classic_handshake_without_a_key(endpoint: Endpoint, requests: tuple[bytes, ...]) -> None:
     assert endpoint.fails("Handshake", *requests, metadata=()).status == "UNAUTHENTICATED"
-
-
-def test_both_handshakes_of_pyarrow(endpoint: Endpoint) -> None:
-    class Handler(pyarrow.flight.ClientAuthHandler):  # type: ignore[misc]
-        def authenticate(self, outgoing: object, incoming: object) -> None:
-            auth = pyarrow.flight.BasicAuth("user", K1)
-            outgoing.write(auth.serialize())  # type: ignore[attr-defined]
-            self.token = incoming.read()  # type: ignore[attr-defined]
-
-        def get_token(self) -> object:
-            return self.token
-
-    with pyarrow.flight.connect(f"grpc://127.0.0.1:{endpoint.port}") as client:
-        assert client.authenticate_basic_token("user", K1) == (b"authorization", f"Bearer {K1}".encode())
-        client.authenticate(Handler())
-        assert client.do_get(pyarrow.flight.Ticket("SELECT 1 AS a")).read_all().to_pylist() == [{"a": 1}]
 
 
 def classic(endpoint: Endpoint) -> Answer | Refused:

@@ -130,16 +130,15 @@ def test_a_statement_over_the_budget_is_not_tried_again_for_a_while(results: Spe
     assert results.budget_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == BUDGET_S
 
 
-def test_back_offs_are_bounded(results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_back_offs_are_bounded_and_long_texts_need_none(
+    results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(speculation, "MAX_BACKOFFS", 1)
     results.back_off("FROM a")
     results.back_off("FROM b")
 
-    assert [results.budget_s("FROM a"), results.budget_s("FROM b")] == [BUDGET_S, 0.0]
-
-
-def test_a_long_text_is_not_speculated_on(results: SpeculativeResults) -> None:
-    assert results.budget_s("SELECT 1" + " " * speculation.MAX_CHARACTERS) == 0.0
+    budgets = [results.budget_s(sql) for sql in ("FROM a", "FROM b", "FROM c" + " " * speculation.MAX_CHARACTERS)]
+    assert budgets == [BUDGET_S, 0.0, 0.0]
 
 
 # Over a socket.
