@@ -7,9 +7,11 @@ Flight SQL packs the bodies of its actions and results in an Any. The actions th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import pyarrow as pa
 
 from flightapi.commands import (
     CATALOG,
@@ -53,29 +55,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseSession:
-    """End the session. There are no sessions, so this does nothing."""
+class SessionAction:
+    """Answer with the serialised Result *answer*: there are no sessions, so every session action is answered alike."""
+
+    answer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GetSessionOptions:
-    """Return the options of the session."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetSessionOptions:
-    """
-    Set options of the session, which cannot be changed.
-
-    `errors` holds a `SetSessionOptionsResult.ErrorValue` for each option whose requested value is not its fixed value.
-    """
-
-    errors: tuple[tuple[str, int], ...]
-
-
-ActionPlan = CreatePrepared | ClosePrepared | Cancel | CloseSession | GetSessionOptions | SetSessionOptions
-
-CancelStatus = Literal["cancelled", "cancelling", "not_cancellable"]
+ActionPlan = CreatePrepared | ClosePrepared | Cancel | SessionAction
 
 #: The actions in ListActions, with their descriptions.
 _DESCRIPTIONS: Final = {
@@ -100,8 +86,6 @@ _UNSUPPORTED: Final = {
 
 #: The fixed options of every session, by the names that ADBC uses.
 _OPTIONS: Final = {"catalog": CATALOG, "schema": SCHEMA}
-
-_CANCEL_NUMBERS: Final[Mapping[CancelStatus, int]] = {"cancelled": 1, "cancelling": 2, "not_cancellable": 3}
 
 
 def plan_action(data: bytes) -> ActionPlan:
@@ -130,50 +114,43 @@ def action_types() -> tuple[bytes, ...]:
     )
 
 
-def prepared_result(handle: bytes, dataset_schema: bytes, parameter_schema: bytes) -> bytes:
+def prepared_result(handle: bytes, dataset_schema: bytes, parameters: Collection[str]) -> bytes:
     """
     Return the serialised Result of CreatePreparedStatement.
 
     Args:
         handle: Identifies the statement in later calls.
-        dataset_schema: The schema of the result, from `protocol.schemas.encapsulated`.
-        parameter_schema: The encapsulated `protocol.schemas.parameter_schema`; b"" without parameters.
+        dataset_schema: The schema of the result as an encapsulated IPC message; b"" if it is unknown.
+        parameters: The names of the parameters, as in `GatedStatement.parameters`.
     """
     return _result(
         pack(
             messages.ActionCreatePreparedStatementResult(
                 prepared_statement_handle=handle,
                 dataset_schema=dataset_schema,
-                parameter_schema=parameter_schema,
+                parameter_schema=_parameter_schema(parameters),
                 is_update=False,  # JDBC fetches rows only if this says that it is no update.
             )
         )
     )
 
 
-def cancel_result(plan: Cancel, status: CancelStatus) -> bytes:
+def _parameter_schema(names: Collection[str]) -> bytes:
+    """Return the schema of the row that binds the parameters. Their types are unknown before the values: null."""
+    if not names:
+        return b""
+    numbered = all(name.isdecimal() for name in names)
+    ordered = sorted(names, key=int) if numbered else sorted(names)
+    schema = pa.schema([pa.field(f"${name}" if numbered else name, pa.null()) for name in ordered])
+    return bytes(schema.serialize())
+
+
+def cancel_result(plan: Cancel, *, is_cancelled: bool) -> bytes:
     """Return the serialised Result of a cancellation, in the form of the request."""
-    number = _CANCEL_NUMBERS[status]
+    status = "CANCELLED" if is_cancelled else "NOT_CANCELLABLE"
     if plan.action == "CancelQuery":
-        return _result(pack(messages.ActionCancelQueryResult(result=number)))
-    return _result(messages.CancelFlightInfoResult(status=number).SerializeToString())
-
-
-def session_result(plan: CloseSession | GetSessionOptions | SetSessionOptions) -> bytes:
-    """Return the serialised Result of a session action."""
-    match plan:
-        case CloseSession():
-            closed = messages.CloseSessionResult.Status.Value("CLOSED")
-            answer = messages.CloseSessionResult(status=closed)
-        case GetSessionOptions():
-            answer = messages.GetSessionOptionsResult()
-            for name, value in _OPTIONS.items():
-                answer.session_options[name].string_value = value
-        case SetSessionOptions(errors=errors):
-            answer = messages.SetSessionOptionsResult()
-            for name, number in errors:
-                answer.errors[name].value = number
-    return _result(answer.SerializeToString())
+        return _result(pack(messages.ActionCancelQueryResult(result=f"CANCEL_RESULT_{status}")))
+    return _result(messages.CancelFlightInfoResult(status=f"CANCEL_STATUS_{status}").SerializeToString())
 
 
 def _result(body: bytes) -> bytes:
@@ -207,28 +184,27 @@ def _target(info: Any) -> Plan:
     return plan_ticket_bytes(info.endpoint[0].ticket.ticket)
 
 
-def _close_session(body: bytes) -> CloseSession:
+def _close_session(body: bytes) -> SessionAction:
     parse(messages.CloseSessionRequest, body)
-    return CloseSession()
+    return SessionAction(_result(messages.CloseSessionResult(status="CLOSED").SerializeToString()))
 
 
-def _get_session_options(body: bytes) -> GetSessionOptions:
+def _get_session_options(body: bytes) -> SessionAction:
     parse(messages.GetSessionOptionsRequest, body)
-    return GetSessionOptions()
+    options = {name: {"string_value": value} for name, value in _OPTIONS.items()}
+    return SessionAction(_result(messages.GetSessionOptionsResult(session_options=options).SerializeToString()))
 
 
-def _set_session_options(body: bytes) -> SetSessionOptions:
+def _set_session_options(body: bytes) -> SessionAction:
     options = parse(messages.SetSessionOptionsRequest, body).session_options
     if len(options) > MAX_OPTIONS:
         raise MalformedMessageError(f"A call sets more than {MAX_OPTIONS:,} options.")
-    error_values = messages.SetSessionOptionsResult.ErrorValue
-    errors = []
-    for name in sorted(options):
-        if name not in _OPTIONS:
-            errors.append((name, error_values.Value("INVALID_NAME")))
-        elif options[name].string_value != _OPTIONS[name]:
-            errors.append((name, error_values.Value("INVALID_VALUE")))
-    return SetSessionOptions(tuple(errors))
+    errors = {
+        name: {"value": "INVALID_VALUE" if name in _OPTIONS else "INVALID_NAME"}
+        for name, value in options.items()
+        if value.string_value != _OPTIONS.get(name)
+    }
+    return SessionAction(_result(messages.SetSessionOptionsResult(errors=errors).SerializeToString()))
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], ActionPlan]]] = {

@@ -20,14 +20,14 @@ from authkeys.credentials import Absent, Credential, Presented, Reason, from_han
 from authkeys.principal import Principal
 from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of
 from flightapi.error_table import Refusal
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol.messages import PATHS
 
-HANDSHAKE = METHODS["Handshake"].path
+HANDSHAKE = PATHS["Handshake"]
 
 #: The route of this endpoint in the audit log.
 ROUTE = "flight"
 
-_RPCS = {method.path: method.name for method in METHODS.values()}
+_RPCS = {path: name for name, path in PATHS.items()}
 
 #: The metadata that may hold a credential, in the order of the arguments of `from_metadata`.
 _CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
@@ -43,13 +43,6 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A call without an accepted key."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
 class Accepted:
     """A call of *principal*. `presented` is its credential, "" without one: the answer to a handshake repeats it."""
 
@@ -57,65 +50,54 @@ class Accepted:
     presented: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """A handshake whose key, if any, is in its message."""
-
-
 class CallDetails(NamedTuple):
-    """The argument of a generic handler: gRPC's fields and the decision of the interceptor."""
+    """
+    The argument of a generic handler: gRPC's fields and the decision of the interceptor.
+
+    `decision` is None for a handshake whose key, if any, is in its message.
+    """
 
     method: str
     invocation_metadata: Any
-    decision: Accepted | Undecided
+    decision: Accepted | None
 
 
-class Authenticator:
-    """Applies the decision of *access* to calls."""
+def authenticate_call(
+    access: Access, method: str, metadata: Sequence[tuple[str, str | bytes]]
+) -> Accepted | Reason | None:
+    """Decide on a call of the path *method*; None as in `CallDetails`."""
+    authorization, x_api_key, token = _values(metadata)
+    if method != HANDSHAKE:
+        return authenticate(access, from_metadata(authorization, x_api_key, token))
+    credential = from_handshake(authorization, x_api_key)
+    if isinstance(credential, Absent) and not authorization:
+        return None
+    return authenticate(access, credential)
+
+
+def authenticate(access: Access, credential: Credential) -> Accepted | Reason:
+    """Accept the caller that presented *credential*, or return the reason why it is refused."""
+    caller = access.authenticate(credential)
+    if isinstance(caller, Reason):
+        return caller
+    return Accepted(caller, credential.text if isinstance(credential, Presented) else "")
+
+
+class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses every call that *access* does not accept."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    @property
-    def is_open(self) -> bool:
-        """Whether everybody may call."""
-        return self._access.key_set is None
-
-    def authenticate_call(
-        self, method: str, metadata: Sequence[tuple[str, str | bytes]]
-    ) -> Accepted | Undecided | Refused:
-        """Decide on a call of the path *method*."""
-        authorization, x_api_key, token = _values(metadata)
-        if method != HANDSHAKE:
-            return self.authenticate(from_metadata(authorization, x_api_key, token))
-        credential = from_handshake(authorization, x_api_key)
-        if isinstance(credential, Absent) and not authorization:
-            return Undecided()
-        return self.authenticate(credential)
-
-    def authenticate(self, credential: Credential) -> Accepted | Refused:
-        """Decide on a credential."""
-        caller = self._access.authenticate(credential)
-        if isinstance(caller, Reason):
-            return Refused(caller)
-        return Accepted(caller, credential.text if isinstance(credential, Presented) else "")
-
-
-class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses every call that *authenticator* does not accept."""
-
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         """Return the handler of the call, or a handler that refuses it."""
-        decision = self._authenticator.authenticate_call(details.method, details.invocation_metadata)
-        if isinstance(decision, Refused):
+        decision = authenticate_call(self._access, details.method, details.invocation_metadata)
+        if isinstance(decision, Reason):
             method = _RPCS.get(details.method)
 
             # A streaming handler for any method: gRPC reads no message of a stream before the handler asks for it.
             def refuse(_: Any, context: Any) -> None:
-                refuse_call(context, decision.reason, method)
+                refuse_call(context, decision, method)
 
             return grpc.stream_unary_rpc_method_handler(refuse)
         return continuation(CallDetails(details.method, details.invocation_metadata, decision))

@@ -31,15 +31,11 @@ class CallThreads(Executor):
         self._max_threads = max_threads
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._count = 0
+        #: The current number of threads.
+        self.count = 0
         self._idle: list[SimpleQueue[Callable[[], None] | None]] = []
         self._waiting: deque[tuple[Future[Any], Callable[[], None]]] = deque()
         self._is_closed = False
-
-    @property
-    def count(self) -> int:
-        """The current number of threads."""
-        return self._count
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a function in a thread. Raises RuntimeError after `shutdown`."""
@@ -58,11 +54,11 @@ class CallThreads(Executor):
                 raise RuntimeError("The threads have been shut down.")
             if self._idle:
                 self._idle.pop().put(work)
-            elif self._count < self._max_threads:
+            elif self.count < self._max_threads:
                 inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
                 inbox.put(work)
                 threading.Thread(target=self._run, args=(inbox,), name="flight-call").start()
-                self._count += 1
+                self.count += 1
             else:
                 self._waiting.append((future, work))
         return future
@@ -92,7 +88,7 @@ class CallThreads(Executor):
             if self._waiting:
                 return self._waiting.popleft()[1]
             if self._is_closed:
-                self._count -= 1
+                self.count -= 1
                 return None
             self._idle.append(inbox)
         try:
@@ -101,10 +97,10 @@ class CallThreads(Executor):
             with self._lock:
                 if inbox in self._idle:
                     self._idle.remove(inbox)
-                    self._count -= 1
+                    self.count -= 1
                     return None
             work = inbox.get()  # Work arrived after the timeout.
         if work is None:
             with self._lock:
-                self._count -= 1
+                self.count -= 1
         return work

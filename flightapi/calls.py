@@ -12,7 +12,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
@@ -50,22 +51,20 @@ class CallEndedError(Exception):
     """The RPC has its status; nothing more can be sent."""
 
 
+@dataclass(eq=False, slots=True)
 class _Wait:
-    """A block that must be left by *deadline*, on the monotonic clock; otherwise *end* is called."""
+    """A block that must be left by `deadline`, on the monotonic clock; otherwise `end` is called."""
 
-    __slots__ = ("_waits", "deadline", "end", "is_for_message")
-
-    def __init__(self, waits: set[_Wait], deadline: float, end: Callable[[], None], *, message: bool) -> None:
-        self._waits = waits
-        self.deadline = deadline
-        self.end = end
-        self.is_for_message = message
+    waits: set[_Wait]
+    deadline: float
+    end: Callable[[], None]
+    is_for_message: bool
 
     def __enter__(self) -> None:
-        self._waits.add(self)
+        self.waits.add(self)
 
     def __exit__(self, *_: object) -> None:
-        self._waits.discard(self)
+        self.waits.discard(self)
 
 
 class IdleClock:
@@ -88,7 +87,7 @@ class IdleClock:
 
         *message* marks a wait for a message of the client, which `begin_stop` shortens.
         """
-        return _Wait(self._waits, time.monotonic() + seconds, end, message=message)
+        return _Wait(self._waits, time.monotonic() + seconds, end, is_for_message=message)
 
     def each_tick(self, act: Callable[[], None]) -> None:
         """Call *act*, which must not raise, on every tick."""
@@ -206,18 +205,19 @@ def end_call(context: Any, refusal: Refusal) -> NoReturn:
     raise AssertionError  # abort raises
 
 
-def abort(call: Call, error: Exception) -> NoReturn:
-    """
-    End the RPC with the status of *error* from the error table.
-
-    Raises:
-        CallEndedError: Always.
-    """
-    refusal = refusal_of(error)
-    if refusal.is_internal:
-        logger.error("a call failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
-    call.add_trailing(ERROR_CODE, refusal.code)
-    end_call(call.context, refusal)
+@contextmanager
+def _ending(call: Call) -> Iterator[None]:
+    """End the RPC with the status from the error table if the block fails: gRPC would show the error to the caller."""
+    try:
+        yield
+    except (grpc.RpcError, CallEndedError):
+        raise
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal.is_internal:
+            logger.exception("a call failed", extra={"fields": {"request_id": call.request_id}})
+        call.add_trailing(ERROR_CODE, refusal.code)
+        end_call(call.context, refusal)
 
 
 def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
@@ -225,12 +225,8 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
 
     def behave(requests: Iterator[bytes], context: Any) -> bytes:
         call = begin(requests, context)
-        try:
+        with _ending(call):
             return act(call)
-        except (grpc.RpcError, CallEndedError):
-            raise
-        except Exception as error:  # noqa: BLE001 (gRPC would show any other error to the caller)
-            abort(call, error)
 
     # A streaming handler even for a single message: gRPC allows a limited wait only on a stream.
     return grpc.stream_unary_rpc_method_handler(behave)
@@ -243,13 +239,9 @@ def many_answers(
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)
-        try:
+        with _ending(call):
             for answer in act(call):
                 with call.within(send_s):
                     yield answer
-        except (grpc.RpcError, CallEndedError):
-            raise
-        except Exception as error:  # noqa: BLE001 (as above)
-            abort(call, error)
 
     return grpc.stream_stream_rpc_method_handler(behave)

@@ -2,17 +2,17 @@
 Parses Flight SQL requests into plans and serialises answers, without side effects.
 
 A descriptor, a ticket and an upload encode the same few commands in different ways (Arrow Flight SQL,
-`FlightSql.proto`). Each becomes a small plan, so the service does not handle protobuf. A descriptor command or ticket
-that is not an Any is the text of a statement; a path names a dataset or view.
+`FlightSql.proto`). Each becomes a small plan. A descriptor command or ticket that is not an Any is the text of a
+statement; a path names a dataset or view.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from flightapi.errors import (
     InvalidSqlTextError,
@@ -62,11 +62,11 @@ class Statement:
     """
     Run the text *sql*, which only the engine validates.
 
-    `ticket_id` is the id of its ticket, by which CancelFlightInfo names it; None if it came as text or as a command.
+    `ticket_id` is the id of its ticket, by which CancelFlightInfo names it; b"" if it came as text or as a command.
     """
 
     sql: str
-    ticket_id: bytes | None = None
+    ticket_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,70 +74,18 @@ class PreparedExecution:
     """Run the prepared statement *handle* with its bound parameters; `ticket_id` as in `Statement`."""
 
     handle: bytes
-    ticket_id: bytes | None = None
+    ticket_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class GetCatalogs:
-    """List the catalogs."""
+class MetadataCommand:
+    """Answer *message*, a metadata command of `FlightSql.proto` such as CommandGetTables."""
 
+    message: Any
 
-@dataclass(frozen=True, slots=True)
-class GetDbSchemas:
-    """List the schemas of *catalog* (None: any; "": those without one) whose names are LIKE *schema_pattern*."""
-
-    catalog: str | None = None
-    schema_pattern: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GetTables:
-    """List datasets and views. Empty `table_types` means all; `include_schema` adds their Arrow schemas."""
-
-    catalog: str | None = None
-    schema_pattern: str | None = None
-    table_pattern: str | None = None
-    table_types: tuple[str, ...] = ()
-    include_schema: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GetTableTypes:
-    """List the table types."""
-
-
-@dataclass(frozen=True, slots=True)
-class GetSqlInfo:
-    """Return server information by the numbers of the enum SqlInfo; no numbers means all."""
-
-    ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GetXdbcTypeInfo:
-    """Describe the SQL types; `data_type` is a number of the enum XdbcDataType, None means all."""
-
-    data_type: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GetKeys:
-    """List the keys of tables, of which there are none."""
-
-    kind: Literal["primary", "exported", "imported", "cross"]
-
-
-Metadata = GetCatalogs | GetDbSchemas | GetTables | GetTableTypes | GetSqlInfo | GetXdbcTypeInfo | GetKeys
 
 #: The request in a descriptor or a ticket.
-Plan = Statement | PreparedExecution | Metadata
-
-
-@dataclass(frozen=True, slots=True)
-class BindParameters:
-    """DoPut: bind the row that follows to the prepared statement *handle*."""
-
-    handle: bytes
+Plan = Statement | PreparedExecution | MetadataCommand
 
 
 def plan_descriptor(data: bytes) -> Plan:
@@ -178,9 +126,12 @@ def plan_ticket_bytes(content: bytes) -> Plan:
     return _plan_text(content) if wrapped is None else _plan_wrapped(wrapped)
 
 
-def plan_put(data: bytes) -> BindParameters:
+def plan_put(data: bytes) -> bytes:
     """
     Parse the first serialised FlightData of a DoPut. Only binding parameters is supported.
+
+    Returns:
+        The handle of the prepared statement to which the row that follows is bound.
 
     Raises:
         MalformedMessageError: *data* is not a FlightData, or has no descriptor with a command.
@@ -199,7 +150,7 @@ def plan_put(data: bytes) -> BindParameters:
     plan = _plan_wrapped(wrapped)
     if not isinstance(plan, PreparedExecution):
         raise UnsupportedError(f"{_shown(_message_name(wrapped))} is not a command for DoPut.")
-    return BindParameters(plan.handle)
+    return plan.handle
 
 
 def ticket(plan: Plan, ticket_id: bytes) -> bytes:
@@ -211,12 +162,14 @@ def ticket(plan: Plan, ticket_id: bytes) -> bytes:
         ticket_id: `TICKET_ID_BYTES` new random bytes, which identify the statement for cancellation.
     """
     match plan:
-        case Statement(sql=sql):
-            handle = _close_ticket(_TEXT, ticket_id, sql.encode())
-        case PreparedExecution(handle=prepared):
-            handle = _close_ticket(_HANDLE, ticket_id, prepared)
-        case _:
-            return pack(_metadata_message(plan))
+        case Statement():
+            kind, content = _TEXT, plan.sql.encode()
+        case PreparedExecution():
+            kind, content = _HANDLE, plan.handle
+        case MetadataCommand():
+            return pack(plan.message)
+    checksum = _checksum(kind, ticket_id, content)
+    handle = _TICKET.pack(_TICKET_VERSION, kind, ticket_id, checksum) + content
     return pack(messages.TicketStatementQuery(statement_handle=handle))
 
 
@@ -226,7 +179,7 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
 
     Args:
         descriptor: The serialised FlightDescriptor of the request, which the answer repeats.
-        schema: The schema from `protocol.schemas.encapsulated`; b"" if it is unknown.
+        schema: The schema as an encapsulated IPC message; b"" if it is unknown.
         ticket_bytes: The ticket from `ticket`.
 
     Raises:
@@ -243,7 +196,7 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
 
 
 def schema_result(schema: bytes) -> bytes:
-    """Return the serialised SchemaResult of a schema from `protocol.schemas.encapsulated`."""
+    """Return the serialised SchemaResult of a schema, an encapsulated IPC message."""
     return bytes(messages.SchemaResult(schema=schema).SerializeToString())
 
 
@@ -359,59 +312,39 @@ def _prepared(message: Any) -> PreparedExecution:
     return PreparedExecution(checked_handle(message.prepared_statement_handle))
 
 
-def _optional(message: Any, field: str) -> str | None:
-    """Return a name or pattern; None if it is absent, which differs from empty."""
-    value = str(getattr(message, field))
-    if len(value) > MAX_NAME_CHARACTERS:
-        raise MalformedMessageError(f"A name or pattern has more than {MAX_NAME_CHARACTERS:,} characters.")
-    return value if message.HasField(field) else None
+def _filtered(message: Any) -> MetadataCommand:
+    """
+    Accept a metadata command with filters.
 
-
-def _items(values: Any) -> tuple[Any, ...]:
-    if len(values) > MAX_ITEMS:
-        raise MalformedMessageError(f"A command asks for more than {MAX_ITEMS:,} items.")
-    return tuple(dict.fromkeys(values))
-
-
-def _db_schemas(message: Any) -> GetDbSchemas:
-    return GetDbSchemas(_optional(message, "catalog"), _optional(message, "db_schema_filter_pattern"))
-
-
-def _tables(message: Any) -> GetTables:
-    return GetTables(
-        catalog=_optional(message, "catalog"),
-        schema_pattern=_optional(message, "db_schema_filter_pattern"),
-        table_pattern=_optional(message, "table_name_filter_pattern"),
-        table_types=_items(message.table_types),
-        include_schema=message.include_schema,
-    )
-
-
-def _xdbc_type_info(message: Any) -> GetXdbcTypeInfo:
-    return GetXdbcTypeInfo(message.data_type if message.HasField("data_type") else None)
-
-
-def _by_name(readers: Mapping[Any, Callable[[Any], Plan]]) -> dict[str, tuple[Any, Callable[[Any], Plan]]]:
-    return {full_name(kind): (kind, read) for kind, read in readers.items()}
+    Raises:
+        MalformedMessageError: A name, a pattern or a list is too long.
+    """
+    for _, value in message.ListFields():
+        if isinstance(value, str) and len(value) > MAX_NAME_CHARACTERS:
+            raise MalformedMessageError(f"A name or pattern has more than {MAX_NAME_CHARACTERS:,} characters.")
+        if isinstance(value, Sized) and len(value) > MAX_ITEMS:
+            raise MalformedMessageError(f"A command asks for more than {MAX_ITEMS:,} items.")
+    return MetadataCommand(message)
 
 
 #: The supported commands, with the functions that turn them into plans.
-_READERS: Final = _by_name(
-    {
-        messages.CommandStatementQuery: _statement,
-        messages.CommandPreparedStatementQuery: _prepared,
-        messages.CommandGetCatalogs: lambda _: GetCatalogs(),
-        messages.CommandGetDbSchemas: _db_schemas,
-        messages.CommandGetTables: _tables,
-        messages.CommandGetTableTypes: lambda _: GetTableTypes(),
-        messages.CommandGetSqlInfo: lambda message: GetSqlInfo(_items(message.info)),
-        messages.CommandGetXdbcTypeInfo: _xdbc_type_info,
-        messages.CommandGetPrimaryKeys: lambda _: GetKeys("primary"),
-        messages.CommandGetExportedKeys: lambda _: GetKeys("exported"),
-        messages.CommandGetImportedKeys: lambda _: GetKeys("imported"),
-        messages.CommandGetCrossReference: lambda _: GetKeys("cross"),
-    }
-)
+_READERS: Final[Mapping[str, tuple[Any, Callable[[Any], Plan]]]] = {
+    full_name(kind): (kind, read)
+    for kind, read in (
+        (messages.CommandStatementQuery, _statement),
+        (messages.CommandPreparedStatementQuery, _prepared),
+        (messages.CommandGetCatalogs, MetadataCommand),
+        (messages.CommandGetDbSchemas, _filtered),
+        (messages.CommandGetTables, _filtered),
+        (messages.CommandGetTableTypes, MetadataCommand),
+        (messages.CommandGetSqlInfo, _filtered),
+        (messages.CommandGetXdbcTypeInfo, MetadataCommand),
+        (messages.CommandGetPrimaryKeys, MetadataCommand),
+        (messages.CommandGetExportedKeys, MetadataCommand),
+        (messages.CommandGetImportedKeys, MetadataCommand),
+        (messages.CommandGetCrossReference, MetadataCommand),
+    )
+}
 
 #: Known commands that are always refused.
 _REFUSED: Final[Mapping[str, tuple[type[ReadOnlyError | UnsupportedError], str]]] = {
@@ -420,40 +353,6 @@ _REFUSED: Final[Mapping[str, tuple[type[ReadOnlyError | UnsupportedError], str]]
     full_name(messages.CommandStatementIngest): (ReadOnlyError, "An ingestion"),
     full_name(messages.CommandStatementSubstraitPlan): (UnsupportedError, NO_SUBSTRAIT),
 }
-
-_KEY_COMMANDS: Final = {
-    "primary": messages.CommandGetPrimaryKeys,
-    "exported": messages.CommandGetExportedKeys,
-    "imported": messages.CommandGetImportedKeys,
-    "cross": messages.CommandGetCrossReference,
-}
-
-
-def _metadata_message(plan: Metadata) -> Any:
-    """Return the command of *plan*."""
-    match plan:
-        case GetDbSchemas():
-            return messages.CommandGetDbSchemas(catalog=plan.catalog, db_schema_filter_pattern=plan.schema_pattern)
-        case GetTables():
-            return messages.CommandGetTables(
-                catalog=plan.catalog,
-                db_schema_filter_pattern=plan.schema_pattern,
-                table_name_filter_pattern=plan.table_pattern,
-                table_types=plan.table_types,
-                include_schema=plan.include_schema,
-            )
-        case GetSqlInfo():
-            return messages.CommandGetSqlInfo(info=plan.ids)
-        case GetXdbcTypeInfo():
-            return messages.CommandGetXdbcTypeInfo(data_type=plan.data_type)
-        case GetKeys():
-            return _KEY_COMMANDS[plan.kind]()
-    return messages.CommandGetCatalogs() if isinstance(plan, GetCatalogs) else messages.CommandGetTableTypes()
-
-
-def _close_ticket(kind: int, ticket_id: bytes, content: bytes) -> bytes:
-    checksum = _checksum(kind, ticket_id, content)
-    return _TICKET.pack(_TICKET_VERSION, kind, ticket_id, checksum) + content
 
 
 def _open_ticket(handle: bytes) -> Statement | PreparedExecution:

@@ -66,17 +66,18 @@ class Descriptions:
         return description
 
     def _keep(self, sql: str, description: Description, now: float) -> None:
-        size = _size(sql, description)
-        if size > MAX_ENTRY_BYTES:
+        if _size(sql, description) > MAX_ENTRY_BYTES:
             return
-        replaced = self._known.pop(sql, None)
-        if replaced is not None:
-            self._bytes -= _size(sql, replaced[0])
+        self._forget(sql)
         self._known[sql] = description, now
-        self._bytes += size
+        self._bytes += _size(sql, description)
         while self._bytes > MAX_BYTES:
-            oldest, (evicted, _) = self._known.popitem(last=False)
-            self._bytes -= _size(oldest, evicted)
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, sql: str) -> None:
+        description, _ = self._known.pop(sql, (None, None))
+        if description is not None:
+            self._bytes -= _size(sql, description)
 
 
 def _size(sql: str, description: Description) -> int:

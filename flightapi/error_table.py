@@ -7,6 +7,7 @@ status UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these means a fault
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes
@@ -99,18 +100,16 @@ def code_of(error: BaseException) -> str:
 
 
 def shortened(message: str) -> str:
-    """Return *message*, cut to `MAX_MESSAGE_BYTES` and `MAX_ENCODED_BYTES`."""
-    plain = message.encode("utf-8", "replace")
-    if len(plain) <= MAX_MESSAGE_BYTES and _encoded_bytes(plain) <= MAX_ENCODED_BYTES:
-        return plain.decode()
-    size = encoded = 0
-    for end, character in enumerate(plain[:MAX_MESSAGE_BYTES].decode(errors="ignore")):
-        one = character.encode()
-        size, encoded = size + len(one), encoded + _encoded_bytes(one)
-        if size > MAX_MESSAGE_BYTES - len(_CUT) or encoded > MAX_ENCODED_BYTES - len(_CUT):
-            return plain.decode()[:end] + _CUT
-    return plain[: MAX_MESSAGE_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
+    """Return *message*, cut between characters to `MAX_MESSAGE_BYTES` and `MAX_ENCODED_BYTES`."""
+    plain = message.encode("utf-8", "replace").decode()
+    if _fits(plain):
+        return plain
+    too_long = bisect_left(range(MAX_MESSAGE_BYTES), True, key=lambda end: not _fits(plain[:end] + _CUT))
+    return plain[: too_long - 1] + _CUT
 
 
-def _encoded_bytes(text: bytes) -> int:
-    return len(quote_from_bytes(text, safe="!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~ "))
+def _fits(text: str) -> bool:
+    plain = text.encode()
+    if len(plain) > MAX_MESSAGE_BYTES:
+        return False
+    return len(quote_from_bytes(plain, safe="!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~ ")) <= MAX_ENCODED_BYTES

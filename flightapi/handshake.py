@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Iterator
 
+from authkeys.access import Access
 from authkeys.credentials import Absent, Presented, Reason
-from flightapi.authentication import Accepted, Authenticator, Refused, Undecided, refuse_call
+from flightapi.authentication import Accepted, authenticate, refuse_call
 from flightapi.calls import HANDSHAKE_IDLE_S, Call
 from flightapi.errors import HandshakesBusyError, MalformedMessageError
 from flightapi.protocol import messages
@@ -34,42 +35,36 @@ MAX_READING = 2
 PATIENCE_S = 0.1
 
 
-class _Waiting:
-    """A handshake that waits for its message. It has been reading since `reads_since` (infinity: not yet)."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.reads_since = math.inf
-
-
 class Handshake:
     """
-    Answers handshakes as *authenticator* decides.
+    Answers handshakes as *access* decides.
 
     A waiting handshake makes room for newer ones, the oldest first, so silent clients cannot lock others out.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-        # Oldest first; the first `MAX_READING` read their message.
-        self._waiting: list[_Waiting] = []
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        # When each handshake began to read its message (infinity: not yet). Oldest first; the first `MAX_READING` read.
+        self._waiting: dict[Call, float] = {}
         self._changed = threading.Condition()
 
-    def answer(self, call: Call, decision: Accepted | Undecided) -> Iterator[bytes]:
+    def answer(self, call: Call, decision: Accepted | None) -> Iterator[bytes]:
         """Answer one handshake."""
-        if isinstance(decision, Accepted):
-            bearer = decision.presented if _can_be_sent(decision.presented) else ANONYMOUS_TOKEN
+        if decision is not None:
+            presented = decision.presented
+            can_be_sent = presented and presented.isascii() and presented.isprintable()
+            bearer = presented if can_be_sent else ANONYMOUS_TOKEN
             call.context.send_initial_metadata((("authorization", f"Bearer {bearer}"),))
             yield _response(b"")
             return
         classic = self._authenticate_by_message(call)
         if classic is None:
             return
-        if isinstance(classic, Refused):
-            refuse_call(call.context, classic.reason, "Handshake")
+        if isinstance(classic, Reason):
+            refuse_call(call.context, classic, "Handshake")
         yield _response(classic.presented.encode() or ANONYMOUS_TOKEN.encode())
 
-    def _authenticate_by_message(self, call: Call) -> Accepted | Refused | None:
+    def _authenticate_by_message(self, call: Call) -> Accepted | Reason | None:
         """
         Decide by the message of *call*; None if it has no message and needs none.
 
@@ -77,63 +72,54 @@ class Handshake:
             HandshakesBusyError: The handshake could not read its message in time, because others were reading.
             grpc.RpcError, CallEndedError: The client sent nothing in time.
         """
-        waiting = _Waiting(call)
         deadline = time.monotonic() + HANDSHAKE_IDLE_S
         with self._changed:
             if len(self._waiting) == MAX_WAITING:
-                self._end(self._waiting[0])
-            self._waiting.append(waiting)
+                self._end(next(iter(self._waiting)))
+            self._waiting[call] = math.inf
         try:
             with self._changed:
-                self._wait_for_turn(waiting, deadline)
+                self._wait_for_turn(call, deadline)
             with call.within(deadline - time.monotonic()):
                 return self._read(call)
         finally:
             with self._changed:
-                self._leave(waiting)
+                self._leave(call)
 
-    def _wait_for_turn(self, waiting: _Waiting, deadline: float) -> None:
-        while waiting not in self._waiting[:MAX_READING]:
+    def _wait_for_turn(self, call: Call, deadline: float) -> None:
+        while call not in list(self._waiting)[:MAX_READING]:
             now = time.monotonic()
-            if now >= deadline or waiting not in self._waiting:
+            if now >= deadline or call not in self._waiting:
                 raise HandshakesBusyError
-            oldest = self._waiting[0]
-            if now - oldest.reads_since >= PATIENCE_S:
+            oldest, reads_since = next(iter(self._waiting.items()))
+            if now - reads_since >= PATIENCE_S:
                 self._end(oldest)
             else:
                 self._changed.wait(min(PATIENCE_S, deadline - now))
-        waiting.reads_since = time.monotonic()
+        self._waiting[call] = time.monotonic()
 
-    def _end(self, waiting: _Waiting) -> None:
-        waiting.call.end()
-        self._leave(waiting)
+    def _end(self, call: Call) -> None:
+        call.end()
+        self._leave(call)
 
-    def _leave(self, waiting: _Waiting) -> None:
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
+    def _leave(self, call: Call) -> None:
+        if self._waiting.pop(call, None) is not None:
             self._changed.notify_all()
 
-    def _read(self, call: Call) -> Accepted | Refused | None:
+    def _read(self, call: Call) -> Accepted | Reason | None:
         message = next(call.messages(), None)
         if message is None:
-            return None if self._authenticator.is_open else Refused(Reason.MISSING)
+            return None if self._access.key_set is None else Reason.MISSING
         if len(message) > MAX_MESSAGE_BYTES:
             del message
             give_memory_back()  # Anybody can send this; the allocator would keep the memory, once for each thread.
-            return Refused(Reason.UNKNOWN)
-        return self._authenticate_message(message)
-
-    def _authenticate_message(self, message: bytes) -> Accepted | Refused:
+            return Reason.UNKNOWN
         try:
             payload = messages.parse(messages.HandshakeRequest, message).payload
             password = messages.parse(messages.BasicAuth, payload).password
         except MalformedMessageError:
-            return Refused(Reason.UNKNOWN)
-        return self._authenticator.authenticate(Presented(password) if password else Absent())
-
-
-def _can_be_sent(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable()
+            return Reason.UNKNOWN
+        return authenticate(self._access, Presented(password) if password else Absent())
 
 
 def _response(payload: bytes) -> bytes:

@@ -9,27 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
 from flightapi import sql_info, xdbc_types
-from flightapi.commands import (
-    CATALOG,
-    SCHEMA,
-    GetCatalogs,
-    GetDbSchemas,
-    GetKeys,
-    GetSqlInfo,
-    GetTables,
-    GetTableTypes,
-    GetXdbcTypeInfo,
-    Metadata,
-)
-from flightapi.protocol.schemas import encapsulated
-from flightapi.sql_info import ServerFacts
-
-__all__ = ["CATALOG", "SCHEMA", "Relation", "ServerFacts", "TableSchemas", "answer", "answer_schema"]
+from flightapi.commands import CATALOG, SCHEMA
 
 #: Escapes the wildcards of a pattern, as GetSqlInfo reports.
 PATTERN_ESCAPE: Final = "\\"
@@ -51,106 +36,83 @@ class Relation:
 TableSchemas = Callable[[Sequence[str]], Mapping[str, pa.Schema]]
 
 
-def _required(name: str, kind: pa.DataType) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
+def _optional(*names: str) -> list[pa.Field]:
+    return [pa.field(name, pa.string()) for name in names]
 
 
-_TEXT: Final = pa.string()
-_CATALOGS: Final = pa.schema([_required("catalog_name", _TEXT)])
-_DB_SCHEMAS: Final = pa.schema([pa.field("catalog_name", _TEXT), _required("db_schema_name", _TEXT)])
-_TABLES: Final = pa.schema(
-    [
-        pa.field("catalog_name", _TEXT),
-        pa.field("db_schema_name", _TEXT),
-        _required("table_name", _TEXT),
-        _required("table_type", _TEXT),
-    ]
-)
-_TABLES_WITH_SCHEMA: Final = _TABLES.append(_required("table_schema", pa.binary()))
-_TABLE_TYPES: Final = pa.schema([_required("table_type", _TEXT)])
-_PRIMARY_KEYS: Final = pa.schema(
-    [
-        pa.field("catalog_name", _TEXT),
-        pa.field("db_schema_name", _TEXT),
-        _required("table_name", _TEXT),
-        _required("column_name", _TEXT),
-        pa.field("key_name", _TEXT),
-        _required("key_sequence", pa.int32()),
-    ]
-)
+def _required(*names: str, kind: pa.DataType | None = None) -> list[pa.Field]:
+    return [pa.field(name, kind or pa.string(), nullable=False) for name in names]
+
+
+_TABLES: Final = pa.schema(_optional("catalog_name", "db_schema_name") + _required("table_name", "table_type"))
+_TABLES_WITH_SCHEMA: Final = pa.schema([*_TABLES, *_required("table_schema", kind=pa.binary())])
 _FOREIGN_KEYS: Final = pa.schema(
     [
-        pa.field("pk_catalog_name", _TEXT),
-        pa.field("pk_db_schema_name", _TEXT),
-        _required("pk_table_name", _TEXT),
-        _required("pk_column_name", _TEXT),
-        pa.field("fk_catalog_name", _TEXT),
-        pa.field("fk_db_schema_name", _TEXT),
-        _required("fk_table_name", _TEXT),
-        _required("fk_column_name", _TEXT),
-        _required("key_sequence", pa.int32()),
-        pa.field("fk_key_name", _TEXT),
-        pa.field("pk_key_name", _TEXT),
-        _required("update_rule", pa.uint8()),
-        _required("delete_rule", pa.uint8()),
+        *_optional("pk_catalog_name", "pk_db_schema_name"),
+        *_required("pk_table_name", "pk_column_name"),
+        *_optional("fk_catalog_name", "fk_db_schema_name"),
+        *_required("fk_table_name", "fk_column_name"),
+        *_required("key_sequence", kind=pa.int32()),
+        *_optional("fk_key_name", "pk_key_name"),
+        *_required("update_rule", "delete_rule", kind=pa.uint8()),
     ]
 )
-
-
-def answer_schema(plan: Metadata) -> pa.Schema:
-    """Return the schema of the answer to *plan*, without computing the answer."""
-    match plan:
-        case GetTables():
-            return _TABLES_WITH_SCHEMA if plan.include_schema else _TABLES
-        case GetKeys():
-            return _PRIMARY_KEYS if plan.kind == "primary" else _FOREIGN_KEYS
-    return _SCHEMAS[type(plan)]
-
-
-def answer(plan: Metadata, relations: Iterable[Relation], table_schemas: TableSchemas, facts: ServerFacts) -> pa.Table:
-    """
-    Return the answer to *plan*, in the order of the protocol.
-
-    *table_schemas* is called at most once, and only if schemas are requested. Its errors propagate.
-    """
-    match plan:
-        case GetSqlInfo():
-            return sql_info.answer(plan.ids, facts)
-        case GetXdbcTypeInfo():
-            return xdbc_types.answer(plan.data_type)
-        case GetTables():
-            rows = _tables(plan, relations, table_schemas)
-        case _:
-            rows = _names(plan)
-    return pa.Table.from_pylist(rows, schema=answer_schema(plan))
-
-
-_SCHEMAS: Final[Mapping[type, pa.Schema]] = {
-    GetCatalogs: _CATALOGS,
-    GetDbSchemas: _DB_SCHEMAS,
-    GetTableTypes: _TABLE_TYPES,
-    GetSqlInfo: sql_info.ANSWER,
-    GetXdbcTypeInfo: xdbc_types.ANSWER,
+_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    "CommandGetCatalogs": pa.schema(_required("catalog_name")),
+    "CommandGetDbSchemas": pa.schema(_optional("catalog_name") + _required("db_schema_name")),
+    "CommandGetTables": _TABLES,
+    "CommandGetTableTypes": pa.schema(_required("table_type")),
+    "CommandGetPrimaryKeys": pa.schema(
+        [
+            *_optional("catalog_name", "db_schema_name"),
+            *_required("table_name", "column_name"),
+            *_optional("key_name"),
+            *_required("key_sequence", kind=pa.int32()),
+        ]
+    ),
+    "CommandGetExportedKeys": _FOREIGN_KEYS,
+    "CommandGetImportedKeys": _FOREIGN_KEYS,
+    "CommandGetCrossReference": _FOREIGN_KEYS,
+    "CommandGetSqlInfo": sql_info.ANSWER,
+    "CommandGetXdbcTypeInfo": xdbc_types.ANSWER,
 }
 
 
-def _names(plan: GetCatalogs | GetDbSchemas | GetTableTypes | GetKeys) -> list[dict[str, object]]:
-    match plan:
-        case GetCatalogs():
-            return [{"catalog_name": CATALOG}]
-        case GetDbSchemas():
-            matches = _selects_schema(plan.catalog, plan.schema_pattern)
-            return [{"catalog_name": CATALOG, "db_schema_name": SCHEMA}] if matches else []
-        case GetTableTypes():
-            return [{"table_type": "TABLE"}, {"table_type": "VIEW"}]
-    return []  # no keys: the runtime does not enforce any
+def answer_schema(command: Any) -> pa.Schema:
+    """Return the schema of the answer to a metadata command, without computing the answer."""
+    name = command.DESCRIPTOR.name
+    return _TABLES_WITH_SCHEMA if name == "CommandGetTables" and command.include_schema else _SCHEMAS[name]
 
 
-def _tables(plan: GetTables, relations: Iterable[Relation], table_schemas: TableSchemas) -> list[dict[str, object]]:
-    if not _selects_schema(plan.catalog, plan.schema_pattern):
-        return []
-    is_named = _matcher(plan.table_pattern)
-    kinds = {kind.upper() for kind in plan.table_types} or {"TABLE", "VIEW"}
+def answer(
+    command: Any, relations: Iterable[Relation], table_schemas: TableSchemas, max_statement_bytes: int
+) -> pa.Table:
+    """
+    Return the answer to a metadata command, in the order of the protocol.
+
+    *table_schemas* is called at most once, and only if schemas are requested. Its errors propagate.
+    *max_statement_bytes* is the length that GetSqlInfo reports.
+    """
+    rows: list[dict[str, object]] = []  # The commands for keys have no rows: the runtime does not enforce any keys.
+    match command.DESCRIPTOR.name:
+        case "CommandGetSqlInfo":
+            return sql_info.answer(command.info, max_statement_bytes)
+        case "CommandGetXdbcTypeInfo":
+            return xdbc_types.answer(command.data_type if command.HasField("data_type") else None)
+        case "CommandGetCatalogs":
+            rows = [{"catalog_name": CATALOG}]
+        case "CommandGetDbSchemas" if _selects_schema(command):
+            rows = [{"catalog_name": CATALOG, "db_schema_name": SCHEMA}]
+        case "CommandGetTableTypes":
+            rows = [{"table_type": "TABLE"}, {"table_type": "VIEW"}]
+        case "CommandGetTables" if _selects_schema(command):
+            rows = _tables(command, relations, table_schemas)
+    return pa.Table.from_pylist(rows, schema=answer_schema(command))
+
+
+def _tables(command: Any, relations: Iterable[Relation], table_schemas: TableSchemas) -> list[dict[str, object]]:
+    is_named = _matcher(command, "table_name_filter_pattern")
+    kinds = {kind.upper() for kind in command.table_types} or {"TABLE", "VIEW"}
     found = sorted(
         (relation for relation in relations if relation.kind in kinds and is_named(relation.name)),
         key=lambda relation: (relation.name, relation.kind),
@@ -164,35 +126,34 @@ def _tables(plan: GetTables, relations: Iterable[Relation], table_schemas: Table
         }
         for relation in found
     ]
-    if plan.include_schema and found:
+    if command.include_schema and found:
         schemas = table_schemas([relation.name for relation in found])
         for row, relation in zip(rows, found, strict=True):
-            row["table_schema"] = encapsulated(_with_decimal_digits(schemas.get(relation.name, pa.schema([]))))
+            schema = _with_decimal_digits(schemas.get(relation.name, pa.schema([])))
+            row["table_schema"] = schema.serialize().to_pybytes()
     return rows
 
 
 def _with_decimal_digits(schema: pa.Schema) -> pa.Schema:
     """Add the precision and scale of decimals to the field metadata, where some clients look for them."""
-    return pa.schema([_with_digits(field) for field in schema], metadata=schema.metadata)
+    for position, field in enumerate(schema):
+        if pa.types.is_decimal(field.type):
+            digits = {_PRECISION: str(field.type.precision).encode(), _SCALE: str(field.type.scale).encode()}
+            schema = schema.set(position, field.with_metadata({**(field.metadata or {}), **digits}))
+    return schema
 
 
-def _with_digits(field: pa.Field) -> pa.Field:
-    if not pa.types.is_decimal(field.type):
-        return field
-    digits = {_PRECISION: str(field.type.precision).encode(), _SCALE: str(field.type.scale).encode()}
-    return field.with_metadata({**(field.metadata or {}), **digits})
+def _selects_schema(command: Any) -> bool:
+    """Return whether a command selects the one catalog and schema. An empty catalog selects schemas without one."""
+    selects_catalog = not command.HasField("catalog") or command.catalog.casefold() == CATALOG
+    return selects_catalog and _matcher(command, "db_schema_filter_pattern")(SCHEMA)
 
 
-def _selects_schema(catalog: str | None, schema_pattern: str | None) -> bool:
-    """Return whether the filter selects the one catalog and schema. An empty catalog selects schemas without one."""
-    return (catalog is None or catalog.casefold() == CATALOG) and _matcher(schema_pattern)(SCHEMA)
-
-
-def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Return a function that tells whether a name is LIKE *pattern*, in any case; None matches every name."""
-    if pattern is None:
+def _matcher(command: Any, field: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a name is LIKE the pattern in *field*, in any case. No pattern fits all."""
+    if not command.HasField(field):
         return lambda _: True
-    parts = _parts(pattern.casefold())
+    parts = _parts(getattr(command, field).casefold())
     return lambda name: _is_like(name.casefold(), parts)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flightapi.errors import UnknownPreparedStatementError
 from queryengine.engine import ArrowParameters
@@ -39,11 +39,12 @@ _ENTRY_BYTES = 1024
 
 @dataclass(slots=True)
 class Prepared:
-    """A prepared statement, whether it takes parameters, and its bound parameters."""
+    """A prepared statement, whether it takes parameters, its bound parameters, and when it was last used."""
 
     sql: str
     takes_parameters: bool
     parameters: ArrowParameters | None = None
+    used_at: float = 0.0
 
     @property
     def size(self) -> int:
@@ -52,20 +53,13 @@ class Prepared:
         return _ENTRY_BYTES + sys.getsizeof(self.sql) + len(bound)
 
 
-@dataclass(slots=True)
-class _Entry:
-    prepared: Prepared
-    used_at: float
-    size: int
-
-
 class PreparedStatements:
     """The prepared statements of all keys, by fingerprint. Safe from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._of_keys: dict[str, OrderedDict[bytes, _Entry]] = {}
+        self._of_keys: dict[str, OrderedDict[bytes, Prepared]] = {}
         self._bytes: dict[str, int] = {}
         self._last_expiry = clock()
 
@@ -89,7 +83,7 @@ class PreparedStatements:
             UnknownPreparedStatementError: This key has no such statement.
         """
         with self._lock:
-            return self._entry(fingerprint, handle).prepared
+            return self._find(fingerprint, handle)
 
     def bind(self, fingerprint: str, handle: bytes, parameters: ArrowParameters | None) -> None:
         """
@@ -100,8 +94,7 @@ class PreparedStatements:
             ResourceLimitError: They are too large to store.
         """
         with self._lock:
-            prepared = self._entry(fingerprint, handle).prepared
-            self._put(fingerprint, handle, Prepared(prepared.sql, prepared.takes_parameters, parameters))
+            self._put(fingerprint, handle, replace(self._find(fingerprint, handle), parameters=parameters))
 
     def close(self, fingerprint: str, handle: bytes) -> None:
         """Remove the statement *handle* if it exists."""
@@ -112,14 +105,14 @@ class PreparedStatements:
         with self._lock:
             return sum(map(len, self._of_keys.values()))
 
-    def _entry(self, fingerprint: str, handle: bytes) -> _Entry:
-        of_key = self._of_keys.get(fingerprint)
-        entry = None if of_key is None else of_key.get(handle)
-        if of_key is None or entry is None or entry.used_at < self._clock() - IDLE_S:
+    def _find(self, fingerprint: str, handle: bytes) -> Prepared:
+        of_key = self._of_keys.get(fingerprint, OrderedDict())
+        prepared = of_key.get(handle)
+        if prepared is None or prepared.used_at < self._clock() - IDLE_S:
             raise UnknownPreparedStatementError
-        entry.used_at = self._clock()
+        prepared.used_at = self._clock()
         of_key.move_to_end(handle)
-        return entry
+        return prepared
 
     def _put(self, fingerprint: str, handle: bytes, prepared: Prepared) -> None:
         size = prepared.size
@@ -136,8 +129,8 @@ class PreparedStatements:
         ):
             # Evict from the largest user, so no key can evict all statements of the others.
             self._evict_oldest(max(self._bytes, key=self._bytes.__getitem__))
-        of_key = self._of_keys.setdefault(fingerprint, OrderedDict())
-        of_key[handle] = _Entry(prepared, self._clock(), size)
+        prepared.used_at = self._clock()
+        self._of_keys.setdefault(fingerprint, OrderedDict())[handle] = prepared
         self._bytes[fingerprint] = self._bytes.get(fingerprint, 0) + size
 
     def _expire(self) -> None:
@@ -153,10 +146,10 @@ class PreparedStatements:
         self._remove(fingerprint, next(iter(self._of_keys[fingerprint])))
 
     def _remove(self, fingerprint: str, handle: bytes) -> None:
-        of_key = self._of_keys.get(fingerprint)
-        entry = None if of_key is None else of_key.pop(handle, None)
-        if of_key is None or entry is None:
+        of_key = self._of_keys.get(fingerprint, OrderedDict())
+        removed = of_key.pop(handle, None)
+        if removed is None:
             return
-        self._bytes[fingerprint] -= entry.size
+        self._bytes[fingerprint] -= removed.size
         if not of_key:
             del self._of_keys[fingerprint], self._bytes[fingerprint]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from dataclasses import dataclass
 
 import grpc
 
 from authkeys.access import Access
-from flightapi.authentication import AuthenticationInterceptor, Authenticator
+from flightapi.authentication import AuthenticationInterceptor
 from flightapi.call_threads import CallThreads
 from flightapi.calls import IdleClock
 from flightapi.service import FlightService
@@ -49,14 +48,6 @@ def _is_harmless(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith(_METADATA_LOGGED)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of the server: concurrent calls, and bytes of one message."""
-
-    calls: int
-    message_bytes: int
-
-
 class FlightServer:
     """The endpoint of *config*. Statements run on *engine*; *access* authenticates callers."""
 
@@ -67,21 +58,17 @@ class FlightServer:
         Raises:
             OSError: The port or the certificate cannot be used.
         """
-        limits = Limits(
-            calls=config.query.workers + config.query.max_queued + SPARE_CALLS,
-            message_bytes=config.flight.max_message_bytes,
-        )
-        authenticator = Authenticator(access)
+        max_calls = config.query.workers + config.query.max_queued + SPARE_CALLS
         logging.getLogger(_GRPC_LOGGER).addFilter(_is_harmless)
         self._clock = IdleClock()
-        self._threads = CallThreads(limits.calls)
+        self._threads = CallThreads(max_calls)
         self._stopped = threading.Event()
         self._server = grpc.server(
             self._threads,
-            handlers=[FlightService(config, engine, authenticator, self._clock)],
-            interceptors=[AuthenticationInterceptor(authenticator)],
-            options=_options(limits),
-            maximum_concurrent_rpcs=limits.calls,
+            handlers=[FlightService(config, engine, access, self._clock)],
+            interceptors=[AuthenticationInterceptor(access)],
+            options=_options(max_calls, config.flight.max_message_bytes),
+            maximum_concurrent_rpcs=max_calls,
         )
         #: The bound port, also if the configuration lets the system choose one.
         self.port = self._bind(config)
@@ -119,15 +106,15 @@ class FlightServer:
             raise OSError(f"Cannot listen on {address} for Flight SQL.") from error
 
 
-def _options(limits: Limits) -> list[tuple[str, int]]:
+def _options(max_calls: int, max_message_bytes: int) -> list[tuple[str, int]]:
     return [
         # Otherwise two servers could silently share a port.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        ("grpc.max_concurrent_streams", limits.calls),
+        ("grpc.max_concurrent_streams", max_calls),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
         ("grpc.keepalive_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),

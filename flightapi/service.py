@@ -12,26 +12,24 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
+from authkeys.access import Access
 from authkeys.principal import ANONYMOUS
 from flightapi import actions, commands, metadata
-from flightapi.authentication import Accepted, Authenticator, CallDetails, Undecided
+from flightapi.authentication import HANDSHAKE, Accepted, CallDetails
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
-from flightapi.commands import PreparedExecution, Statement
+from flightapi.commands import MetadataCommand, Statement
 from flightapi.descriptions import Descriptions
 from flightapi.errors import UnsupportedError
 from flightapi.handshake import Handshake
-from flightapi.prepared import IDLE_S as PREPARED_IDLE_S
 from flightapi.prepared import Prepared, PreparedStatements
-from flightapi.protocol import framing, schemas, uploads
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol import uploads
+from flightapi.protocol.messages import PATHS
 from flightapi.speculation import SpeculativeResults, StatementRequest
 from flightapi.statements import Statements
+from queryengine.encoders import arrow, flight
 from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
 from queryengine.errors import EngineUnavailableError, StatementError
 from runtimeconf.model import RuntimeConfig
-
-#: The version in GetSqlInfo; a test compares it with pyproject.toml.
-VERSION = "0.1.0"
 
 _UNSUPPORTED = {
     "PollFlightInfo": "PollFlightInfo is not supported: use GetFlightInfo.",
@@ -43,64 +41,46 @@ _NO_METHOD = "There is no such method."
 
 
 class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """
-    Answers accepted calls.
+    """Answers accepted calls. *access* decides on handshakes, and *clock* limits how long calls wait for clients."""
 
-    Args:
-        config: The runtime's configuration.
-        engine: Runs the statements.
-        authenticator: Decides on the keys of handshakes.
-        clock: Limits how long calls wait for their clients.
-    """
-
-    def __init__(
-        self, config: RuntimeConfig, engine: QueryEngine, authenticator: Authenticator, clock: IdleClock
-    ) -> None:
+    def __init__(self, config: RuntimeConfig, engine: QueryEngine, access: Access, clock: IdleClock) -> None:
         self._statements = Statements(engine)
         self._descriptions = Descriptions(config.state_dir)
         self._speculative = SpeculativeResults(config.state_dir)
         clock.each_tick(self._speculative.expire)
         self._prepared = PreparedStatements()
-        self._handshake = Handshake(authenticator)
+        self._handshake = Handshake(access)
         self._relations = (
             *(metadata.Relation(dataset.name, "TABLE") for dataset in config.datasets),
             *(metadata.Relation(view.name, "VIEW") for view in config.views),
         )
         self._max_bytes = config.flight.max_message_bytes
-        self._facts = metadata.ServerFacts(
-            version=VERSION, handle_timeout_ms=round(PREPARED_IDLE_S * 1000), max_statement_bytes=self._max_bytes
-        )
         self._clock = clock
         send_s = config.query.timeout_s + SEND_GRACE_S
-        one: dict[str, Callable[[Call], bytes]] = {
-            "GetFlightInfo": self._get_flight_info,
-            "GetSchema": self._get_schema,
+        handlers: dict[str, Callable[[Any], Any]] = {
+            "GetFlightInfo": partial(one_answer, self._get_flight_info),
+            "GetSchema": partial(one_answer, self._get_schema),
+            "DoGet": partial(many_answers, self._do_get, send_s=send_s),
+            "DoPut": partial(many_answers, self._do_put, send_s=send_s),
+            "DoAction": partial(many_answers, self._do_action, send_s=send_s),
+            "ListActions": partial(many_answers, self._list_actions, send_s=send_s),
+            **{name: partial(one_answer, partial(_refuse, text)) for name, text in _UNSUPPORTED.items()},
         }
-        many: dict[str, Callable[[Call], Iterator[bytes]]] = {
-            "DoGet": self._do_get,
-            "DoPut": self._do_put,
-            "DoAction": self._do_action,
-            "ListActions": self._list_actions,
-        }
-        self._handlers: dict[str, Callable[[Any], Any]] = {
-            **{METHODS[name].path: partial(one_answer, act) for name, act in one.items()},
-            **{METHODS[name].path: partial(many_answers, act, send_s=send_s) for name, act in many.items()},
-            **{METHODS[name].path: partial(one_answer, partial(_refuse, text)) for name, text in _UNSUPPORTED.items()},
-        }
+        self._handlers = {PATHS[name]: handler for name, handler in handlers.items()}
 
     def service(self, details: CallDetails) -> Any:
         """Return the handler of a call that passed the interceptor."""
         decision = details.decision
-        if details.method == METHODS["Handshake"].path:
+        if details.method == HANDSHAKE:
             answer = partial(self._handshake.answer, decision=decision)
             return many_answers(answer, self._begin(decision, HANDSHAKE_IDLE_S), SEND_GRACE_S)
-        if not isinstance(decision, Accepted):
+        if decision is None:
             raise TypeError("The call has not been authenticated.")
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))
         return handler(self._begin(decision, IDLE_S))
 
-    def _begin(self, decision: Accepted | Undecided, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
-        principal = decision.principal if isinstance(decision, Accepted) else ANONYMOUS
+    def _begin(self, decision: Accepted | None, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
+        principal = ANONYMOUS if decision is None else decision.principal
         return partial(Call, principal, clock=self._clock, idle_s=idle_s)
 
     # RPCs with one answer.
@@ -122,18 +102,17 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         *ticket_id* is the id of that ticket. With it a short statement runs at once, and its result waits for the
         ticket.
         """
+        if isinstance(plan, MetadataCommand):
+            return metadata.answer_schema(plan.message).serialize().to_pybytes(), plan
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
             return self._describe(call, StatementRequest(fingerprint, ticket_id, plan.sql)), plan
-        if isinstance(plan, PreparedExecution):
-            prepared = self._prepared.get(fingerprint, plan.handle)
-            request = StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters)
-            schema = self._describe(call, request, plan.handle)
-            if prepared.takes_parameters or prepared.parameters is not None:
-                return schema, plan
-            # A ticket with the text outlives the handle.
-            return schema, Statement(prepared.sql)
-        return schemas.encapsulated(metadata.answer_schema(plan)), plan
+        prepared = self._prepared.get(fingerprint, plan.handle)
+        request = StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters)
+        schema = self._describe(call, request, plan.handle)
+        if prepared.takes_parameters or prepared.parameters is not None:
+            return schema, plan
+        return schema, Statement(prepared.sql)  # A ticket with the text outlives the handle.
 
     def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
         """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
@@ -164,29 +143,28 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())
+        if isinstance(plan, MetadataCommand):
+            schemas = partial(self._table_schemas, call)
+            table = metadata.answer(plan.message, self._relations, schemas, self._max_bytes)
+            return map(b"".join, flight.messages(table.schema, arrow.cut(table.schema, table.to_batches())))
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
-            return self._run(call, StatementRequest(fingerprint, plan.ticket_id or b"", plan.sql))
-        if isinstance(plan, PreparedExecution):
+            request = StatementRequest(fingerprint, plan.ticket_id, plan.sql)
+        else:
             prepared = self._prepared.get(fingerprint, plan.handle)
-            claim = plan.ticket_id or b""
-            return self._run(call, StatementRequest(fingerprint, claim, prepared.sql, prepared.parameters))
-        table = metadata.answer(plan, self._relations, partial(self._table_schemas, call), self._facts)
-        return framing.table_data(table)
-
-    def _run(self, call: Call, request: StatementRequest) -> Iterator[bytes]:
+            request = StatementRequest(fingerprint, plan.ticket_id, prepared.sql, prepared.parameters)
         answer = self._speculative.take(request) if request.claim else None
-        return self._statements.run(call, request.sql, request.bound, request.claim or None, answer)
+        return self._statements.run(call, request.sql, request.bound, request.claim, answer)
 
     def _do_put(self, call: Call) -> Iterator[bytes]:
         incoming = call.messages()
         first = next(incoming, b"")
-        plan = commands.plan_put(first)
+        handle = commands.plan_put(first)
         fingerprint = call.principal.fingerprint
-        self._prepared.get(fingerprint, plan.handle)  # refuse an unknown handle before reading the parameters
+        self._prepared.get(fingerprint, handle)  # refuse an unknown handle before reading the parameters
         row = uploads.read_row(itertools.chain([first], incoming), self._max_bytes)
-        self._prepared.bind(fingerprint, plan.handle, ArrowParameters(_stream(row)) if row.num_rows else None)
-        yield commands.bind_result(plan.handle)
+        self._prepared.bind(fingerprint, handle, ArrowParameters(_stream(row)) if row.num_rows else None)
+        yield commands.bind_result(handle)
 
     def _do_action(self, call: Call) -> Iterator[bytes]:
         plan = actions.plan_action(call.message())
@@ -196,9 +174,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             case actions.ClosePrepared():
                 self._prepared.close(call.principal.fingerprint, plan.handle)
             case actions.Cancel():
-                yield actions.cancel_result(plan, self._cancel(call, plan))
-            case _:
-                yield actions.session_result(plan)
+                yield actions.cancel_result(plan, is_cancelled=self._cancel(call, plan))
+            case actions.SessionAction():
+                yield plan.answer
 
     def _list_actions(self, call: Call) -> Iterator[bytes]:
         call.message()
@@ -210,18 +188,15 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)
-        if description.is_steady:
+        if description.is_cacheable:
             self._speculative.keep(StatementRequest(fingerprint, handle, sql), description, version)
-        row = schemas.parameter_schema(description.parameters)
-        parameter_schema = b"" if row is None else schemas.encapsulated(row)
-        return actions.prepared_result(handle, description.schema or b"", parameter_schema)
+        return actions.prepared_result(handle, description.schema or b"", description.parameters)
 
-    def _cancel(self, call: Call, plan: actions.Cancel) -> actions.CancelStatus:
-        ticket_id = getattr(plan.target, "ticket_id", None)
-        if ticket_id is None:
-            return "not_cancellable"
-        self._statements.cancel(call, ticket_id)
-        return "cancelled"
+    def _cancel(self, call: Call, plan: actions.Cancel) -> bool:
+        ticket_id = getattr(plan.target, "ticket_id", b"")
+        if ticket_id:
+            self._statements.cancel(call, ticket_id)
+        return bool(ticket_id)
 
     def _table_schemas(self, call: Call, names: Sequence[str]) -> Mapping[str, pa.Schema]:
         found = {}

@@ -8,14 +8,17 @@ bigints where Arrow's own server and JDBC driver use bigints, because clients fa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from flightapi.prepared import IDLE_S
 from flightapi.protocol.messages import enum_values
 
 SERVER_NAME: Final = "Querykeep"
+
+#: A test compares it with pyproject.toml.
+VERSION: Final = "0.1.0"
 
 #: The types of values in the order of their type codes.
 _STRING, _BOOL, _BIGINT, _INT32, _STRINGS, _CONVERSIONS = range(6)
@@ -35,15 +38,6 @@ ANSWER: Final = pa.schema(
         pa.field("value", pa.dense_union(_KINDS), nullable=False),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
-    """The facts about this server. An unused prepared statement expires after `handle_timeout_ms`."""
-
-    version: str
-    handle_timeout_ms: int
-    max_statement_bytes: int
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -112,25 +106,37 @@ _NO_LIMITS: Final = _words(
     " SQL_MAX_STATEMENTS SQL_MAX_TABLE_NAME_LENGTH SQL_MAX_TABLES_IN_SELECT SQL_MAX_USERNAME_LENGTH"
 )
 
+#: Facts that hold.
+_TRUE: Final = _words(
+    "FLIGHT_SQL_SERVER_READ_ONLY FLIGHT_SQL_SERVER_SQL FLIGHT_SQL_SERVER_CANCEL SQL_ALL_TABLES_ARE_SELECTABLE"
+    " SQL_SUPPORTS_COLUMN_ALIASING SQL_NULL_PLUS_NULL_IS_NULL SQL_SUPPORTS_TABLE_CORRELATION_NAMES"
+    " SQL_SUPPORTS_EXPRESSIONS_IN_ORDER_BY SQL_SUPPORTS_ORDER_BY_UNRELATED SQL_SUPPORTS_LIKE_ESCAPE_CLAUSE"
+    " SQL_CATALOG_AT_START SQL_CORRELATED_SUBQUERIES_SUPPORTED SQL_MAX_ROW_SIZE_INCLUDES_BLOBS"
+)
+#: Facts that do not hold; the parameters are those of stored procedures.
+_FALSE: Final = _words(
+    "FLIGHT_SQL_SERVER_SUBSTRAIT FLIGHT_SQL_SERVER_BULK_INGESTION FLIGHT_SQL_SERVER_INGEST_TRANSACTIONS_SUPPORTED"
+    " SQL_DDL_CATALOG SQL_DDL_SCHEMA SQL_DDL_TABLE SQL_SUPPORTS_DIFFERENT_TABLE_CORRELATION_NAMES"
+    " SQL_SUPPORTS_NON_NULLABLE_COLUMNS SQL_SUPPORTS_INTEGRITY_ENHANCEMENT_FACILITY"
+    " SQL_SELECT_FOR_UPDATE_SUPPORTED SQL_STORED_PROCEDURES_SUPPORTED SQL_TRANSACTIONS_SUPPORTED"
+    " SQL_DATA_DEFINITION_CAUSES_TRANSACTION_COMMIT SQL_DATA_DEFINITIONS_IN_TRANSACTIONS_IGNORED"
+    " SQL_BATCH_UPDATES_SUPPORTED SQL_SAVEPOINTS_SUPPORTED SQL_NAMED_PARAMETERS_SUPPORTED SQL_LOCATORS_UPDATE_COPY"
+    " SQL_STORED_FUNCTIONS_USING_CALL_SYNTAX_SUPPORTED"
+)
+
 #: The facts that are the same for every server, by name: the type of the value, and the value.
 _CONSTANT_FACTS: Final[dict[str, tuple[int, object]]] = {
+    **dict.fromkeys(_TRUE, (_BOOL, True)),
+    **dict.fromkeys(_FALSE, (_BOOL, False)),
     "FLIGHT_SQL_SERVER_NAME": (_STRING, SERVER_NAME),
+    "FLIGHT_SQL_SERVER_VERSION": (_STRING, VERSION),
+    "FLIGHT_SQL_SERVER_STATEMENT_TIMEOUT": (_INT32, round(IDLE_S * 1000)),  # of an unused prepared statement
     "FLIGHT_SQL_SERVER_ARROW_VERSION": (_STRING, pa.__version__),
-    "FLIGHT_SQL_SERVER_READ_ONLY": (_BOOL, True),
-    "FLIGHT_SQL_SERVER_SQL": (_BOOL, True),
-    "FLIGHT_SQL_SERVER_SUBSTRAIT": (_BOOL, False),
     "FLIGHT_SQL_SERVER_TRANSACTION": (_INT32, 0),  # none
-    "FLIGHT_SQL_SERVER_CANCEL": (_BOOL, True),
-    "FLIGHT_SQL_SERVER_BULK_INGESTION": (_BOOL, False),
-    "FLIGHT_SQL_SERVER_INGEST_TRANSACTIONS_SUPPORTED": (_BOOL, False),
     "FLIGHT_SQL_SERVER_TRANSACTION_TIMEOUT": (_INT32, 0),
-    "SQL_DDL_CATALOG": (_BOOL, False),
-    "SQL_DDL_SCHEMA": (_BOOL, False),
-    "SQL_DDL_TABLE": (_BOOL, False),
     "SQL_IDENTIFIER_CASE": (_BIGINT, 1),  # names keep their case, but match in any case
     "SQL_IDENTIFIER_QUOTE_CHAR": (_STRING, '"'),
     "SQL_QUOTED_IDENTIFIER_CASE": (_BIGINT, 1),
-    "SQL_ALL_TABLES_ARE_SELECTABLE": (_BOOL, True),
     "SQL_NULL_ORDERING": (_BIGINT, 3),  # at the end, ascending and descending
     "SQL_KEYWORDS": (_STRINGS, KEYWORDS),
     "SQL_NUMERIC_FUNCTIONS": (_STRINGS, NUMERIC_FUNCTIONS),
@@ -139,55 +145,34 @@ _CONSTANT_FACTS: Final[dict[str, tuple[int, object]]] = {
     "SQL_DATETIME_FUNCTIONS": (_STRINGS, DATETIME_FUNCTIONS),
     "SQL_SEARCH_STRING_ESCAPE": (_STRING, "\\"),
     "SQL_EXTRA_NAME_CHARACTERS": (_STRING, "$"),
-    "SQL_SUPPORTS_COLUMN_ALIASING": (_BOOL, True),
-    "SQL_NULL_PLUS_NULL_IS_NULL": (_BOOL, True),
     "SQL_SUPPORTS_CONVERT": (_CONVERSIONS, _conversions()),
-    "SQL_SUPPORTS_TABLE_CORRELATION_NAMES": (_BOOL, True),
-    "SQL_SUPPORTS_DIFFERENT_TABLE_CORRELATION_NAMES": (_BOOL, False),
-    "SQL_SUPPORTS_EXPRESSIONS_IN_ORDER_BY": (_BOOL, True),
-    "SQL_SUPPORTS_ORDER_BY_UNRELATED": (_BOOL, True),
     "SQL_SUPPORTED_GROUP_BY": (_INT32, 0b11),
-    "SQL_SUPPORTS_LIKE_ESCAPE_CLAUSE": (_BOOL, True),
-    "SQL_SUPPORTS_NON_NULLABLE_COLUMNS": (_BOOL, False),
     "SQL_SUPPORTED_GRAMMAR": (_INT32, 0b011),  # minimum and core
     "SQL_ANSI92_SUPPORTED_LEVEL": (_INT32, 0b001),  # entry
-    "SQL_SUPPORTS_INTEGRITY_ENHANCEMENT_FACILITY": (_BOOL, False),
     "SQL_OUTER_JOINS_SUPPORT_LEVEL": (_INT32, 2),  # full
     "SQL_SCHEMA_TERM": (_STRING, "schema"),
     "SQL_PROCEDURE_TERM": (_STRING, "procedure"),
     "SQL_CATALOG_TERM": (_STRING, "catalog"),
-    "SQL_CATALOG_AT_START": (_BOOL, True),
     "SQL_SCHEMAS_SUPPORTED_ACTIONS": (_INT32, 0),
     "SQL_CATALOGS_SUPPORTED_ACTIONS": (_INT32, 0),
     "SQL_SUPPORTED_POSITIONED_COMMANDS": (_INT32, 0),
-    "SQL_SELECT_FOR_UPDATE_SUPPORTED": (_BOOL, False),
-    "SQL_STORED_PROCEDURES_SUPPORTED": (_BOOL, False),
     "SQL_SUPPORTED_SUBQUERIES": (_INT32, 0b1111),
-    "SQL_CORRELATED_SUBQUERIES_SUPPORTED": (_BOOL, True),
     "SQL_SUPPORTED_UNIONS": (_INT32, 0b11),
-    "SQL_MAX_ROW_SIZE_INCLUDES_BLOBS": (_BOOL, True),
     **dict.fromkeys(_NO_LIMITS, (_BIGINT, 0)),
     "SQL_DEFAULT_TRANSACTION_ISOLATION": (_BIGINT, 0),  # none
-    "SQL_TRANSACTIONS_SUPPORTED": (_BOOL, False),
     "SQL_SUPPORTED_TRANSACTIONS_ISOLATION_LEVELS": (_INT32, 0b1),  # none
-    "SQL_DATA_DEFINITION_CAUSES_TRANSACTION_COMMIT": (_BOOL, False),
-    "SQL_DATA_DEFINITIONS_IN_TRANSACTIONS_IGNORED": (_BOOL, False),
     "SQL_SUPPORTED_RESULT_SET_TYPES": (_INT32, 0b10),  # forward only
     "SQL_SUPPORTED_CONCURRENCIES_FOR_RESULT_SET_UNSPECIFIED": (_INT32, 0),
     "SQL_SUPPORTED_CONCURRENCIES_FOR_RESULT_SET_FORWARD_ONLY": (_INT32, 0b10),  # read only
     "SQL_SUPPORTED_CONCURRENCIES_FOR_RESULT_SET_SCROLL_SENSITIVE": (_INT32, 0),
     "SQL_SUPPORTED_CONCURRENCIES_FOR_RESULT_SET_SCROLL_INSENSITIVE": (_INT32, 0),
-    "SQL_BATCH_UPDATES_SUPPORTED": (_BOOL, False),
-    "SQL_SAVEPOINTS_SUPPORTED": (_BOOL, False),
-    "SQL_NAMED_PARAMETERS_SUPPORTED": (_BOOL, False),  # of stored procedures
-    "SQL_LOCATORS_UPDATE_COPY": (_BOOL, False),
-    "SQL_STORED_FUNCTIONS_USING_CALL_SYNTAX_SUPPORTED": (_BOOL, False),
 }
 
 
-def answer(ids: Sequence[int], facts: ServerFacts) -> pa.Table:
+def answer(ids: Sequence[int], max_statement_bytes: int) -> pa.Table:
     """Return the facts with these numbers, or all without numbers, in ascending order. Unknown ones are ignored."""
-    known = _by_number(facts)
+    named = _CONSTANT_FACTS | {"SQL_MAX_STATEMENT_LENGTH": (_BIGINT, max_statement_bytes)}
+    known = {_NUMBERS_OF[name]: fact for name, fact in named.items()}
     wanted = sorted(known.keys() & set(ids) if ids else known)
     values: list[list[object]] = [[] for _ in _KINDS]
     kinds, offsets = [], []
@@ -204,15 +189,6 @@ def answer(ids: Sequence[int], facts: ServerFacts) -> pa.Table:
         children=[pa.array(column, field.type) for column, field in zip(values, _KINDS, strict=True)],
     )
     return pa.Table.from_arrays([pa.array(wanted, pa.uint32()), union], schema=ANSWER)
-
-
-def _by_number(facts: ServerFacts) -> dict[int, tuple[int, object]]:
-    named = _CONSTANT_FACTS | {
-        "FLIGHT_SQL_SERVER_VERSION": (_STRING, facts.version),
-        "FLIGHT_SQL_SERVER_STATEMENT_TIMEOUT": (_INT32, facts.handle_timeout_ms),
-        "SQL_MAX_STATEMENT_LENGTH": (_BIGINT, facts.max_statement_bytes),
-    }
-    return {_NUMBERS_OF[name]: value for name, value in named.items()}
 
 
 _NUMBERS_OF: Final = enum_values("SqlInfo")

@@ -44,25 +44,19 @@ class Statements:
         Raises:
             QueryError: It is not allowed, cannot be bound, or fails while it runs.
         """
-        query = Query(
-            sql=sql,
-            encoding="flight",
-            parameters=parameters,
-            query_id=new_id(),
-            fingerprint=call.principal.fingerprint,
-        )
+        query = _query(call, sql, parameters, new_id())
         record = QueryRecord(logger, "flight-sql", query, call.request_id)
         cancel = CancelSource()
         call.on_end(cancel.cancel)
         try:
-            return self._engine.describe(query, cancel, ahead_s=budget_s)
+            return self._engine.describe(query, cancel, speculate_s=budget_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
             record.write(CLIENT_GONE if gone else code_of(error), None)
             raise
 
     def run(
-        self, call: Call, sql: str, parameters: Parameters | None, ticket_id: bytes | None, answer: Answer | None
+        self, call: Call, sql: str, parameters: Parameters | None, ticket_id: bytes, answer: Answer | None
     ) -> Iterator[bytes]:
         """
         Return the result of *sql* as serialised FlightData: *answer* if given, else from the engine.
@@ -71,19 +65,10 @@ class Statements:
             QueryError: At once or while the result streams; a truncated result never looks complete.
         """
         cancel = CancelSource()
-        query = Query(
-            sql=sql,
-            encoding="flight",
-            parameters=parameters,
-            query_id=new_id() if ticket_id is None else self._enter(call, ticket_id, cancel),
-            fingerprint=call.principal.fingerprint,
-        )
+        query_id = self._enter(call, ticket_id, cancel) if ticket_id else new_id()
+        query = _query(call, sql, parameters, query_id)
         call.add_trailing(QUERY_ID, query.query_id)
-
-        def begin() -> QueryResult:
-            return self._engine.run(query, cancel) if answer is None else answer
-
-        return _RunningStatement(begin, query, call, cancel)
+        return _RunningStatement(lambda: answer or self._engine.run(query, cancel), query, call, cancel)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
         """
@@ -125,6 +110,11 @@ class Statements:
             self._running[key].remove(cancel)
             if not self._running[key]:
                 del self._running[key]
+
+
+def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -> Query:
+    fingerprint = call.principal.fingerprint
+    return Query(sql=sql, encoding="flight", parameters=parameters, query_id=query_id, fingerprint=fingerprint)
 
 
 class _RunningStatement:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -46,62 +45,44 @@ _NULLABLE: Final = enum_values("Nullable")["NULLABILITY_NULLABLE"]
 _SEARCHABLE: Final = enum_values("Searchable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Type:
-    """One row, with the columns of the protocol."""
-
-    type_name: str
-    data_type: int
-    column_size: int | None = None
-    literal_prefix: str | None = None
-    literal_suffix: str | None = None
-    create_params: tuple[str, ...] | None = None
-    nullable: int = _NULLABLE
-    case_sensitive: bool = False
-    searchable: int = _SEARCHABLE["SEARCHABLE_BASIC"]
-    unsigned_attribute: bool | None = None
-    fixed_prec_scale: bool = False
-    auto_increment: bool | None = None
-    local_type_name: str | None = None
-    minimum_scale: int | None = None
-    maximum_scale: int | None = None
-    sql_data_type: int
-    datetime_subcode: int | None = None
-    num_prec_radix: int | None = None
-    interval_precision: int | None = None
+_Row = dict[str, Any]
 
 
-def _integer(name: str, kind: str, digits: int, *, unsigned: bool = False) -> _Type:
-    return _Type(
-        type_name=name,
-        data_type=_TYPES[kind],
-        sql_data_type=_TYPES[kind],
-        column_size=digits,
+def _type(name: str, kind: str, **columns: object) -> _Row:
+    """Return one row; columns that are not given are null."""
+    return {
+        "type_name": name,
+        "data_type": _TYPES[kind],
+        "sql_data_type": _TYPES[kind],
+        "nullable": _NULLABLE,
+        "case_sensitive": False,
+        "searchable": _SEARCHABLE["SEARCHABLE_BASIC"],
+        "fixed_prec_scale": False,
+        **columns,
+    }
+
+
+def _number(name: str, kind: str, size: int, *, unsigned: bool = False, radix: int = 10, **columns: object) -> _Row:
+    """Return a numeric type of *size* digits to the base *radix*."""
+    return _type(
+        name,
+        kind,
+        column_size=size,
         unsigned_attribute=unsigned,
         auto_increment=False,
-        minimum_scale=0,
-        maximum_scale=0,
-        num_prec_radix=10,
+        num_prec_radix=radix,
+        **columns,
     )
 
 
-def _floating(name: str, kind: str, bits: int) -> _Type:
-    return _Type(
-        type_name=name,
-        data_type=_TYPES[kind],
-        sql_data_type=_TYPES[kind],
-        column_size=bits,
-        unsigned_attribute=False,
-        auto_increment=False,
-        num_prec_radix=2,
-    )
+def _integer(name: str, kind: str, digits: int, *, unsigned: bool = False) -> _Row:
+    return _number(name, kind, digits, unsigned=unsigned, minimum_scale=0, maximum_scale=0)
 
 
-def _text(name: str, kind: str, characters: int | None) -> _Type:
-    return _Type(
-        type_name=name,
-        data_type=_TYPES[kind],
-        sql_data_type=_TYPES[kind],
+def _text(name: str, kind: str, characters: int | None) -> _Row:
+    return _type(
+        name,
+        kind,
         column_size=characters,
         literal_prefix="'",
         literal_suffix="'",
@@ -110,15 +91,18 @@ def _text(name: str, kind: str, characters: int | None) -> _Type:
     )
 
 
-def _datetime(name: str, kind: str, subcode: str, characters: int, digits: int) -> _Type:
+def _prefixed(name: str, kind: str, **columns: object) -> _Row:
+    """Return a type whose literals begin with its name."""
+    return _type(name, kind, literal_prefix=f"{name} '", literal_suffix="'", **columns)
+
+
+def _datetime(name: str, kind: str, subcode: str, characters: int, digits: int) -> _Row:
     """Return a date or time type with values of *characters* length and *digits* fractional digits of seconds."""
-    return _Type(
-        type_name=name,
-        data_type=_TYPES[kind],
+    return _prefixed(
+        name,
+        kind,
         sql_data_type=_TYPES["XDBC_DATETIME"],
         column_size=characters,
-        literal_prefix=f"{name} '",
-        literal_suffix="'",
         minimum_scale=digits,
         maximum_scale=digits,
         datetime_subcode=_SUBCODES[f"XDBC_SUBCODE_{subcode}"],
@@ -126,7 +110,7 @@ def _datetime(name: str, kind: str, subcode: str, characters: int, digits: int) 
 
 
 _ROWS: Final = (
-    _Type(type_name="BOOLEAN", data_type=_TYPES["XDBC_BIT"], sql_data_type=_TYPES["XDBC_BIT"], column_size=1),
+    _type("BOOLEAN", "XDBC_BIT", column_size=1),
     _integer("TINYINT", "XDBC_TINYINT", 3),
     _integer("UTINYINT", "XDBC_TINYINT", 3, unsigned=True),
     _integer("SMALLINT", "XDBC_SMALLINT", 5),
@@ -137,30 +121,13 @@ _ROWS: Final = (
     _integer("UBIGINT", "XDBC_BIGINT", 20, unsigned=True),
     _integer("HUGEINT", "XDBC_NUMERIC", 39),
     _integer("UHUGEINT", "XDBC_NUMERIC", 39, unsigned=True),
-    _floating("FLOAT", "XDBC_REAL", 24),
-    _floating("DOUBLE", "XDBC_DOUBLE", 53),
-    _Type(
-        type_name="DECIMAL",
-        data_type=_TYPES["XDBC_DECIMAL"],
-        sql_data_type=_TYPES["XDBC_DECIMAL"],
-        column_size=38,
-        create_params=("precision", "scale"),
-        unsigned_attribute=False,
-        auto_increment=False,
-        minimum_scale=0,
-        maximum_scale=38,
-        num_prec_radix=10,
-    ),
+    _number("FLOAT", "XDBC_REAL", 24, radix=2),
+    _number("DOUBLE", "XDBC_DOUBLE", 53, radix=2),
+    _number("DECIMAL", "XDBC_DECIMAL", 38, create_params=("precision", "scale"), minimum_scale=0, maximum_scale=38),
     _text("VARCHAR", "XDBC_VARCHAR", None),
     _text("JSON", "XDBC_LONGVARCHAR", None),
     _text("UUID", "XDBC_CHAR", 36),
-    _Type(
-        type_name="BLOB",
-        data_type=_TYPES["XDBC_VARBINARY"],
-        sql_data_type=_TYPES["XDBC_VARBINARY"],
-        literal_prefix="BLOB '",
-        literal_suffix="'",
-    ),
+    _prefixed("BLOB", "XDBC_VARBINARY"),
     _datetime("DATE", "XDBC_DATE", "DATE", 10, 0),
     _datetime("TIME", "XDBC_TIME", "TIME", 15, 6),
     _datetime("TIME WITH TIME ZONE", "XDBC_TIME", "TIME_WITH_TIMEZONE", 21, 6),
@@ -169,18 +136,12 @@ _ROWS: Final = (
     _datetime("TIMESTAMP_MS", "XDBC_TIMESTAMP", "TIMESTAMP", 23, 3),
     _datetime("TIMESTAMP_NS", "XDBC_TIMESTAMP", "TIMESTAMP", 29, 9),
     _datetime("TIMESTAMP WITH TIME ZONE", "XDBC_TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE", 32, 6),
-    _Type(
-        type_name="INTERVAL",
-        data_type=_TYPES["XDBC_INTERVAL"],
-        sql_data_type=_TYPES["XDBC_INTERVAL"],
-        literal_prefix="INTERVAL '",
-        literal_suffix="'",
-    ),
+    _prefixed("INTERVAL", "XDBC_INTERVAL"),
 )
 
 
 def answer(data_type: int | None) -> pa.Table:
     """Return the rows of the types with *data_type*, a number of XdbcDataType; of all types for None."""
-    rows = [row for row in _ROWS if data_type is None or row.data_type == data_type]
-    rows.sort(key=lambda row: (row.data_type, row.type_name))
-    return pa.Table.from_pylist([asdict(row) for row in rows], schema=ANSWER)
+    rows = [row for row in _ROWS if data_type is None or row["data_type"] == data_type]
+    rows.sort(key=lambda row: (row["data_type"], row["type_name"]))
+    return pa.Table.from_pylist(rows, schema=ANSWER)

@@ -106,7 +106,7 @@ class ActiveQuery:
 ACTIVE_SQL_CHARACTERS = 1000
 
 #: The largest result that comes with a description.
-MAX_AHEAD_BYTES = 64 * 1024
+MAX_SPECULATIVE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,14 +175,14 @@ class Description:
 
     `schema` is the Arrow schema of the result, as an encapsulated IPC message; None if it depends on the values of
     parameters that were not given. `parameters` are the names of the parameters in their order, "1" and "2" for `?` and
-    `$1`. The description `is_lasting` if it is valid until other data is published; `is_steady` says the same of the
+    `$1`. The description `is_lasting` if it is valid until other data is published; `is_cacheable` says the same of the
     result.
     """
 
     schema: bytes | None
     parameters: tuple[str, ...]
     is_lasting: bool = False
-    is_steady: bool = False
+    is_cacheable: bool = False
     answer: Answer | None = None
 
 
@@ -222,7 +222,7 @@ class QueryEngine(Protocol):
             QueryError: Any of the tree in `queryengine.errors`.
         """
 
-    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """
         Gate and bind one statement without running it. It waits for a slot and counts like any statement of its key.
 
@@ -231,8 +231,8 @@ class QueryEngine(Protocol):
         Args:
             query: The statement.
             cancel: Stops it.
-            ahead_s: Run the statement speculatively for this many seconds, give or take a tick of the engine's clock.
-                A result that is complete by then and takes at most `MAX_AHEAD_BYTES` comes with the description.
+            speculate_s: Run the statement speculatively for about this many seconds. A result that is complete by then
+                and takes at most `MAX_SPECULATIVE_BYTES` comes with the description.
 
         Raises:
             QueryError: As `run`, for errors that are known before a statement runs, or found by speculative execution.

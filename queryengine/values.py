@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from types import MappingProxyType
 
 #: Levels of nesting that Arrow carries; pyarrow refuses more than 64, and a MAP takes two. Deeper values are text.
 MAX_NESTING = 30
@@ -22,7 +21,7 @@ MAX_NESTING = 30
 MAX_MEMBERS = 10_000
 
 #: Types with a longer text are not cached: they could fill the memory.
-_LONGEST_CACHED_TEXT = 256
+LONGEST_CACHED_TEXT = 256
 
 
 class Carrier(Enum):
@@ -35,52 +34,27 @@ class Carrier(Enum):
 
 
 #: The carrier of every type that DuckDB knows. Other types are carried by their text, which is always correct.
-TABLE: Mapping[str, Carrier] = MappingProxyType(
-    {
-        "BOOLEAN": Carrier.ARROW,
-        "TINYINT": Carrier.ARROW,
-        "SMALLINT": Carrier.ARROW,
-        "INTEGER": Carrier.ARROW,
-        "BIGINT": Carrier.ARROW,
-        "HUGEINT": Carrier.ARROW,  # decimal128(38,0): 39 digits exceed the declared precision, but the bits are exact
-        "UTINYINT": Carrier.ARROW,
-        "USMALLINT": Carrier.ARROW,
-        "UINTEGER": Carrier.ARROW,
-        "UBIGINT": Carrier.ARROW,
-        "UHUGEINT": Carrier.NUMBER,  # exported as signed: 2^128 - 1 becomes -1
-        "BIGNUM": Carrier.NUMBER,  # exported as opaque bytes
-        "FLOAT": Carrier.ARROW,
-        "DOUBLE": Carrier.ARROW,
-        "DECIMAL": Carrier.ARROW,
-        "VARCHAR": Carrier.ARROW,
-        "JSON": Carrier.ARROW,
-        "UUID": Carrier.ARROW,
-        "ENUM": Carrier.ARROW,
-        "BLOB": Carrier.ARROW,
-        "BIT": Carrier.TEXT,  # exported as the engine's own packing
-        "DATE": Carrier.ARROW,
-        "TIME": Carrier.ARROW,
-        "TIME_NS": Carrier.ARROW,
-        "TIME WITH TIME ZONE": Carrier.TEXT,  # exported without its zone
-        "TIMESTAMP": Carrier.ARROW,
-        "TIMESTAMP_S": Carrier.ARROW,
-        "TIMESTAMP_MS": Carrier.ARROW,
-        "TIMESTAMP_NS": Carrier.ARROW,
-        "TIMESTAMP WITH TIME ZONE": Carrier.ARROW,
-        "TIMESTAMPTZ_NS": Carrier.ARROW,
-        "INTERVAL": Carrier.TEXT,  # exported in nanoseconds, which wrap beyond 292 years
-        "GEOMETRY": Carrier.TEXT,  # well-known text instead of well-known binary
-        "VARIANT": Carrier.JSON,  # exported as two opaque byte columns
-        "TYPE": Carrier.TEXT,  # not exported at all
-        "NULL": Carrier.ARROW,
-        "LIST": Carrier.ARROW,
-        "ARRAY": Carrier.ARROW,
-        "STRUCT": Carrier.ARROW,
-        "TUPLE": Carrier.ARROW,
-        "MAP": Carrier.ARROW,
-        "UNION": Carrier.ARROW,
-    }
-)
+TABLE: Mapping[str, Carrier] = {
+    **dict.fromkeys(
+        (
+            *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+            "HUGEINT",  # decimal128(38,0): 39 digits exceed the declared precision, but the bits are exact
+            *("FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "JSON", "UUID", "ENUM", "BLOB", "NULL"),
+            *("DATE", "TIME", "TIME_NS", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"),
+            *("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"),
+            *("LIST", "ARRAY", "STRUCT", "TUPLE", "MAP", "UNION"),
+        ),
+        Carrier.ARROW,
+    ),
+    "UHUGEINT": Carrier.NUMBER,  # exported as signed: 2^128 - 1 becomes -1
+    "BIGNUM": Carrier.NUMBER,  # exported as opaque bytes
+    "BIT": Carrier.TEXT,  # exported as the engine's own packing
+    "TIME WITH TIME ZONE": Carrier.TEXT,  # exported without its zone
+    "INTERVAL": Carrier.TEXT,  # exported in nanoseconds, which wrap beyond 292 years
+    "GEOMETRY": Carrier.TEXT,  # well-known text instead of well-known binary
+    "TYPE": Carrier.TEXT,  # not exported at all
+    "VARIANT": Carrier.JSON,  # exported as two opaque byte columns
+}
 
 _NESTED = frozenset({"STRUCT", "TUPLE", "MAP", "UNION"})
 _PUNCTUATION = frozenset({"", "(", ")", ",", "[", "]"})
@@ -121,16 +95,9 @@ class ValueType:
         return TABLE.get(self.name, Carrier.TEXT)
 
 
-def arrow_projection(duckdb_type: str) -> str | None:
-    """
-    Return how to select a column of *duckdb_type* so that its Arrow export is exact.
-
-    Returns:
-        A template for `str.format` with one `{}` for the column (a brace in a name is doubled), or None if the column
-        is exact as it is.
-    """
-    target = _exact(parse_type(duckdb_type))
-    return None if target is None else "CAST({} AS " + target.replace("{", "{{").replace("}", "}}") + ")"
+def exact_type(duckdb_type: str) -> str | None:
+    """Return the type to which a column must be cast so that its Arrow export is exact; None if it is as it is."""
+    return _exact(parse_type(duckdb_type))
 
 
 def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
@@ -140,12 +107,12 @@ def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
     They are selected by position, as names may repeat. None if all are exact as they are.
     """
     columns = tuple(columns)
-    templates = [arrow_projection(duckdb_type) for _, duckdb_type in columns]
-    if not any(templates):
+    targets = [exact_type(duckdb_type) for _, duckdb_type in columns]
+    if not any(targets):
         return None
     return ", ".join(
-        f"{(template or '{}').format(f'#{number}')} AS {quoted(name)}"
-        for number, (template, (name, _)) in enumerate(zip(templates, columns, strict=True), start=1)
+        f"{f'CAST(#{number} AS {target})' if target else f'#{number}'} AS {quoted(name)}"
+        for number, (target, (name, _)) in enumerate(zip(targets, columns, strict=True), start=1)
     )
 
 
@@ -156,16 +123,14 @@ def parse_type(duckdb_type: str) -> ValueType:
     A text that is not a type, is nested deeper than `MAX_NESTING` or has more than `MAX_MEMBERS` types becomes an
     unknown type: its values are text.
     """
-    return _cached(duckdb_type) if len(duckdb_type) <= _LONGEST_CACHED_TEXT else _parsed(duckdb_type)
+    return _cached(duckdb_type) if len(duckdb_type) <= LONGEST_CACHED_TEXT else _parsed(duckdb_type)
 
 
 def _parsed(duckdb_type: str) -> ValueType:
-    parser = _TypeParser(duckdb_type)
     try:
-        parsed = parser.type()
+        return _TypeParser(duckdb_type).whole()
     except _NotATypeError:
         return ValueType("", duckdb_type)
-    return parsed if parser.at_end() else ValueType("", duckdb_type)
 
 
 _cached = lru_cache(maxsize=1024)(_parsed)
@@ -242,11 +207,14 @@ class _TypeParser:
         self._end = 0  # of the token before
         self._members = 0
 
-    def at_end(self) -> bool:
-        """Say whether everything was read."""
-        return self._token is None
+    def whole(self) -> ValueType:
+        """Read one type and nothing after it."""
+        kind = self._type(0)
+        if self._token is not None:
+            raise _NotATypeError
+        return kind
 
-    def type(self, depth: int = 0) -> ValueType:
+    def _type(self, depth: int) -> ValueType:
         """Read one type with its `[]` and `[3]` suffixes, at *depth* levels inside others."""
         self._members += 1
         if self._members > MAX_MEMBERS:
@@ -285,7 +253,7 @@ class _TypeParser:
                 if name in {"STRUCT", "UNION"}:
                     fields.append(_unquoted(self._word()))
                 if name in _NESTED:
-                    children.append(self.type(depth + 1))
+                    children.append(self._type(depth + 1))
                 else:
                     self._word()  # DECIMAL(18,3), GEOMETRY('OGC:CRS84')
                 separator = ","

@@ -162,54 +162,49 @@ def weigh(header: Header, budget: int) -> int:
     Raises:
         IpcError: The header exceeds *budget* or `MAX_DEPTH`, cannot be read, or holds a name that is not UTF-8.
     """
-    weigher = _Weigher(budget)
-    weigher.pairs(header.message, _MESSAGE_METADATA)
-    if header.kind is Kind.SCHEMA:
-        weigher.pairs(header.header, _SCHEMA_METADATA)
-        weigher.fields(header.header, _SCHEMA_FIELDS, 0)
-    return weigher.budget
+    for weight in _weights(header):
+        budget -= weight
+        if budget < 0:
+            raise IpcError
+    return budget
 
 
 TABLE_WEIGHT: Final = 64
 MAX_DEPTH: Final = 64
 
 
-class _Weigher:
-    """Adds up the expanded size of a header, and stops as soon as it exceeds the budget."""
+def _weights(header: Header) -> Iterator[int]:
+    """Yield the weights of the parts of a header. No part is read before the caller has counted the one before it."""
+    yield from _pairs(header.message, _MESSAGE_METADATA)
+    if header.kind is Kind.SCHEMA:
+        yield from _pairs(header.header, _SCHEMA_METADATA)
+        yield from _fields(header.header, _SCHEMA_FIELDS, 0)
 
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
 
-    def _add(self, weight: int) -> None:
-        self.budget -= weight
-        if self.budget < 0:
-            raise IpcError
+def _pairs(table: Table, index: int) -> Iterator[int]:
+    for pair in table.tables(index):
+        yield TABLE_WEIGHT + pair.length(_KEY) + pair.length(_VALUE)
 
-    def pairs(self, table: Table, index: int) -> None:
-        for pair in table.tables(index):
-            self._add(TABLE_WEIGHT + pair.length(_KEY) + pair.length(_VALUE))
 
-    def fields(self, table: Table, index: int, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise IpcError
-        for field in table.tables(index):
-            self._add(TABLE_WEIGHT)
-            self._text(field, _FIELD_NAME)
-            self._type(field)
-            self.pairs(field, _FIELD_METADATA)
-            self.fields(field, _FIELD_CHILDREN, depth + 1)
-
-    def _type(self, field: Table) -> None:
+def _fields(table: Table, index: int, depth: int) -> Iterator[int]:
+    if depth > MAX_DEPTH:
+        raise IpcError
+    for field in table.tables(index):
+        yield TABLE_WEIGHT
+        yield from _text(field, _FIELD_NAME)
         kind, content = field.number(_FIELD_TYPE_KIND, _U8), field.table(_FIELD_TYPE)
         if content is not None and kind == _TIMESTAMP:
-            self._text(content, _TIMESTAMP_ZONE)
+            yield from _text(content, _TIMESTAMP_ZONE)
         elif content is not None and kind == _UNION:
-            self._add(4 * content.length(_UNION_NUMBERS))
+            yield 4 * content.length(_UNION_NUMBERS)
+        yield from _pairs(field, _FIELD_METADATA)
+        yield from _fields(field, _FIELD_CHILDREN, depth + 1)
 
-    def _text(self, table: Table, index: int) -> None:
-        """Weigh text before copying it. Arrow does not check that it is UTF-8, and pyarrow then fails."""
-        self._add(table.length(index))
-        try:
-            table.text(index).decode()
-        except UnicodeDecodeError:
-            raise IpcError from None
+
+def _text(table: Table, index: int) -> Iterator[int]:
+    """Weigh text before copying it. Arrow does not check that it is UTF-8, and pyarrow then fails."""
+    yield table.length(index)
+    try:
+        table.text(index).decode()
+    except UnicodeDecodeError:
+        raise IpcError from None

@@ -115,9 +115,9 @@ class CachedEngine:
             return self._read_ahead(self._run(query, cancel, "miss"), data_version, key)[0]
         return self._share(group, query, cancel)
 
-    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
-        return self._engine.describe(query, cancel, ahead_s=ahead_s)
+        return self._engine.describe(query, cancel, speculate_s=speculate_s)
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""

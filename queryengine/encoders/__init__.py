@@ -8,7 +8,6 @@ pieces, so that memory use stays small however wide its rows are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -17,43 +16,46 @@ from queryengine.encoders.parts import Parts, joined
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 
-CONTENT_TYPES: Mapping[Encoding, str] = MappingProxyType(
-    {
-        "json": "application/json",
-        "csv": "text/csv; charset=utf-8",
-        "arrow": "application/vnd.apache.arrow.stream",
-        "vnd": "application/vnd.spiceai.sql.v1+json",
-        "flight": "application/x-protobuf",
-    }
-)
+CONTENT_TYPES: Mapping[Encoding, str] = {
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "vnd": "application/vnd.spiceai.sql.v1+json",
+    "flight": "application/x-protobuf",
+}
 
-_ENCODERS: Mapping[Encoding, Callable[..., Iterator[bytes | Parts]]] = MappingProxyType(
-    {"json": json.encode, "csv": csv.encode, "arrow": arrow.encode, "vnd": vnd.encode, "flight": flight.encode}
-)
+_ENCODERS: Mapping[Encoding, Callable[..., Iterator[Parts]]] = {
+    "json": json.encode,
+    "csv": csv.encode,
+    "arrow": arrow.encode,
+    "vnd": vnd.encode,
+    "flight": flight.encode,
+}
 
 
-def encode(
+def encode_parts(
     encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[bytes]:
+) -> Iterator[Parts]:
     """
     Encode a result. The bytes are complete only when the iterator ends without an exception.
+
+    Each chunk is in parts, which may refer to the batch that it was made of.
 
     Args:
         encoding: The format.
         columns: Name and DuckDB type of each column, as the statement names them: names may repeat.
-        schema: The schema of the batches: the Arrow types that DuckDB exports after `values.arrow_projection`.
+        schema: The schema of the batches: the Arrow types that DuckDB exports after `values.select_list`.
         batches: Pulled one at a time; their exceptions pass through.
 
     Raises:
         SqlError: A column's type has no exact form in the format; raised before the first chunk.
         ResourceLimitError: A single row is too large to encode as text.
     """
-    return map(joined, encode_parts(encoding, columns, schema, batches))
+    return _ENCODERS[encoding](columns, schema, batches)
 
 
-def encode_parts(
+def encode(
     encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[Parts]:
-    """As `encode`, but each chunk is in parts, which may refer to the batch that it was made of."""
-    for chunk in _ENCODERS[encoding](columns, schema, batches):
-        yield (chunk,) if isinstance(chunk, bytes) else chunk
+) -> Iterator[bytes]:
+    """As `encode_parts`, with the parts of each chunk joined."""
+    return map(joined, encode_parts(encoding, columns, schema, batches))

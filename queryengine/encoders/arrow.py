@@ -7,31 +7,32 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from queryengine.encoders.parts import Parts
-from queryengine.encoders.plan import ARROW_PIECE_BYTES, column_names, pieces, renderers
+from queryengine.encoders.plan import ARROW_PIECE_BYTES, pieces, renderers
 from queryengine.manifest import Column
+from queryengine.values import unique_names
 
 
 def answer_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a result in Arrow: the engine's schema with unique names."""
-    names = column_names(columns)
+    """
+    Return the schema of a result in Arrow: the engine's schema with unique names.
+
+    Raises:
+        SqlError: Arrow cannot hold a type exactly.
+    """
+    renderers(columns, schema)
+    names = unique_names(column.name for column in columns)
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """Give the stream: the schema with the first rows, then messages that fit into Flight messages, the end marker."""
-    answer = checked_schema(columns, schema)
+    answer = answer_schema(columns, schema)
     sink = Sink()
     with pa.ipc.new_stream(sink, answer) as writer:
         for batch in cut(answer, batches):
             writer.write_batch(batch)
             yield sink.take()
     yield sink.take()
-
-
-def checked_schema(columns: Sequence[Column], schema: pa.Schema) -> pa.Schema:
-    """As `answer_schema`; raises SqlError for a type that Arrow cannot hold exactly."""
-    renderers(columns, schema)
-    return answer_schema(columns, schema)
 
 
 def cut(answer: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryengine.encoders.parts import Parts
-from queryengine.encoders.plan import column_names, renderers, texts
+from queryengine.encoders.plan import renderers, texts
 from queryengine.encoders.rendering import Fragment, join, specials
 from queryengine.encoders.rows import row_bytes
 from queryengine.manifest import Column
+from queryengine.values import unique_names
 
 #: A field with one of these is quoted; many readers end a line at a lone carriage return.
 _QUOTED = frozenset(b'",\r\n')
@@ -20,7 +21,7 @@ _PLAIN = bytes(set(range(256)) - _QUOTED)
 _NEEDS_QUOTES = re.compile(r'[",\r\n]').search
 
 
-def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Parts]:
+def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """Give the header and the rows. A null is an empty field, an empty string is `""`."""
     plan = renderers(columns, schema)
     literals = ["", *[","] * (len(columns) - 1), "\n"]
@@ -30,12 +31,12 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
         fields = [quoted(text) if renderer.free_text else text for renderer, text in zip(plan, plain, strict=True)]
         return row_bytes(list(map(Fragment, fields)), literals, null="")
 
-    start = ",".join(map(quoted_text, column_names(columns))).encode() + b"\n"
+    start = ",".join(map(quoted_text, unique_names(column.name for column in columns))).encode() + b"\n"
     for text in texts(batches, plan, len(columns), rows):
         yield start, text
         start = b""
     if start:
-        yield start
+        yield (start,)
 
 
 def quoted(texts: pa.StringArray) -> pa.StringArray:

@@ -34,7 +34,7 @@ _PREFIX: Final = struct.Struct("<4xi")
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """Give the schema, dictionaries and record batches; batches stay below the 4 MiB that clients accept."""
-    answer = arrow.checked_schema(columns, schema)
+    answer = arrow.answer_schema(columns, schema)
     return messages(answer, arrow.cut(answer, batches))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, where
+from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, with_nulls_of
 from queryengine.encoders.rows import joined_rows, object_literals
 from queryengine.values import unique_names
 
@@ -27,19 +27,25 @@ class ListRenderer(Renderer):
 
 
 class StructRenderer(Renderer):
-    """A JSON object keyed by member."""
+    """A JSON object keyed by member, or an array if the members have no names."""
 
-    def __init__(self, names: Sequence[str], members: Sequence[Renderer]) -> None:
+    def __init__(self, members: Sequence[Renderer], names: Sequence[str] | None) -> None:
         self._members = members
-        self._literals = object_literals(unique_names(names))
+        if names is None:
+            self._literals = ["[", *[","] * (len(members) - 1), "]"]
+            self._empty = "[]"
+        else:
+            self._literals = object_literals(unique_names(names))
+            self._empty = "{}"
         self._overhead = len("".join(self._literals).encode()) + 8
 
     def _json(self, array: pa.Array) -> Fragment:
         members = [member.json(child) for member, child in self._children(array)]
-        text = (
-            joined_rows(members, self._literals, null="null") if members else pa.array(["{}"] * len(array), pa.string())
-        )
-        return Fragment(where(array.is_valid(), text) if array.null_count else text)
+        if members:
+            text = joined_rows(members, self._literals, null="null")
+        else:
+            text = pa.array([self._empty] * len(array), pa.string())
+        return Fragment(with_nulls_of(array, text))
 
     def _size(self, array: pa.Array) -> int:
         return self._overhead * len(array) + sum(member.size(child) for member, child in self._children(array))
@@ -50,19 +56,6 @@ class StructRenderer(Renderer):
             (member, array.field(at) if isinstance(member, UnionRenderer) else pc.struct_field(array, [at]))
             for at, member in enumerate(self._members)
         ]
-
-
-class TupleRenderer(StructRenderer):
-    """A JSON array for a struct whose members have no names."""
-
-    def __init__(self, members: Sequence[Renderer]) -> None:
-        super().__init__([str(position) for position in range(len(members))], members)
-
-    def _json(self, array: pa.Array) -> Fragment:
-        columns = [member.json(child).tokens() for member, child in self._children(array)]
-        separated = [part for column in columns for part in (",", column)][1:]
-        text = join("[", *separated, "]") if columns else pa.array(["[]"] * len(array), pa.string())
-        return Fragment(where(array.is_valid(), text) if array.null_count else text)
 
 
 class MapRenderer(Renderer):
@@ -134,4 +127,4 @@ def _joined_by_row(lists: pa.Array, tokens: pa.StringArray) -> pa.StringArray:
     ends = pc.cumulative_sum(pc.cast(lengths.fill_null(0), pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     text = pc.binary_join(pa.ListArray.from_arrays(offsets, tokens), ",")
-    return where(lists.is_valid(), text) if lists.null_count else text
+    return with_nulls_of(lists, text)

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from queryengine.encoders.nested import ListRenderer, MapRenderer, StructRenderer, TupleRenderer, UnionRenderer
+from queryengine.encoders.nested import ListRenderer, MapRenderer, StructRenderer, UnionRenderer
 from queryengine.encoders.rendering import Renderer
 from queryengine.encoders.scalars import (
     BytesRenderer,
@@ -22,19 +21,15 @@ from queryengine.encoders.scalars import (
     DigitsRenderer,
     FloatRenderer,
     JsonRenderer,
-    NullRenderer,
     StringRenderer,
 )
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
 from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.errors import ResourceLimitError, SqlError
 from queryengine.manifest import Column
-from queryengine.values import Carrier, ValueType, parse_type, unique_names
+from queryengine.values import LONGEST_CACHED_TEXT, Carrier, ValueType, parse_type
 
 _Text = TypeVar("_Text")
-
-#: Renderers of types with a longer text are not cached: they could fill the memory.
-_LONGEST_KEPT_TEXT = 256
 
 #: Pieces of a batch: large enough to make kernel calls cheap, small enough for many results at once.
 TEXT_PIECE_BYTES = 4 * 1024 * 1024
@@ -49,11 +44,6 @@ ARROW_PIECE_BYTES = 3 * 1024 * 1024
 MAX_ROW_BYTES = 128 * 1024 * 1024
 
 
-def column_names(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the names of the columns in the result, which are unique."""
-    return unique_names(column.name for column in columns)
-
-
 def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, ...]:
     """
     Choose the renderer of each column.
@@ -63,7 +53,7 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     """
     chosen = []
     for column, field in zip(columns, schema, strict=True):
-        choose = _cached if len(column.type) <= _LONGEST_KEPT_TEXT else _chosen
+        choose = _cached if len(column.type) <= LONGEST_CACHED_TEXT else _chosen
         renderer = choose(column.type, field.type)
         if renderer is None:
             raise SqlError(f'Column "{column.name}" has the type {column.type}, which has no text: cast it to VARCHAR.')
@@ -166,59 +156,48 @@ def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
     return make(arrow) if make else None
 
 
-def _struct(kind: ValueType, arrow: pa.StructType, members: Sequence[Renderer]) -> Renderer:
-    if kind.name == "TUPLE":
-        return TupleRenderer(members)
-    return StructRenderer([field.name for field in arrow], members)
-
-
 _TEXT_TYPES = frozenset({pa.lib.Type_STRING, pa.lib.Type_LARGE_STRING, pa.lib.Type_STRING_VIEW})
 
-_TEXT_RENDERERS: Mapping[Carrier, Callable[[], Renderer]] = MappingProxyType(
-    {
-        Carrier.ARROW: StringRenderer,
-        Carrier.TEXT: StringRenderer,
-        Carrier.NUMBER: DigitsRenderer,
-        Carrier.JSON: JsonRenderer,
-    }
-)
+_TEXT_RENDERERS: Mapping[Carrier, Callable[[], Renderer]] = {
+    Carrier.ARROW: StringRenderer,
+    Carrier.TEXT: StringRenderer,
+    Carrier.NUMBER: DigitsRenderer,
+    Carrier.JSON: JsonRenderer,
+}
 
-_LEAF_RENDERERS: Mapping[int, Callable[[pa.DataType], Renderer]] = MappingProxyType(
-    {
-        pa.lib.Type_NA: lambda _: NullRenderer(),
-        pa.lib.Type_BOOL: lambda _: CastRenderer(),
-        **dict.fromkeys(
-            (
-                pa.lib.Type_INT8,
-                pa.lib.Type_INT16,
-                pa.lib.Type_INT32,
-                pa.lib.Type_INT64,
-                pa.lib.Type_UINT8,
-                pa.lib.Type_UINT16,
-                pa.lib.Type_UINT32,
-                pa.lib.Type_UINT64,
-            ),
-            lambda _: CastRenderer(),
+_LEAF_RENDERERS: Mapping[int, Callable[[pa.DataType], Renderer]] = {
+    **dict.fromkeys(
+        (
+            pa.lib.Type_NA,
+            pa.lib.Type_BOOL,
+            pa.lib.Type_INT8,
+            pa.lib.Type_INT16,
+            pa.lib.Type_INT32,
+            pa.lib.Type_INT64,
+            pa.lib.Type_UINT8,
+            pa.lib.Type_UINT16,
+            pa.lib.Type_UINT32,
+            pa.lib.Type_UINT64,
         ),
-        pa.lib.Type_FLOAT: lambda _: FloatRenderer(),
-        pa.lib.Type_DOUBLE: lambda _: FloatRenderer(),
-        pa.lib.Type_DECIMAL128: lambda arrow: DecimalRenderer(arrow.scale),
-        pa.lib.Type_DATE32: lambda _: DateRenderer(),
-        pa.lib.Type_TIME64: lambda arrow: TimeRenderer(arrow.unit),
-        pa.lib.Type_TIMESTAMP: lambda arrow: TimestampRenderer(arrow.unit, zoned=arrow.tz is not None),
-        pa.lib.Type_BINARY: lambda _: BytesRenderer(),
-        pa.lib.Type_LARGE_BINARY: lambda _: BytesRenderer(),
-        pa.lib.Type_DICTIONARY: lambda _: DictionaryRenderer(StringRenderer()),
-    }
-)
+        lambda _: CastRenderer(),
+    ),
+    **dict.fromkeys((pa.lib.Type_FLOAT, pa.lib.Type_DOUBLE), lambda _: FloatRenderer()),
+    pa.lib.Type_DECIMAL128: lambda arrow: DecimalRenderer(arrow.scale),
+    pa.lib.Type_DATE32: lambda _: DateRenderer(),
+    pa.lib.Type_TIME64: lambda arrow: TimeRenderer(arrow.unit),
+    pa.lib.Type_TIMESTAMP: lambda arrow: TimestampRenderer(arrow.unit, zoned=arrow.tz is not None),
+    **dict.fromkeys((pa.lib.Type_BINARY, pa.lib.Type_LARGE_BINARY), lambda _: BytesRenderer()),
+    pa.lib.Type_DICTIONARY: lambda _: DictionaryRenderer(),
+}
 
-_NESTED_RENDERERS: Mapping[int, Callable[[ValueType, Any, Sequence[Renderer]], Renderer]] = MappingProxyType(
-    {
-        pa.lib.Type_LIST: lambda _kind, _arrow, members: ListRenderer(members[0]),
-        pa.lib.Type_LARGE_LIST: lambda _kind, _arrow, members: ListRenderer(members[0]),
-        pa.lib.Type_FIXED_SIZE_LIST: lambda _kind, _arrow, members: ListRenderer(members[0]),
-        pa.lib.Type_STRUCT: _struct,
-        pa.lib.Type_MAP: lambda _kind, _arrow, members: MapRenderer(*members),
-        pa.lib.Type_SPARSE_UNION: lambda _kind, _arrow, members: UnionRenderer(members),
-    }
-)
+_NESTED_RENDERERS: Mapping[int, Callable[[ValueType, Any, Sequence[Renderer]], Renderer]] = {
+    **dict.fromkeys(
+        (pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST),
+        lambda _kind, _arrow, members: ListRenderer(*members),
+    ),
+    pa.lib.Type_STRUCT: lambda kind, arrow, members: StructRenderer(
+        members, None if kind.name == "TUPLE" else [field.name for field in arrow]
+    ),
+    pa.lib.Type_MAP: lambda _kind, _arrow, members: MapRenderer(*members),
+    pa.lib.Type_SPARSE_UNION: lambda _kind, _arrow, members: UnionRenderer(members),
+}

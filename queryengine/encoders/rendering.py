@@ -18,13 +18,9 @@ import pyarrow.compute as pc
 
 #: Arguments of kernel calls, made once: for a small result they would cost as much as the call.
 _JOIN: Final = pc.get_function("binary_join_element_wise")
-_NULL_STAYS: Final = pc.JoinOptions(null_handling="emit_null")
 _NO_SEPARATOR: Final = pa.scalar("", pa.string())
 _CAST: Final = pc.get_function("cast")
 _TO_TEXT: Final = pc.CastOptions.safe(pa.string())
-
-#: Literals up to this length are cached: the next statement may have the same keys of objects.
-_SHORT_CHARACTERS: Final = 64
 
 #: The bytes that must be escaped in a JSON string.
 _JSON_SPECIAL = frozenset([*range(32), ord('"'), ord("\\")])
@@ -94,8 +90,8 @@ def join(*parts: pa.Array | str, null: str | None = None) -> pa.StringArray:
         parts: Columns of equal length, and literals.
         null: The text for a null; with None, a row with a null is null.
     """
-    arguments = [_literal(part) if isinstance(part, str) else part for part in parts]
-    return _JOIN.call([*arguments, _NO_SEPARATOR], _NULL_STAYS if null is None else _null_becomes(null))
+    arguments = [pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in parts]
+    return _JOIN.call([*arguments, _NO_SEPARATOR], _null_handling(null))
 
 
 def to_text(array: pa.Array) -> pa.StringArray:
@@ -103,23 +99,20 @@ def to_text(array: pa.Array) -> pa.StringArray:
     return _CAST.call([array], _TO_TEXT)
 
 
-def _literal(text: str) -> pa.StringScalar:
-    return _short_literal(text) if len(text) <= _SHORT_CHARACTERS else pa.scalar(text, pa.string())
-
-
-@lru_cache(maxsize=512)
-def _short_literal(text: str) -> pa.StringScalar:
-    return pa.scalar(text, pa.string())
-
-
 @lru_cache(maxsize=8)
-def _null_becomes(text: str) -> pc.JoinOptions:
-    return pc.JoinOptions(null_handling="replace", null_replacement=text)
+def _null_handling(text: str | None) -> pc.JoinOptions:
+    handling = "emit_null" if text is None else "replace"
+    return pc.JoinOptions(null_handling=handling, null_replacement=text or "")
 
 
 def where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
     """Keep the values where *mask* is true; the others become null."""
     return pc.if_else(mask, array, pa.scalar(None, array.type))
+
+
+def with_nulls_of(source: pa.Array, array: pa.Array) -> pa.Array:
+    """Return *array* with a null wherever *source* has one."""
+    return where(source.is_valid(), array) if source.null_count else array
 
 
 def value_bytes(array: pa.StringArray | pa.BinaryArray) -> memoryview:
@@ -140,9 +133,8 @@ def specials(array: pa.StringArray, plain: bytes) -> set[int]:
 def json_escaped(array: pa.StringArray) -> pa.StringArray:
     """Escape the texts as JSON strings; most columns need no escape and are returned unchanged."""
     found = specials(array, _JSON_PLAIN)
-    for byte in sorted(
-        found, key=lambda byte: byte != ord("\\")
-    ):  # the backslash first: the other escapes add new ones
+    # The backslash first: the other escapes add new ones.
+    for byte in sorted(found, key=lambda byte: byte != ord("\\")):
         character = chr(byte)
         array = pc.replace_substring(array, pattern=character, replacement=json.dumps(character)[1:-1])
     return array

@@ -8,7 +8,16 @@ from binascii import hexlify
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.rendering import Fragment, Renderer, join, json_escaped, to_text, value_bytes, where
+from queryengine.encoders.rendering import (
+    Fragment,
+    Renderer,
+    join,
+    json_escaped,
+    to_text,
+    value_bytes,
+    where,
+    with_nulls_of,
+)
 
 #: Arrow writes a decimal below 10^-6 with an exponent, and zero as `0E-10`: beyond this scale we place the digits.
 _LARGEST_SCALE_WITHOUT_EXPONENT = 6
@@ -21,17 +30,8 @@ _WHOLE_UNTIL = pa.scalar(2.0**53)
 _STRING_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
 
 
-class NullRenderer(Renderer):
-    """A column without a type: every value is null."""
-
-    free_text = False
-
-    def _json(self, array: pa.Array) -> Fragment:
-        return Fragment(pa.nulls(len(array), pa.string()))
-
-
 class CastRenderer(Renderer):
-    """Types that Arrow's cast to text writes as JSON does: integers and booleans."""
+    """Types that Arrow's cast to text writes as JSON does: integers, booleans, and nulls without a type."""
 
     free_text = False
 
@@ -141,14 +141,13 @@ class BytesRenderer(Renderer):
         digits = pa.StringArray.from_buffers(
             len(binary), doubled.buffers()[1], pa.py_buffer(hexlify(value_bytes(binary)))
         )
-        return where(pc.is_valid(binary), digits) if binary.null_count else digits
+        return with_nulls_of(binary, digits)
 
 
 class DictionaryRenderer(Renderer):
-    """Values that are stored once and referenced by index: an ENUM."""
+    """Text that is stored once and referenced by index: an ENUM."""
 
-    def __init__(self, values: Renderer) -> None:
-        self._values = values
+    _values = StringRenderer()
 
     def _json(self, array: pa.Array) -> Fragment:
         fragment = self._values.json(array.dictionary)

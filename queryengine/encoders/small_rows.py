@@ -9,12 +9,12 @@ beyond 9999), the whole result is left to the other encoders.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring  # the C function behind `json_text`
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -37,8 +37,7 @@ _ALIKE_FROM: Final = 1e-4
 _ALIKE_UNTIL: Final = 1e10
 
 #: The bounds of Python's calendar also stand for DuckDB's infinities.
-_DAYS: Final = frozenset({dt.date.min, dt.date.max})
-_MOMENTS: Final = frozenset({dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - without a zone
+_BOUNDS: Final = frozenset({dt.date.min, dt.date.max, dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - without a zone
 
 _FLOATS: Final = FloatRenderer()
 
@@ -52,17 +51,12 @@ class UnsureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """
-    The template of a row, and the texts before, between and after the rows.
-
-    `empty` is the result without rows.
-    """
+    """The template of a row, and the texts before, between and after the rows."""
 
     row: str
     start: str
     between: str
     end: str
-    empty: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +74,6 @@ class Plan:
             UnsureError: The other encoders must write it.
         """
         form = _FORMATS[encoding](tuple([column.name for column in self.columns]))
-        if not rows:
-            return form.empty.encode()
         row, writers = form.row, self.writers[encoding]
         if len(writers) == 1:
             (write,) = writers
@@ -110,29 +102,25 @@ def _writers(types: tuple[str, ...]) -> Mapping[Encoding, tuple[_Writer, ...]] |
     names = [parse_type(type_).name for type_ in types]
     if not names or not all(name in _WRITERS for name in names):
         return None
-    return MappingProxyType(
-        {
-            "json": tuple(_or(_WRITERS[name][0], "null") for name in names),
-            "csv": tuple(_or(_WRITERS[name][1], "") for name in names),
-        }
-    )
+    return {
+        "json": tuple(_or(_WRITERS[name][0], "null") for name in names),
+        "csv": tuple(_or(_WRITERS[name][1], "") for name in names),
+    }
 
 
 @_cached
 def _json(names: tuple[str, ...]) -> _Format:
     members = ",".join([json_text(key).replace("%", "%%") + ":%s" for key in unique_names(names)])
-    return _Format(row="{" + members + "}", start="[", between=",", end="]", empty="[]")
+    return _Format(row="{" + members + "}", start="[", between=",", end="]")
 
 
 @_cached
 def _csv(names: tuple[str, ...]) -> _Format:
     header = ",".join(map(quoted_text, unique_names(names))) + "\n"
-    return _Format(row=",".join(["%s"] * len(names)), start=header, between="\n", end="\n", empty=header)
+    return _Format(row=",".join(["%s"] * len(names)) + "\n", start=header, between="", end="")
 
 
-_FORMATS: Final[Mapping[Encoding, Callable[[tuple[str, ...]], _Format]]] = MappingProxyType(
-    {"json": _json, "csv": _csv}
-)
+_FORMATS: Final[Mapping[Encoding, Callable[[tuple[str, ...]], _Format]]] = {"json": _json, "csv": _csv}
 
 
 def _or(write: _Writer, null: str) -> _Writer:
@@ -154,8 +142,7 @@ def _boolean(value: bool) -> str:
 def _float_json(value: float) -> str:
     if _ALIKE_FROM <= abs(value) < _ALIKE_UNTIL:
         return repr(value)
-    text: str | None = _FLOATS.json(pa.array([value], pa.float64())).values[0].as_py()
-    return "null" if text is None else text
+    return _float_plain(value) if math.isfinite(value) else "null"
 
 
 def _float_plain(value: float) -> str:
@@ -168,35 +155,19 @@ def _decimal(value: Decimal) -> str:
     return f"{value:f}"
 
 
-def _sure_date(value: dt.date | str) -> dt.date:
-    """Return a date that means the same in Python and DuckDB, or raise UnsureError."""
-    if isinstance(value, str) or value in _DAYS:
-        raise UnsureError
-    return value
-
-
-def _sure_timestamp(value: dt.datetime | str) -> dt.datetime:
-    if isinstance(value, str) or value in _MOMENTS:
-        raise UnsureError
-    return value
-
-
-def _sure_time(value: dt.time | str) -> dt.time:
-    if isinstance(value, str):
+def _sure(value: Any) -> Any:
+    """Return a date or time that means the same in Python and DuckDB, or raise UnsureError."""
+    if isinstance(value, str) or value in _BOUNDS:
         raise UnsureError
     return value
 
 
 def _date(value: dt.date | str) -> str:
-    return _sure_date(value).isoformat()
+    return str(_sure(value).isoformat())
 
 
-def _timestamp(value: dt.datetime | str) -> str:
-    return _shortest(_sure_timestamp(value))
-
-
-def _time(value: dt.time | str) -> str:
-    return _shortest(_sure_time(value))
+def _time(value: dt.datetime | dt.time | str) -> str:
+    return _shortest(_sure(value))
 
 
 def _shortest(value: dt.datetime | dt.time) -> str:
@@ -208,37 +179,30 @@ def _shortest(value: dt.datetime | dt.time) -> str:
 
 #: The writers of a value that is not null, in JSON and in CSV, by the name of its type in `values.TABLE`. FLOAT is
 #: missing because Python gets a DOUBLE; the other missing types are nested, or DuckDB must make their text.
-_WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = MappingProxyType(
-    {
-        "NULL": (str, str),
-        "BOOLEAN": (_boolean, _boolean),
-        **dict.fromkeys(
-            (
-                *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
-                *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
-            ),
-            (str, str),
+_WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = {
+    "NULL": (str, str),
+    "BOOLEAN": (_boolean, _boolean),
+    **dict.fromkeys(
+        (
+            *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"),
+            *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
         ),
-        "DOUBLE": (_float_json, _float_plain),
-        "DECIMAL": (_decimal, _decimal),
-        **dict.fromkeys(("VARCHAR", "JSON", "ENUM"), (encode_basestring, quoted_text)),
-        "UUID": (_quoted(str), str),
-        "BLOB": (_quoted(bytes.hex), _free(bytes.hex)),
-        "DATE": (_quoted(_date), _date),
-        "TIME": (_quoted(_time), _time),
-        **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), (_quoted(_timestamp), _timestamp)),
-    }
-)
+        (str, str),
+    ),
+    "DOUBLE": (_float_json, _float_plain),
+    "DECIMAL": (_decimal, _decimal),
+    **dict.fromkeys(("VARCHAR", "JSON", "ENUM"), (encode_basestring, quoted_text)),
+    "UUID": (_quoted(str), str),
+    "BLOB": (_quoted(bytes.hex), _free(bytes.hex)),
+    "DATE": (_quoted(_date), _date),
+    **dict.fromkeys(("TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), (_quoted(_time), _time)),
+}
 
 #: Convert a value that is not null to one that Arrow takes. Arrow takes the values of the other types as they are.
-_TO_ARROW: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
-    {
-        **dict.fromkeys(("UUID", "UHUGEINT"), str),
-        "DATE": _sure_date,
-        "TIME": _sure_time,
-        **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), _sure_timestamp),
-    }
-)
+_TO_ARROW: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("UUID", "UHUGEINT"), str),
+    **dict.fromkeys(("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"), _sure),
+}
 
 
 def fit_batch(schema: pa.Schema) -> bool:

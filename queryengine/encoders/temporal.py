@@ -6,6 +6,7 @@ Years 0000 to 9999 have four digits (0000 is 1 BC); other years have a sign and 
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import abstractmethod
 from collections.abc import Callable
 
@@ -32,7 +33,7 @@ class _TemporalRenderer(Renderer):
     The common base: Arrow's cast renders the usual values, Python the rest.
 
     `infinity` and its negative are the integers for the two infinities; 0 if the type has none. Arrow renders integers
-    from `first` to `last` correctly; `after` follows each text.
+    from `first` to `last` correctly; `after` follows each text. `storage` is the type of the integers.
     """
 
     free_text = False
@@ -40,12 +41,13 @@ class _TemporalRenderer(Renderer):
     first: int
     last: int
     after = ""
+    storage = pa.int64()
 
     def _json(self, array: pa.Array) -> Fragment:
-        return Fragment(self._finite(self._integers(array)), '"', self.after + '"')
+        return Fragment(self._finite(array.view(self.storage)), '"', self.after + '"')
 
     def _plain(self, array: pa.Array) -> pa.StringArray:
-        integers = self._integers(array)
+        integers = array.view(self.storage)
         text = Fragment(self._finite(integers), "", self.after).whole()
         if text.null_count > array.null_count:
             for infinity, word in ((self.infinity, "infinity"), (-self.infinity, "-infinity")):
@@ -63,9 +65,6 @@ class _TemporalRenderer(Renderer):
         return pc.coalesce(self._usual(where(usual, integers)), pa.array(rare, pa.string()))
 
     @abstractmethod
-    def _integers(self, array: pa.Array) -> pa.Array: ...  # as Arrow stores them
-
-    @abstractmethod
     def _usual(self, integers: pa.Array) -> pa.StringArray: ...  # `first` to `last`
 
     @abstractmethod
@@ -78,9 +77,7 @@ class DateRenderer(_TemporalRenderer):
     infinity = _INT32_MAX
     first = _FIRST_DAY
     last = _LAST_DAY
-
-    def _integers(self, array: pa.Array) -> pa.Array:
-        return array.view(pa.int32())
+    storage = pa.int32()
 
     def _usual(self, integers: pa.Array) -> pa.StringArray:
         return to_text(integers.view(pa.date32()))
@@ -101,9 +98,6 @@ class TimestampRenderer(_TemporalRenderer):
         self.last = min((_LAST_DAY + 1) * _SECONDS_A_DAY * self._per_second, _INT64_MAX) - 1
         self.after = "Z" if zoned else ""
 
-    def _integers(self, array: pa.Array) -> pa.Array:
-        return array.view(pa.int64())
-
     def _usual(self, integers: pa.Array) -> pa.StringArray:
         return _shortest(integers, self._unit, _timestamp_text)
 
@@ -121,9 +115,6 @@ class TimeRenderer(_TemporalRenderer):
     def __init__(self, unit: str) -> None:
         self._unit = unit
         self.last = _SECONDS_A_DAY * _PER_SECOND[unit] - 1
-
-    def _integers(self, array: pa.Array) -> pa.Array:
-        return array.view(pa.int64())
 
     def _usual(self, integers: pa.Array) -> pa.StringArray:
         return _shortest(integers, self._unit, _time_text)
@@ -185,13 +176,9 @@ def _iso_time(seconds: int, fraction: int, unit: str) -> str:
 
 def _iso_date(days: int) -> str:
     """Write a day of the proleptic Gregorian calendar, given in days since 1970."""
-    # Counted from 0000-03-01 in eras of 400 years, so that a leap day is the last day of its year.
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    month_from_march = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
-    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
-    year = era * 400 + year_of_era + (month <= 2)
-    years = f"{year:04}" if 0 <= year <= 9999 else f"{'+' if year > 0 else '-'}{abs(year):06}"
-    return f"{years}-{month:02}-{day:02}"
+    # The calendar repeats every 400 years, so Python's can stand for any year.
+    cycles, rest = divmod(days, 146_097)
+    day = dt.date(1970, 1, 1) + dt.timedelta(rest)
+    year = day.year + 400 * cycles
+    years = f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
+    return f"{years}-{day:%m-%d}"

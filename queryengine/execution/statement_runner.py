@@ -19,8 +19,7 @@ import pyarrow as pa
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
-from queryengine.encoders.plan import renderers
-from queryengine.engine import MAX_AHEAD_BYTES, Answer, Description, Encoding, GatedStatement, Query, QueryTimings
+from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, Encoding, GatedStatement, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.parameters import ordered
@@ -121,28 +120,27 @@ class StatementRunner:
         held: ExitStack,
         wait_for_slot: WaitForSlot | None = None,
         *,
-        ahead_s: float = 0.0,
+        speculate_s: float = 0.0,
     ) -> Description:
         """As `QueryEngine.describe`; see `run` for the arguments. The caller closes *held*."""
         timings = QueryTimings()
         statement, lease = self._prepare(query, timings, interruption, held, wait_for_slot)
         found, answer = None, None
-        if ahead_s and (query.parameters is not None or not statement.parameters):
+        if speculate_s and (query.parameters is not None or not statement.parameters):
             start = self._start(lease, statement, query)
-            found, answer = self._speculate(start, query.encoding, timings, interruption, ahead_s)
+            found, answer = self._speculate(start, query.encoding, timings, interruption, speculate_s)
         if found is None:
             found = lease.session.describe(statement, query.parameters, interruption)
         schema = None
         if found is not None:
             columns, of_batches = found
-            renderers(columns, of_batches)  # Raises the error that the encoders would raise.
             schema = answer_schema(columns, of_batches).serialize().to_pybytes()
         return Description(
             schema=schema,
             parameters=ordered(statement.parameters),
             # The columns of a pivot depend on the result of its query, which may depend on the time.
             is_lasting=statement.kind != "pivot",
-            is_steady=lease.session.is_cacheable(statement),
+            is_cacheable=lease.session.is_cacheable(statement),
             answer=answer,
         )
 
@@ -235,7 +233,7 @@ class StatementRunner:
                 return None, None
             raise
         answer = Answer(chunks=tuple(result), timings=timings)
-        return found, answer if timings.bytes <= MAX_AHEAD_BYTES else None
+        return found, answer if timings.bytes <= MAX_SPECULATIVE_BYTES else None
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:

@@ -52,9 +52,9 @@ class EngineClient:
         result.start(call, cancel)
         return result
 
-    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
-        call = {"call": "describe", "ahead_s": ahead_s, **_fields(query)}
+        call = {"call": "describe", "speculate_s": speculate_s, **_fields(query)}
         statement = self._statement(query.query_id, query.fingerprint, query.timeout_s)
         statement.start(call, cancel)
         try:
@@ -65,7 +65,7 @@ class EngineClient:
                 schema=None if schema is None else b64decode(schema),
                 parameters=tuple(fields["parameters"]),
                 is_lasting=fields["is_lasting"],
-                is_steady=fields["is_steady"],
+                is_cacheable=fields["is_cacheable"],
                 answer=Answer(chunks=chunks, timings=statement.timings) if chunks else None,
             )
         except (KeyError, TypeError, ValueError) as error:

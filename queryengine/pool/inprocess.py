@@ -60,12 +60,12 @@ class InProcessEngine:
         with ExitStack() as held:
             return self._runner.run(query, interruption, held, self._enter(query, cancel, interruption, held, admitted))
 
-    def describe(self, query: Query, cancel: CancelToken | None = None, *, ahead_s: float = 0.0) -> Description:
+    def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
         interruption = Interruption()
         with ExitStack() as held:
             return self._runner.describe(
-                query, interruption, held, self._enter(query, cancel, interruption, held), ahead_s=ahead_s
+                query, interruption, held, self._enter(query, cancel, interruption, held), speculate_s=speculate_s
             )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:

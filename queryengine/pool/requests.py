@@ -17,7 +17,7 @@ RequestKind = Literal["run", "describe", "admit"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """
-    A checked request; `relations` belong to "admit", `ahead_s` to "describe"; `deadline` is on the monotonic clock.
+    A checked request; `relations` belong to "admit", `speculate_s` to "describe"; `deadline` is on the monotonic clock.
 
     With `wants_basis`, the header of the answer names the manifest whose data alone decides it, if there is one.
     """
@@ -26,7 +26,7 @@ class Request:
     query: Query
     relations: frozenset[str]
     deadline: float
-    ahead_s: float
+    speculate_s: float
     wants_basis: bool
 
     @property
@@ -56,7 +56,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
             timeout_s=left_s,
         )
         relations = frozenset(map(str, fields.get("relations", ())))
-        ahead_s = float(fields.get("ahead_s", 0.0))
+        speculate_s = float(fields.get("speculate_s", 0.0))
     except (KeyError, TypeError, ValueError):
         raise FrameError("a request is not well-formed") from None
     return Request(
@@ -64,7 +64,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
         query=query,
         relations=relations,
         deadline=time.monotonic() + left_s,
-        ahead_s=ahead_s,
+        speculate_s=speculate_s,
         wants_basis="basis" in fields,
     )
 

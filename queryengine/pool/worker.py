@@ -407,13 +407,13 @@ def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | mem
 
 def _described(runner: StatementRunner, request: Request, interruption: Interruption) -> bytes:
     with ExitStack() as held:
-        description = runner.describe(request.query, interruption, held, ahead_s=request.ahead_s)
+        description = runner.describe(request.query, interruption, held, speculate_s=request.speculate_s)
     schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
     fields = {
         "schema": schema,
         "parameters": description.parameters,
         "is_lasting": description.is_lasting,
-        "is_steady": description.is_steady,
+        "is_cacheable": description.is_cacheable,
     }
     if description.answer is None:
         return encode_json(Kind.END, {"description": fields})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
+from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.flightapi.endpoint import FINGERPRINTS, Endpoint, serving
+from tests.flightapi.endpoint import FINGERPRINTS, Endpoint, Metadata, Silent, serving
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher, wait_until
 
@@ -42,6 +45,26 @@ def endpoint(_endpoint: Endpoint, engine: InProcessEngine) -> Iterator[Endpoint]
     """An endpoint with the dataset `flights` and the view `few`; `unloaded` has no data. It is idle after a test."""
     yield _endpoint
     wait_until(lambda: not any(engine.active(fingerprint) for fingerprint in FINGERPRINTS))
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    """Begins calls that send nothing. They end with the test."""
+    silence = threading.Event()
+    calls: list[Any] = []
+
+    def nothing() -> Iterator[bytes]:
+        silence.wait()
+        yield from ()
+
+    def begin(endpoint: Endpoint, method: str, metadata: Metadata = ()) -> Any:
+        calls.append(endpoint.begin(PATHS[method], nothing(), metadata))
+        return calls[-1]
+
+    yield begin
+    silence.set()
+    for call in calls:
+        call.cancel()
 
 
 @pytest.fixture(autouse=True)

@@ -1,25 +1,25 @@
-"""A Flight SQL server in this process, on a socket, and a client that adds nothing of its own."""
+"""A Flight SQL server in this process, on a socket, a client that adds nothing of its own, and Arrow streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import pyarrow as pa
+import pytest
 
 from authkeys.access import Access
 from authkeys.keys import KeySet
 from flightapi.protocol import messages
-from flightapi.protocol.messages import METHODS, pack
+from flightapi.protocol.messages import PATHS, pack
 from flightapi.server import FlightServer
 from queryengine.engine import QueryEngine
 from runtimeconf.model import FlightConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from system.addresses import Address
-from tests.flightapi.streams import as_upload, ipc_stream
 from tests.system.harness import K1, K2
 
 PATIENCE_S = 60.0
@@ -30,6 +30,15 @@ _KEY_SET = KeySet([Secret(K1), Secret(K2)], b"salt")
 FINGERPRINTS = _KEY_SET.fingerprints()
 LOCKED = Access(key_set=_KEY_SET)
 OPEN = Access(key_set=None)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def bearer(key: str) -> Metadata:
@@ -73,7 +82,7 @@ class Endpoint:
         self, method: str, *requests: bytes, metadata: Metadata | None = None, timeout_s: float = PATIENCE_S
     ) -> Answer | Refused:
         """Call an RPC by its name, or anything by its path, with the first key by default."""
-        path = METHODS[method].path if method in METHODS else method
+        path = PATHS.get(method, method)
         call = self.begin(path, requests, bearer(K1) if metadata is None else metadata, timeout_s)
         received: list[bytes] = []
         try:
@@ -140,6 +149,10 @@ class Endpoint:
         return int(messages.parse(messages.CancelFlightInfoResult, body).status)
 
 
+#: Begins a call to an endpoint of an RPC by its name, with these metadata, that sends nothing.
+Silent = Callable[..., Any]
+
+
 def descriptor(command: Any) -> bytes:
     """Return a serialised FlightDescriptor of a Flight SQL command."""
     cmd = command if isinstance(command, bytes) else pack(command)
@@ -161,8 +174,9 @@ def action(kind: str, body: bytes = b"") -> bytes:
 
 def unpacked(kind: Any, message: bytes) -> Any:
     """Return the message of class *kind* in a serialised Result."""
-    body = messages.parse(messages.Result, message).body
-    return messages.parse(kind, messages.parse(messages.AnyMessage, body).value)
+    wrapped = messages.parse(messages.AnyMessage, messages.parse(messages.Result, message).body)
+    assert wrapped.type_url.endswith(f".{kind.DESCRIPTOR.name}")
+    return messages.parse(kind, wrapped.value)
 
 
 def executing(handle: bytes) -> Any:
@@ -180,8 +194,26 @@ def upload(handle: bytes, row: pa.Table) -> Iterator[bytes]:
     yield from batches
 
 
+def ipc_stream(table: pa.Table, **options: Any) -> bytes:
+    """Return the table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def as_upload(stream: bytes) -> list[bytes]:
+    """Return the messages of an IPC stream as a client's FlightData, read by pyarrow."""
+    found = []
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(stream)):
+        body = message.body.to_pybytes() if message.body is not None else b""
+        data = messages.FlightData(data_header=message.metadata.to_pybytes(), data_body=body)
+        found.append(data.SerializeToString())
+    return found
+
+
 def table_of(flight_data: Iterable[bytes]) -> pa.Table:
-    """Return the table that serialised FlightData messages hold."""
+    """Return the table that serialised FlightData messages hold, fully validated."""
     stream = bytearray()
     for serialised in flight_data:
         data = messages.parse(messages.FlightData, serialised)
@@ -189,7 +221,14 @@ def table_of(flight_data: Iterable[bytes]) -> pa.Table:
         padded = head + b"\0" * (-len(head) % 8)
         stream += b"\xff\xff\xff\xff" + len(padded).to_bytes(4, "little") + padded + bytes(data.data_body)
     with pa.ipc.open_stream(bytes(stream)) as reader:
-        return reader.read_all()
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
+
+
+def outcomes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the outcomes that the endpoint logged for its statements."""
+    return [record.fields["outcome"] for record in caplog.records if record.name == "flightapi.queries"]  # type: ignore[attr-defined]
 
 
 def schema_of(encapsulated: bytes) -> pa.Schema:

@@ -1,33 +1,38 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flightapi import actions, commands
-from flightapi.actions import (
-    Cancel,
-    ClosePrepared,
-    CloseSession,
-    CreatePrepared,
-    GetSessionOptions,
-    SetSessionOptions,
-)
-from flightapi.commands import GetCatalogs, Statement
+from flightapi.actions import Cancel, ClosePrepared, CreatePrepared, SessionAction
+from flightapi.commands import MetadataCommand, Statement
 from flightapi.errors import FlightApiError, MalformedMessageError, UnknownTicketError, UnsupportedError
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
+from tests.flightapi.endpoint import action, schema_of, unpacked
 
 TICKET_ID = bytes(range(16))
 DESCRIPTOR = messages.FlightDescriptor(type=2, cmd=b"SELECT 1").SerializeToString()
 INFO = commands.flight_info(DESCRIPTOR, b"", commands.ticket(Statement("SELECT 1"), TICKET_ID))
-CANCEL = messages.CancelFlightInfoRequest(info=messages.FlightInfo.FromString(INFO)).SerializeToString()
+CATALOGS = messages.CommandGetCatalogs()
 
 
-def action(name: str, body: bytes = b"") -> bytes:
-    return bytes(messages.Action(type=name, body=body).SerializeToString())
+def cancel(info: bytes) -> bytes:
+    request = messages.CancelFlightInfoRequest(info=messages.FlightInfo.FromString(info))
+    return action("CancelFlightInfo", request.SerializeToString())
+
+
+def info_of(ticket: bytes) -> bytes:
+    return bytes(messages.FlightInfo(endpoint=[{"ticket": {"ticket": ticket}}]).SerializeToString())
+
+
+def create(**fields: Any) -> bytes:
+    return action("CreatePreparedStatement", pack(messages.ActionCreatePreparedStatementRequest(**fields)))
 
 
 def body_of(result: bytes) -> bytes:
@@ -37,11 +42,7 @@ def body_of(result: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "plan"),
     [
-        pytest.param(
-            action("CreatePreparedStatement", pack(messages.ActionCreatePreparedStatementRequest(query="SELECT 1"))),
-            CreatePrepared("SELECT 1"),
-            id="create",
-        ),
+        pytest.param(create(query="SELECT 1"), CreatePrepared("SELECT 1"), id="create"),
         pytest.param(
             action(
                 "ClosePreparedStatement",
@@ -50,28 +51,15 @@ def body_of(result: bytes) -> bytes:
             ClosePrepared(b"h"),
             id="close",
         ),
-        pytest.param(
-            action("CancelFlightInfo", CANCEL),
-            Cancel(Statement("SELECT 1", TICKET_ID), "CancelFlightInfo"),
-            id="cancel",
-        ),
+        pytest.param(cancel(INFO), Cancel(Statement("SELECT 1", TICKET_ID), "CancelFlightInfo"), id="cancel"),
         pytest.param(
             action("CancelQuery", pack(messages.ActionCancelQueryRequest(info=INFO))),
             Cancel(Statement("SELECT 1", TICKET_ID), "CancelQuery"),
             id="cancel, the older form",
         ),
         pytest.param(
-            action(
-                "CancelFlightInfo",
-                messages.CancelFlightInfoRequest(
-                    info={"endpoint": [{"ticket": {"ticket": pack(messages.CommandGetCatalogs())}}]}
-                ).SerializeToString(),
-            ),
-            Cancel(GetCatalogs(), "CancelFlightInfo"),
-            id="cancel metadata",
+            cancel(info_of(pack(CATALOGS))), Cancel(MetadataCommand(CATALOGS), "CancelFlightInfo"), id="cancel metadata"
         ),
-        pytest.param(action("CloseSession"), CloseSession(), id="close session"),
-        pytest.param(action("GetSessionOptions"), GetSessionOptions(), id="get options"),
     ],
 )
 def test_an_action_becomes_a_plan(data: bytes, plan: actions.ActionPlan) -> None:
@@ -84,39 +72,18 @@ def test_an_action_becomes_a_plan(data: bytes, plan: actions.ActionPlan) -> None
         pytest.param(b"\xff", MalformedMessageError, id="no action"),
         pytest.param(action("createpreparedstatement"), UnsupportedError, id="another case"),
         pytest.param(action(""), UnsupportedError, id="no name"),
-        pytest.param(action("RenewFlightEndpoint"), UnsupportedError, id="renew"),
-        pytest.param(action("BeginTransaction"), UnsupportedError, id="begin"),
-        pytest.param(action("EndTransaction"), UnsupportedError, id="end"),
-        pytest.param(action("BeginSavepoint"), UnsupportedError, id="savepoint"),
-        pytest.param(action("EndSavepoint"), UnsupportedError, id="end of a savepoint"),
-        pytest.param(action("CreatePreparedSubstraitPlan"), UnsupportedError, id="Substrait"),
+        *(pytest.param(action(name), UnsupportedError, id=name) for name in actions._UNSUPPORTED),
         pytest.param(action("CreatePreparedStatement", b"SELECT 1"), MalformedMessageError, id="text as a body"),
         pytest.param(
             action("CreatePreparedStatement", pack(messages.CommandStatementQuery(query="SELECT 1"))),
             MalformedMessageError,
             id="another message",
         ),
-        pytest.param(
-            action(
-                "CreatePreparedStatement",
-                pack(messages.ActionCreatePreparedStatementRequest(query="SELECT 1", transaction_id=b"1")),
-            ),
-            UnsupportedError,
-            id="in a transaction",
-        ),
+        pytest.param(create(query="SELECT 1", transaction_id=b"1"), UnsupportedError, id="in a transaction"),
         pytest.param(action("CancelFlightInfo", b"\xff"), MalformedMessageError, id="cancel nothing"),
         pytest.param(action("CancelFlightInfo"), MalformedMessageError, id="cancel without an endpoint"),
         pytest.param(
-            action(
-                "CancelFlightInfo",
-                messages.CancelFlightInfoRequest(
-                    info={
-                        "endpoint": [
-                            {"ticket": {"ticket": pack(messages.TicketStatementQuery(statement_handle=b"theirs"))}}
-                        ]
-                    }
-                ).SerializeToString(),
-            ),
+            cancel(info_of(pack(messages.TicketStatementQuery(statement_handle=b"theirs")))),
             UnknownTicketError,
             id="cancel a foreign ticket",
         ),
@@ -138,37 +105,38 @@ def test_unsupported_actions_are_refused(data: bytes, error: type[FlightApiError
         actions.plan_action(data)
 
 
-def test_session_options_cannot_be_changed() -> None:
-    request = messages.SetSessionOptionsRequest(
-        session_options={
-            "catalog": {"string_value": "runtime"},
-            "schema": {"string_value": "other"},
-            "timezone": {"string_value": "UTC"},
-        }
-    )
-
-    plan = actions.plan_action(action("SetSessionOptions", request.SerializeToString()))
-
-    assert isinstance(plan, SetSessionOptions)
-    result = messages.SetSessionOptionsResult.FromString(body_of(actions.session_result(plan)))
-    names = messages.SetSessionOptionsResult.ErrorValue
-    assert {name: names.Name(error.value) for name, error in result.errors.items()} == {
-        "schema": "INVALID_VALUE",
-        "timezone": "INVALID_NAME",
-    }
+OPTIONS = {
+    "catalog": {"string_value": "runtime"},
+    "schema": {"string_value": "other"},
+    "timezone": {"string_value": "UTC"},
+}
 
 
-def test_session_options_hold_catalog_and_schema() -> None:
-    result = messages.GetSessionOptionsResult.FromString(body_of(actions.session_result(GetSessionOptions())))
+@pytest.mark.parametrize(
+    ("name", "body", "answer"),
+    [
+        pytest.param("CloseSession", b"", messages.CloseSessionResult(status=1), id="close at once"),
+        pytest.param(
+            "GetSessionOptions",
+            b"",
+            messages.GetSessionOptionsResult(
+                session_options={"catalog": {"string_value": "runtime"}, "schema": {"string_value": "main"}}
+            ),
+            id="catalog and schema",
+        ),
+        pytest.param(
+            "SetSessionOptions",
+            messages.SetSessionOptionsRequest(session_options=OPTIONS).SerializeToString(),
+            messages.SetSessionOptionsResult(errors={"schema": {"value": 2}, "timezone": {"value": 1}}),
+            id="options cannot be changed",
+        ),
+    ],
+)
+def test_a_session_action_has_a_fixed_answer(name: str, body: bytes, answer: Any) -> None:
+    plan = actions.plan_action(action(name, body))
 
-    options = {name: option.string_value for name, option in result.session_options.items()}
-    assert options == {"catalog": "runtime", "schema": "main"}
-
-
-def test_a_session_is_closed_at_once() -> None:
-    result = messages.CloseSessionResult.FromString(body_of(actions.session_result(CloseSession())))
-
-    assert result.status == messages.CloseSessionResult.Status.Value("CLOSED")
+    assert isinstance(plan, SessionAction)
+    assert type(answer).FromString(body_of(plan.answer)) == answer
 
 
 def test_every_supported_action_is_listed() -> None:
@@ -178,28 +146,32 @@ def test_every_supported_action_is_listed() -> None:
     assert all(kind.description for kind in listed)
 
 
-def test_a_prepared_statement_reports_its_schemas_and_is_no_update() -> None:
-    wrapped = messages.AnyMessage.FromString(body_of(actions.prepared_result(b"h", b"answer", b"parameters")))
-
-    result = messages.ActionCreatePreparedStatementResult.FromString(wrapped.value)
-    assert wrapped.type_url.endswith(".ActionCreatePreparedStatementResult")
-    assert (result.prepared_statement_handle, result.dataset_schema, result.parameter_schema) == (
-        b"h",
-        b"answer",
-        b"parameters",
+@pytest.mark.parametrize(
+    ("parameters", "fields"),
+    [
+        pytest.param({"10", "2", "1"}, ["$1", "$2", "$10"], id="numbered"),
+        pytest.param({"b", "a"}, ["a", "b"], id="named"),
+    ],
+)
+def test_a_prepared_statement_reports_its_schemas_and_is_no_update(parameters: set[str], fields: list[str]) -> None:
+    result = unpacked(
+        messages.ActionCreatePreparedStatementResult, actions.prepared_result(b"h", b"schema", parameters)
     )
+
+    assert (result.prepared_statement_handle, result.dataset_schema) == (b"h", b"schema")
+    assert schema_of(result.parameter_schema) == pa.schema([pa.field(name, pa.null()) for name in fields])
     assert result.HasField("is_update")
     assert not result.is_update
 
 
-@pytest.mark.parametrize(("status", "number"), [("cancelled", 1), ("cancelling", 2), ("not_cancellable", 3)])
-def test_a_cancellation_is_answered_in_the_form_of_its_request(status: actions.CancelStatus, number: int) -> None:
-    bare = body_of(actions.cancel_result(Cancel(GetCatalogs(), "CancelFlightInfo"), status))
-    packed = body_of(actions.cancel_result(Cancel(GetCatalogs(), "CancelQuery"), status))
+@pytest.mark.parametrize(("is_cancelled", "number"), [(True, 1), (False, 3)])
+def test_a_cancellation_is_answered_in_the_form_of_its_request(is_cancelled: bool, number: int) -> None:
+    target = MetadataCommand(CATALOGS)
+    bare = actions.cancel_result(Cancel(target, "CancelFlightInfo"), is_cancelled=is_cancelled)
+    packed = actions.cancel_result(Cancel(target, "CancelQuery"), is_cancelled=is_cancelled)
 
-    assert messages.CancelFlightInfoResult.FromString(bare).status == number
-    wrapped = messages.AnyMessage.FromString(packed)
-    assert messages.ActionCancelQueryResult.FromString(wrapped.value).result == number
+    assert messages.CancelFlightInfoResult.FromString(body_of(bare)).status == number
+    assert unpacked(messages.ActionCancelQueryResult, packed).result == number
 
 
 @given(

@@ -6,15 +6,13 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 
 import pytest
 
 from flightapi.call_threads import CallThreads
-from flightapi.protocol.messages import METHODS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
-from tests.flightapi.endpoint import bearer, serving
+from tests.flightapi.endpoint import Silent, bearer, serving
 from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1
 
@@ -22,12 +20,15 @@ MOST = 8
 LONG_S = 60.0
 
 
-@pytest.fixture
-def threads() -> Iterator[CallThreads]:
-    made = CallThreads(MOST, idle_s=0.05)
+@pytest.fixture(params=[0.05])
+def threads(request: pytest.FixtureRequest) -> Iterator[CallThreads]:
+    made = CallThreads(MOST, idle_s=request.param)
     yield made
     made.shutdown(cancel_futures=True)
     wait_until(lambda: made.count == 0)
+
+
+keeps_idle_threads = pytest.mark.parametrize("threads", [LONG_S], indirect=True)
 
 
 def test_threads_are_made_up_to_the_most_and_end_when_idle(threads: CallThreads) -> None:
@@ -50,21 +51,18 @@ def test_threads_are_made_up_to_the_most_and_end_when_idle(threads: CallThreads)
     assert threads.submit(work, 7).result(LONG_S) == 7
 
 
-def test_work_goes_to_the_thread_that_was_idle_last() -> None:
-    threads = CallThreads(MOST, idle_s=LONG_S)
+@keeps_idle_threads
+def test_work_goes_to_the_thread_that_was_idle_last(threads: CallThreads) -> None:
     barrier = threading.Barrier(MOST)
     for future in [threads.submit(barrier.wait) for _ in range(MOST)]:
         future.result(LONG_S)
-    wait_until(lambda: len(threads._idle) == MOST)
 
     used = set()
     for _ in range(3 * MOST):
-        used.add(threads.submit(threading.get_ident).result(LONG_S))
         wait_until(lambda: len(threads._idle) == MOST)
+        used.add(threads.submit(threading.get_ident).result(LONG_S))
 
     assert len(used) == 1
-    threads.shutdown()
-    wait_until(lambda: threads.count == 0)
 
 
 def test_an_error_is_in_the_future_and_the_thread_goes_on(threads: CallThreads) -> None:
@@ -74,12 +72,12 @@ def test_an_error_is_in_the_future_and_the_thread_goes_on(threads: CallThreads) 
     assert threads.submit(lambda: 1).result(LONG_S) == 1
 
 
-def test_an_idle_thread_holds_nothing_of_the_last_call() -> None:
+@keeps_idle_threads
+def test_an_idle_thread_holds_nothing_of_the_last_call(threads: CallThreads) -> None:
     class Call:
         def run(self) -> None:
             pass
 
-    threads = CallThreads(1, idle_s=LONG_S)
     for _ in range(2):
         call = Call()
         gone = weakref.ref(call)
@@ -90,47 +88,29 @@ def test_an_idle_thread_holds_nothing_of_the_last_call() -> None:
         gc.collect()
 
         assert gone() is None
-    threads.shutdown()
 
 
-def test_shutdown_refuses_new_work_and_cancels_waiting_work() -> None:
-    threads = CallThreads(1, idle_s=LONG_S)
+def test_shutdown_refuses_new_work_and_cancels_waiting_work(threads: CallThreads) -> None:
     gate = threading.Event()
-    running, waiting = threads.submit(gate.wait), threads.submit(gate.wait)
+    futures = [threads.submit(gate.wait) for _ in range(MOST + 1)]
 
     threads.shutdown(cancel_futures=True)
     gate.set()
 
-    assert running.result(LONG_S) is True
-    with pytest.raises(CancelledError):
-        waiting.result(LONG_S)
+    assert all(future.result(LONG_S) for future in futures[:MOST])
+    assert futures[MOST].cancelled()
     with pytest.raises(RuntimeError):
         threads.submit(gate.wait)
-    wait_until(lambda: threads.count == 0)
 
 
-def test_a_server_lets_its_threads_go(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[CallThreads] = []
-
-    def make(most: int) -> CallThreads:
-        made.append(CallThreads(most, idle_s=0.05))
-        return made[-1]
-
-    monkeypatch.setattr("flightapi.server.CallThreads", make)
-    silence = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        silence.wait()
-        yield from ()
-
+def test_a_server_lets_its_threads_go(config: RuntimeConfig, engine: InProcessEngine, silent: Silent) -> None:
     with serving(config, engine) as endpoint:
-        calls = [endpoint.begin(METHODS["DoPut"].path, nothing(), bearer(K1)) for _ in range(40)]
-        try:
-            wait_until(lambda: made[0].count >= 40)
-        finally:
-            silence.set()
-            for call in calls:
-                call.cancel()
-        wait_until(lambda: made[0].count <= 1)
+        threads = endpoint.server._threads
+        threads._idle_s = 0.05
+        calls = [silent(endpoint, "DoPut", bearer(K1)) for _ in range(40)]
+        wait_until(lambda: threads.count >= 40)
+
+        for call in calls:
+            call.cancel()
+
+        wait_until(lambda: threads.count <= 1)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from flightapi import descriptions as limits
 from flightapi.descriptions import TTL_S, Descriptions
 from queryengine.engine import Description
 from queryengine.errors import SqlError
-from tests.flightapi.clock import Clock
+from tests.flightapi.endpoint import Clock
 from tests.queryengine.publishing import Publisher
 
 KNOWN = Description(schema=b"schema", parameters=(), is_lasting=True)
@@ -28,29 +27,33 @@ class Engine:
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Descriptions:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def known(tmp_path: Path, clock: Clock) -> Descriptions:
     Publisher(tmp_path).publish(flights="SELECT 1 AS id")
-    return Descriptions(tmp_path)
+    return Descriptions(tmp_path, clock)
 
 
-def test_a_description_is_cached(known: Descriptions) -> None:
+def test_a_description_is_cached_until_data_is_published_or_it_expires(
+    known: Descriptions, tmp_path: Path, clock: Clock
+) -> None:
     engine = Engine()
 
-    assert [known.of("FROM flights", engine) for _ in range(3)] == [KNOWN] * 3
-    assert engine.asked == 1
-    known.of("FROM planes", engine)
-    assert engine.asked == 2
+    def asks(sql: str = "FROM flights") -> int:
+        before = engine.asked
+        assert [known.of(sql, engine) for _ in range(2)] == [KNOWN] * 2
+        return engine.asked - before
 
-
-def test_publishing_clears_the_cache(known: Descriptions, tmp_path: Path) -> None:
-    engine = Engine()
-    known.of("FROM flights", engine)
-
+    assert [asks(), asks(), asks("FROM planes")] == [1, 0, 1]
     Publisher(tmp_path).publish(flights="SELECT 2 AS id")
-
-    known.of("FROM flights", engine)
-    known.of("FROM flights", engine)
-    assert engine.asked == 2
+    assert asks() == 1
+    clock.now = TTL_S - 0.1
+    assert asks() == 0
+    clock.now = TTL_S
+    assert [asks(), asks()] == [1, 0]
 
 
 def test_a_description_from_before_a_publication_is_not_cached(known: Descriptions, tmp_path: Path) -> None:
@@ -64,17 +67,6 @@ def test_a_description_from_before_a_publication_is_not_cached(known: Descriptio
     known.of("FROM flights", slow)
 
     assert known.of("FROM flights", engine) == KNOWN
-
-
-def test_a_description_expires(tmp_path: Path) -> None:
-    clock = Clock()
-    known = Descriptions(tmp_path, clock)
-    engine = Engine()
-    for seconds in (0.0, TTL_S - 0.1, TTL_S, TTL_S + 1):
-        clock.now = seconds
-        known.of("SELECT 1", engine)
-
-    assert engine.asked == 2
 
 
 @pytest.mark.parametrize(
@@ -107,16 +99,13 @@ def test_a_failure_is_not_cached(known: Descriptions) -> None:
 
 def test_the_least_recently_used_description_is_evicted(known: Descriptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_BYTES", 10_000)
-
-    def asks(sql: str) -> bool:
-        engine = Engine()
-        known.of(sql, engine)
-        return bool(engine.asked)
-
-    describe: list[Callable[[], Description]] = [Engine() for _ in range(100)]
-    for number, engine in enumerate(describe):
+    engine = Engine()
+    for number in range(100):
         known.of(f"SELECT {number}", engine)
-        assert not asks("SELECT 0")
+        known.of("SELECT 0", engine)
+    assert engine.asked == 100
 
-    assert not asks("SELECT 99")
-    assert asks("SELECT 1")
+    known.of("SELECT 99", engine)
+    assert engine.asked == 100
+    known.of("SELECT 1", engine)
+    assert engine.asked == 101

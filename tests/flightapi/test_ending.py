@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
+from flightapi.calls import IdleClock
 from flightapi.protocol import messages
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
     Endpoint,
     Refused,
+    Silent,
     bearer,
     descriptor,
+    outcomes,
     serving,
     table_of,
     ticket,
     ticket_of,
 )
-from tests.flightapi.logs import outcomes
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
 from tests.system.harness import K1, K2
 
 
-def begin_endless(endpoint: Endpoint, engine: InProcessEngine, sql: str = ENDLESS) -> Any:
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket(sql.encode())], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+def begin(endpoint: Endpoint, engine: InProcessEngine, request: bytes, method: str = "DoGet") -> Any:
+    """Begin a call, and wait until its statement runs."""
+    active = len(engine.active(FINGERPRINTS[0]))
+    call = endpoint.begin(PATHS[method], [request], bearer(K1))
+    wait_until(lambda: len(engine.active(FINGERPRINTS[0])) > active)
     return call
 
 
@@ -39,7 +44,7 @@ def begin_endless(endpoint: Endpoint, engine: InProcessEngine, sql: str = ENDLES
 def test_a_disconnect_ends_the_statement(
     endpoint: Endpoint, engine: InProcessEngine, sql: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    call = begin_endless(endpoint, engine, sql)
+    call = begin(endpoint, engine, ticket(sql.encode()))
 
     call.cancel()
 
@@ -61,53 +66,37 @@ def test_a_deadline_ends_the_statement(
 def test_a_disconnect_ends_a_description(endpoint: Endpoint, engine: InProcessEngine) -> None:
     pivot = "PIVOT (SELECT a FROM (SELECT range AS a FROM range(100000000000)) WHERE a < 1) ON a USING count(*)"
     command = descriptor(messages.CommandStatementQuery(query=pivot))
-    call = endpoint.begin(METHODS["GetFlightInfo"].path, [command], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+    call = begin(endpoint, engine, command, "GetFlightInfo")
 
     call.cancel()
 
     wait_until(lambda: not engine.active(FINGERPRINTS[0]))
 
 
-def test_a_statement_is_cancelled_by_its_flight_info(
+def test_every_statement_of_a_flight_info_is_cancelled(
     endpoint: Endpoint, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
-
-    assert endpoint.cancel(info) == 1
-
-    with pytest.raises(grpc.RpcError) as ended:
-        list(call)
-    assert ended.value.code() == grpc.StatusCode.CANCELLED
-    assert ended.value.details() == "The query was cancelled."
-    assert outcomes(caplog) == ["query_cancelled"]
-    assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
-
-
-def test_every_statement_of_a_ticket_is_cancelled(endpoint: Endpoint, engine: InProcessEngine) -> None:
-    info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    calls = [endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1)) for _ in range(2)]
-    wait_until(lambda: len(engine.active(FINGERPRINTS[0])) == 2)
+    calls = [begin(endpoint, engine, ticket_of(info)) for _ in range(2)]
     listed = {statement.query_id for statement in engine.active(FINGERPRINTS[0])}
 
-    endpoint.cancel(info)
+    assert endpoint.cancel(info) == 1
 
     told = set()
     for call in calls:
         with pytest.raises(grpc.RpcError) as ended:
             list(call)
-        assert ended.value.code() == grpc.StatusCode.CANCELLED
+        assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.CANCELLED, "The query was cancelled.")
         told.add(dict(call.trailing_metadata())["x-query-id"])
     assert told == listed
     assert len(told) == 2
+    assert outcomes(caplog) == ["query_cancelled"] * 2
+    assert endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
 
 
 def test_another_key_cancels_nothing(endpoint: Endpoint, engine: InProcessEngine) -> None:
     info = endpoint.info(messages.CommandStatementQuery(query=ENDLESS))
-    call = endpoint.begin(METHODS["DoGet"].path, [ticket_of(info)], bearer(K1))
-    wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
+    call = begin(endpoint, engine, ticket_of(info))
 
     endpoint.cancel(info, bearer(K2))
 
@@ -132,27 +121,14 @@ def test_a_ticket_of_text_cannot_be_cancelled(endpoint: Endpoint) -> None:
     assert endpoint.cancel(info) == 3
 
 
-@pytest.fixture
-def silence() -> Iterator[threading.Event]:
-    """Silent clients wait for this event, which the end of the test sets."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def nothing(silence: threading.Event) -> Iterator[bytes]:
-    silence.wait()
-    yield from ()
-
-
 def test_a_client_that_sends_nothing_is_ended(
-    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, silence: threading.Event
+    config: RuntimeConfig, engine: InProcessEngine, monkeypatch: pytest.MonkeyPatch, silent: Silent
 ) -> None:
     monkeypatch.setattr("flightapi.service.IDLE_S", 0.1)
     monkeypatch.setattr("flightapi.service.HANDSHAKE_IDLE_S", 0.1)
     with serving(config, engine) as endpoint:
         calls = [
-            endpoint.begin(METHODS[name].path, nothing(silence), () if name == "Handshake" else bearer(K1))
+            silent(endpoint, name, () if name == "Handshake" else bearer(K1))
             for name in ("DoPut", "DoGet", "GetFlightInfo", "Handshake")
         ]
         for call in calls:
@@ -166,7 +142,7 @@ def test_a_client_that_reads_nothing_is_ended(
 ) -> None:
     monkeypatch.setattr("flightapi.service.SEND_GRACE_S", 0.3 - config.query.timeout_s)
     with serving(config, engine) as running:
-        call = running.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
+        call = running.begin(PATHS["DoGet"], [ticket(b"SELECT range FROM range(10000000000)")], bearer(K1))
         next(call)
         wait_until(lambda: bool(engine.active(FINGERPRINTS[0])))
 
@@ -178,15 +154,39 @@ def test_a_client_that_reads_nothing_is_ended(
 
 
 def test_a_stop_does_not_wait_for_silent_clients(
-    config: RuntimeConfig, engine: InProcessEngine, silence: threading.Event
+    config: RuntimeConfig, engine: InProcessEngine, silent: Silent
 ) -> None:
     with serving(config, engine) as endpoint:
-        for name, metadata in (("Handshake", ()), ("DoPut", bearer(K1))):
-            endpoint.begin(METHODS[name].path, nothing(silence), metadata)
-        running = endpoint.begin(METHODS["DoGet"].path, [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
+        silent(endpoint, "Handshake")
+        silent(endpoint, "DoPut", bearer(K1))
+        running = endpoint.begin(PATHS["DoGet"], [ticket(b"SELECT range FROM range(10000000)")], bearer(K1))
         first = next(running)
         endpoint.server.begin_stop(60)
 
         assert not endpoint.server.has_stopped(2.5)  # the running call is waited for
         assert table_of([first, *running]).num_rows == 10_000_000
         assert endpoint.server.has_stopped(10)
+
+
+def test_a_block_that_was_left_meanwhile_is_not_ended() -> None:
+    clock = IdleClock()
+    ended: list[int] = []
+    waits: list[AbstractContextManager[None]] = []
+    looked_on = threading.Event()
+
+    def end(number: int) -> None:
+        ended.append(number)
+        for wait in waits:
+            wait.__exit__(None, None, None)
+
+    try:
+        # All are due before the first tick.
+        waits += [clock.limit(0.1, partial(end, number)) for number in range(8)]
+        for wait in waits:
+            wait.__enter__()
+        clock.each_tick(lambda: looked_on.set() if ended else None)
+        assert looked_on.wait(30)
+    finally:
+        clock.close()
+
+    assert len(ended) == 1

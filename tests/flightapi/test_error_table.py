@@ -97,11 +97,10 @@ def test_a_long_message_is_cut_between_characters(letter: str, before: str) -> N
             assert len(plain) > MAX_MESSAGE_BYTES - 10 or encoded > MAX_ENCODED_BYTES - 30
 
 
-def test_a_character_at_the_cut_goes_whole() -> None:
-    message = "a" * 2997 + "\N{GRINNING FACE}"
-
-    assert shortened(message) == "a" * 2997 + "..."
-
-
-def test_a_message_with_invalid_unicode_can_be_sent() -> None:
-    assert shortened("a\ud800b") == "a?b"
+@pytest.mark.parametrize(
+    ("message", "short"),
+    [("a" * 2997 + "\N{GRINNING FACE}", "a" * 2997 + "..."), ("a\ud800b", "a?b")],
+    ids=["a character at the cut", "invalid Unicode"],
+)
+def test_a_message_is_cut_between_characters_and_can_be_sent(message: str, short: str) -> None:
+    assert shortened(message) == short

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -9,19 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flightapi import metadata
-from flightapi.commands import (
-    GetCatalogs,
-    GetDbSchemas,
-    GetKeys,
-    GetSqlInfo,
-    GetTables,
-    GetTableTypes,
-    GetXdbcTypeInfo,
-    Metadata,
-)
-from flightapi.metadata import Relation, ServerFacts
+from flightapi.metadata import Relation
+from flightapi.protocol import messages
+from flightapi.protocol.messages import CommandGetDbSchemas, CommandGetTables
+from tests.flightapi.endpoint import schema_of
 
-FACTS = ServerFacts(version="1", handle_timeout_ms=1000, max_statement_bytes=1000)
+MAX_STATEMENT_BYTES = 1000
 RELATIONS = [
     Relation("trips", "TABLE"),
     Relation("Flights", "TABLE"),
@@ -41,82 +35,90 @@ def no_schemas(names: Sequence[str]) -> Mapping[str, pa.Schema]:
     raise AssertionError("nobody asked for schemas")
 
 
-def answer(plan: Metadata) -> pa.Table:
-    table = metadata.answer(plan, RELATIONS, no_schemas, FACTS)
+def answer(command: Any, relations: Sequence[Relation] = RELATIONS) -> pa.Table:
+    table = metadata.answer(command, relations, no_schemas, MAX_STATEMENT_BYTES)
     table.validate(full=True)
-    assert table.schema == metadata.answer_schema(plan)
+    assert table.schema == metadata.answer_schema(command)
     return table
 
 
-def names(plan: GetTables) -> list[str]:
-    return [str(name) for name in answer(plan)["table_name"].to_pylist()]
+def names(command: Any, relations: Sequence[Relation] = RELATIONS) -> list[str]:
+    return [str(name) for name in answer(command, relations)["table_name"].to_pylist()]
 
 
-def fields(schema: pa.Schema) -> list[str]:
-    return [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema]
-
-
-def test_there_is_one_catalog() -> None:
-    table = answer(GetCatalogs())
-
-    assert fields(table.schema) == ["catalog_name: string not null"]
-    assert table.to_pylist() == [{"catalog_name": "runtime"}]
-
-
-@pytest.mark.parametrize(
-    ("plan", "shown"),
-    [
-        (GetDbSchemas(), True),
-        (GetDbSchemas("runtime", "main"), True),
-        (GetDbSchemas("RUNTIME", "MA%"), True),
-        (GetDbSchemas(None, "m_in"), True),
-        (GetDbSchemas("", None), False),
-        (GetDbSchemas("runtime%", None), False),
-        (GetDbSchemas(None, ""), False),
-        (GetDbSchemas(None, "mai"), False),
-    ],
-)
-def test_there_is_one_schema(plan: GetDbSchemas, shown: bool) -> None:
-    table = answer(plan)
-
-    assert fields(table.schema) == ["catalog_name: string", "db_schema_name: string not null"]
-    assert table.to_pylist() == ([{"catalog_name": "runtime", "db_schema_name": "main"}] if shown else [])
-
-
-def test_tables_are_the_declared_ones_in_order() -> None:
-    table = answer(GetTables())
-
-    assert fields(table.schema) == [
-        "catalog_name: string",
-        "db_schema_name: string",
-        "table_name: string not null",
-        "table_type: string not null",
-    ]
-    assert table.to_pylist() == [
-        {"catalog_name": "runtime", "db_schema_name": "main", "table_name": name, "table_type": kind}
-        for name, kind in [("Flights", "TABLE"), ("flightsX2", "VIEW"), ("flights_2", "VIEW"), ("trips", "TABLE")]
-    ]
+TABLE_FIELDS = ["catalog_name?", "db_schema_name?", "table_name", "table_type"]
+KEY_FIELDS = [
+    *("pk_catalog_name?", "pk_db_schema_name?", "pk_table_name", "pk_column_name"),
+    *("fk_catalog_name?", "fk_db_schema_name?", "fk_table_name", "fk_column_name"),
+    *("key_sequence: int32", "fk_key_name?", "pk_key_name?", "update_rule: uint8", "delete_rule: uint8"),
+]
+TABLES = [("Flights", "TABLE"), ("flightsX2", "VIEW"), ("flights_2", "VIEW"), ("trips", "TABLE")]
 
 
 @pytest.mark.parametrize(
-    ("plan", "found"),
+    ("name", "fields", "rows"),
     [
-        (GetTables(table_pattern="flights"), ["Flights"]),
-        (GetTables(table_pattern="%"), ["Flights", "flightsX2", "flights_2", "trips"]),
-        (GetTables(table_pattern="%_2"), ["flightsX2", "flights_2"]),
-        (GetTables(table_pattern=r"FLIGHTS\_2"), ["flights_2"]),
-        (GetTables(table_pattern=""), []),
-        (GetTables(table_types=("VIEW",)), ["flightsX2", "flights_2"]),
-        (GetTables(table_types=("table", "SYSTEM TABLE")), ["Flights", "trips"]),
-        (GetTables(table_types=("SYSTEM TABLE",)), []),
-        (GetTables(catalog="runtime", schema_pattern="%"), ["Flights", "flightsX2", "flights_2", "trips"]),
-        (GetTables(catalog=""), []),
-        (GetTables(catalog="other"), []),
-        (GetTables(schema_pattern="information_schema"), []),
+        ("CommandGetCatalogs", ["catalog_name"], [("runtime",)]),
+        ("CommandGetDbSchemas", ["catalog_name?", "db_schema_name"], [("runtime", "main")]),
+        ("CommandGetTables", TABLE_FIELDS, [("runtime", "main", *table) for table in TABLES]),
+        ("CommandGetTableTypes", ["table_type"], [("TABLE",), ("VIEW",)]),
+        (
+            "CommandGetPrimaryKeys",
+            ["catalog_name?", "db_schema_name?", "table_name", "column_name", "key_name?", "key_sequence: int32"],
+            [],
+        ),
+        ("CommandGetExportedKeys", KEY_FIELDS, []),
+        ("CommandGetImportedKeys", KEY_FIELDS, []),
+        ("CommandGetCrossReference", KEY_FIELDS, []),
     ],
 )
-def test_tables_are_found_by_pattern_and_type(plan: GetTables, found: list[str]) -> None:
-    assert names(plan) == found
+def test_each_command_has_its_columns_and_rows(name: str, fields: list[str], rows: list[tuple[str, ...]]) -> None:
+    table = answer(getattr(messages, name)())
+
+    shown = [f"{field.name}{'?' if field.nullable else ''}: {field.type}" for field in table.schema]
+    assert [text.removesuffix(": string") for text in shown] == fields
+    assert [tuple(row.values()) for row in table.to_pylist()] == rows
+
+
+@pytest.mark.parametrize(
+    ("command", "is_shown"),
+    [
+        (CommandGetDbSchemas(catalog="runtime", db_schema_filter_pattern="main"), True),
+        (CommandGetDbSchemas(catalog="RUNTIME", db_schema_filter_pattern="MA%"), True),
+        (CommandGetDbSchemas(db_schema_filter_pattern="m_in"), True),
+        (CommandGetDbSchemas(catalog=""), False),
+        (CommandGetDbSchemas(catalog="runtime%"), False),
+        (CommandGetDbSchemas(db_schema_filter_pattern=""), False),
+        (CommandGetDbSchemas(db_schema_filter_pattern="mai"), False),
+    ],
+)
+def test_there_is_one_schema(command: Any, is_shown: bool) -> None:
+    assert answer(command).num_rows == is_shown
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (CommandGetTables(table_name_filter_pattern="flights"), ["Flights"]),
+        (CommandGetTables(table_name_filter_pattern="%"), ["Flights", "flightsX2", "flights_2", "trips"]),
+        (CommandGetTables(table_name_filter_pattern="%_2"), ["flightsX2", "flights_2"]),
+        (CommandGetTables(table_name_filter_pattern=r"FLIGHTS\_2"), ["flights_2"]),
+        (CommandGetTables(table_name_filter_pattern=""), []),
+        (CommandGetTables(table_types=["VIEW", "VIEW"]), ["flightsX2", "flights_2"]),
+        (CommandGetTables(table_types=["table", "SYSTEM TABLE"]), ["Flights", "trips"]),
+        (CommandGetTables(table_types=["SYSTEM TABLE"]), []),
+        (
+            CommandGetTables(catalog="runtime", db_schema_filter_pattern="%"),
+            ["Flights", "flightsX2", "flights_2", "trips"],
+        ),
+        (CommandGetTables(catalog=""), []),
+        (CommandGetTables(catalog="other"), []),
+        (CommandGetTables(db_schema_filter_pattern="information_schema"), []),
+        (CommandGetTables(table_name_filter_pattern="absent", include_schema=True), []),  # asks for no schema
+    ],
+)
+def test_tables_are_found_by_pattern_and_type(command: Any, found: list[str]) -> None:
+    assert names(command) == found
 
 
 def test_tables_with_schemas_on_request() -> None:
@@ -126,13 +128,13 @@ def test_tables_with_schemas_on_request() -> None:
         asked.append(wanted)
         return {"Flights": SCHEMA}
 
-    plan = GetTables(table_types=("TABLE",), include_schema=True)
-    table = metadata.answer(plan, RELATIONS, schemas, FACTS)
+    command = CommandGetTables(table_types=["TABLE"], include_schema=True)
+    table = metadata.answer(command, RELATIONS, schemas, MAX_STATEMENT_BYTES)
 
-    assert table.schema == metadata.answer_schema(plan)
+    assert table.schema == metadata.answer_schema(command)
     assert table.schema.field("table_schema") == pa.field("table_schema", pa.binary(), nullable=False)
     assert asked == [["Flights", "trips"]]
-    flights, trips = (pa.ipc.read_schema(pa.py_buffer(data)) for data in table["table_schema"].to_pylist())
+    flights, trips = (schema_of(data) for data in table["table_schema"].to_pylist())
     assert flights == SCHEMA
     assert flights.metadata == SCHEMA.metadata
     assert flights.field("price").metadata == {
@@ -143,58 +145,16 @@ def test_tables_with_schemas_on_request() -> None:
     assert trips == pa.schema([]), "a table whose schema nobody knows has no columns"
 
 
-def test_without_matching_tables_no_schema_is_requested() -> None:
-    assert answer(GetTables(table_pattern="absent", include_schema=True)).num_rows == 0
-
-
-def test_there_are_tables_and_views() -> None:
-    table = answer(GetTableTypes())
-
-    assert fields(table.schema) == ["table_type: string not null"]
-    assert table["table_type"].to_pylist() == ["TABLE", "VIEW"]
-
-
-def test_there_are_no_keys() -> None:
-    primary = answer(GetKeys("primary"))
-    foreign = [answer(GetKeys(kind)) for kind in ("exported", "imported", "cross")]
-
-    assert fields(primary.schema) == [
-        "catalog_name: string",
-        "db_schema_name: string",
-        "table_name: string not null",
-        "column_name: string not null",
-        "key_name: string",
-        "key_sequence: int32 not null",
-    ]
-    assert fields(foreign[0].schema) == [
-        "pk_catalog_name: string",
-        "pk_db_schema_name: string",
-        "pk_table_name: string not null",
-        "pk_column_name: string not null",
-        "fk_catalog_name: string",
-        "fk_db_schema_name: string",
-        "fk_table_name: string not null",
-        "fk_column_name: string not null",
-        "key_sequence: int32 not null",
-        "fk_key_name: string",
-        "pk_key_name: string",
-        "update_rule: uint8 not null",
-        "delete_rule: uint8 not null",
-    ]
-    assert {table.schema for table in foreign} == {foreign[0].schema}
-    assert [table.num_rows for table in [primary, *foreign]] == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("plan", [GetSqlInfo(), GetXdbcTypeInfo()])
-def test_facts_and_types_have_the_schema_that_was_announced(plan: Metadata) -> None:
-    assert answer(plan).num_rows > 0
+@pytest.mark.parametrize("command", [messages.CommandGetSqlInfo(), messages.CommandGetXdbcTypeInfo()])
+def test_facts_and_types_have_the_schema_that_was_announced(command: Any) -> None:
+    assert answer(command).num_rows > 0
 
 
 @given(pattern=st.text("aB_%", max_size=12), name=st.text("abB_", max_size=12))
 def test_patterns_match_like_sql(pattern: str, name: str) -> None:
-    table = metadata.answer(GetTables(table_pattern=pattern), [Relation(name, "TABLE")], no_schemas, FACTS)
+    found = names(CommandGetTables(table_name_filter_pattern=pattern), [Relation(name, "TABLE")])
 
-    assert [(table.num_rows == 1,)] == duckdb.execute("SELECT $1 ILIKE $2", [name, pattern]).fetchall()
+    assert [(found == [name],)] == duckdb.execute("SELECT $1 ILIKE $2", [name, pattern]).fetchall()
 
 
 @given(name=st.text("a_%\\", min_size=1, max_size=8))
@@ -202,12 +162,10 @@ def test_an_escaped_name_finds_just_itself(name: str) -> None:
     escaped = "".join(f"\\{character}" if character in "_%\\" else character for character in name)
     others = [Relation(other, "TABLE") for other in {name, name + "a", "a" * len(name)}]
 
-    table = metadata.answer(GetTables(table_pattern=escaped), others, no_schemas, FACTS)
-
-    assert table["table_name"].to_pylist() == [name]
+    assert names(CommandGetTables(table_name_filter_pattern=escaped), others) == [name]
 
 
 def test_no_pattern_takes_long() -> None:
-    hostile = GetTables(table_pattern="%a" * 5000 + "b")
+    hostile = CommandGetTables(table_name_filter_pattern="%a" * 5000 + "b")
 
-    assert metadata.answer(hostile, [Relation("a" * 5000, "TABLE")] * 3, no_schemas, FACTS).num_rows == 0
+    assert names(hostile, [Relation("a" * 5000, "TABLE")] * 3) == []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
+import trustme
 
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
-from flightapi.service import VERSION
+from flightapi.server import FlightServer
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import FlightConfig, RuntimeConfig, TlsConfig
+from system.addresses import Address
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
     OPEN,
@@ -22,6 +26,7 @@ from tests.flightapi.endpoint import (
     bearer,
     descriptor,
     executing,
+    outcomes,
     row_of,
     schema_of,
     serving,
@@ -30,10 +35,9 @@ from tests.flightapi.endpoint import (
     ticket_of,
     upload,
 )
-from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import ENDLESS, Publisher
-from tests.system.harness import K1, K2, REPOSITORY
+from tests.system.harness import K1, K2
 
 
 def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
@@ -45,16 +49,6 @@ def test_a_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> No
     assert (line["protocol"], line["outcome"], line["rows"]) == ("flight-sql", "ok", 2)
     assert line["fingerprint"] == FINGERPRINTS[0]
     assert (line["query_id"], line["request_id"]) == (answer.trailing["x-query-id"], answer.trailing["x-request-id"])
-
-
-def test_a_statement_as_text(endpoint: Endpoint) -> None:
-    answer = endpoint.works("DoGet", ticket(b"SELECT 7 AS a"))
-
-    assert table_of(answer.messages).to_pylist() == [{"a": 7}]
-
-
-def test_any_configured_key_is_accepted(endpoint: Endpoint) -> None:
-    assert endpoint.sql("SELECT 1 AS a", bearer(K2)).to_pylist() == [{"a": 1}]
 
 
 def test_a_ticket_is_answered_for_any_key(endpoint: Endpoint) -> None:
@@ -120,42 +114,40 @@ def test_the_request_id_is_the_callers_or_a_new_one(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["PollFlightInfo", "ListFlights", "DoExchange", "/x/Y", "/grpc.health.v1.Health/Check"]
+    ("methods", "requests", "status"),
+    [
+        pytest.param(
+            ["PollFlightInfo", "ListFlights", "DoExchange", "/x/Y", "/grpc.health.v1.Health/Check"],
+            [b""],
+            "UNIMPLEMENTED",
+            id="unsupported",
+        ),
+        pytest.param(
+            ["GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions"],
+            [],
+            "INVALID_ARGUMENT",
+            id="without a message",
+        ),
+        pytest.param(
+            ["GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"],
+            [b"\xff\xff\xff"],
+            "INVALID_ARGUMENT",
+            id="with an invalid message",
+        ),
+    ],
 )
-def test_unsupported_methods_are_unimplemented(endpoint: Endpoint, method: str) -> None:
-    assert endpoint.fails(method, b"").status == "UNIMPLEMENTED"
+def test_calls_that_cannot_be_answered(
+    endpoint: Endpoint, methods: list[str], requests: list[bytes], status: str
+) -> None:
+    assert {endpoint.fails(method, *requests).status for method in methods} == {status}
 
 
-@pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions"])
-def test_a_call_without_a_message(endpoint: Endpoint, method: str) -> None:
-    refused = endpoint.fails(method)
-
-    assert (refused.status, refused.message) == ("INVALID_ARGUMENT", "The call has no message.")
-
-
-@pytest.mark.parametrize("method", ["GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"])
-def test_a_call_with_an_invalid_message(endpoint: Endpoint, method: str) -> None:
-    assert endpoint.fails(method, b"\xff\xff\xff").status == "INVALID_ARGUMENT"
-
-
-def test_the_actions_are_listed(endpoint: Endpoint) -> None:
-    kinds = [messages.parse(messages.ActionType, one).type for one in endpoint.works("ListActions", b"").messages]
-
-    assert {"CreatePreparedStatement", "ClosePreparedStatement", "CancelFlightInfo", "CloseSession"} <= set(kinds)
-
-
-def test_metadata_needs_no_statement(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    tables = endpoint.table(endpoint.info(messages.CommandGetTables()))
-
-    assert tables.column("table_name").to_pylist() == ["few", "flights", "unloaded"]
-    assert not outcomes(caplog)
-
-
-def test_tables_with_their_schemas(endpoint: Endpoint) -> None:
+def test_tables_with_their_schemas(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     tables = endpoint.table(endpoint.info(messages.CommandGetTables(include_schema=True)))
 
     schemas = {row["table_name"]: schema_of(row["table_schema"]).names for row in tables.to_pylist()}
-    assert schemas == {"flights": ["id", "name", "carrier"], "few": ["id", "name", "carrier"], "unloaded": []}
+    assert schemas == {"few": ["id", "name", "carrier"], "flights": ["id", "name", "carrier"], "unloaded": []}
+    assert set(outcomes(caplog)) == {"dataset_not_loaded"}  # metadata runs no statement
 
 
 def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:
@@ -165,10 +157,6 @@ def test_without_an_engine_there_are_no_schemas(config: RuntimeConfig) -> None:
         info = endpoint.info(messages.CommandGetTables(include_schema=True))
 
         assert endpoint.fails("DoGet", ticket_of(info)).status == "UNAVAILABLE"
-
-
-def test_the_version_is_the_project_version() -> None:
-    assert f'version = "{VERSION}"' in (REPOSITORY / "pyproject.toml").read_text()
 
 
 # Prepared statements.
@@ -200,21 +188,20 @@ def test_publishing_data_invalidates_descriptions(tmp_path: Path) -> None:
     assert rows == [{"name": "x", "id": 2}]
 
 
-def test_parameters_are_bound_by_position(endpoint: Endpoint) -> None:
-    prepared = endpoint.prepare("SELECT id, ? AS b FROM flights WHERE id = ?")
-    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(a="x", b=5))
-
-    info = endpoint.info(executing(handle))
+@pytest.mark.parametrize(
+    ("sql", "row", "expected"),
+    [
+        ("SELECT id, ? AS b FROM flights WHERE id = ?", row_of(a="x", b=5), {"id": 5, "b": "x"}),
+        ("SELECT id FROM flights WHERE id = $id AND name = $name", row_of(name="n7", id=7), {"id": 7}),
+    ],
+    ids=["by position", "by name"],
+)
+def test_parameters_are_bound(endpoint: Endpoint, sql: str, row: pa.Table, expected: dict[str, object]) -> None:
+    prepared = endpoint.prepare(sql)
+    handle = endpoint.bind(prepared.prepared_statement_handle, row)
 
     assert len(schema_of(prepared.parameter_schema)) == 2
-    assert endpoint.table(info).to_pylist() == [{"id": 5, "b": "x"}]
-
-
-def test_parameters_are_bound_by_name(endpoint: Endpoint) -> None:
-    prepared = endpoint.prepare("SELECT id FROM flights WHERE id = $id AND name = $name")
-    handle = endpoint.bind(prepared.prepared_statement_handle, row_of(name="n7", id=7))
-
-    assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [{"id": 7}]
+    assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [expected]
 
 
 def test_a_new_row_replaces_the_bound_parameters(endpoint: Endpoint) -> None:
@@ -223,33 +210,12 @@ def test_a_new_row_replaces_the_bound_parameters(endpoint: Endpoint) -> None:
     for value in (1, 2):
         endpoint.bind(handle, row_of(a=value))
         answers += endpoint.table(endpoint.info(executing(handle))).to_pylist()
-
-    assert answers == [{"a": 2}, {"a": 3}]
-
-
-def test_an_upload_without_rows_unbinds_the_parameters(endpoint: Endpoint) -> None:
-    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
-    endpoint.bind(handle, row_of(a=1))
-    endpoint.bind(handle, row_of(a=1).slice(0, 0))
+    endpoint.bind(handle, row_of(a=1).slice(0, 0))  # without a row, no parameters are bound
 
     refused = endpoint.fails("GetFlightInfo", descriptor(executing(handle)))
 
+    assert answers == [{"a": 2}, {"a": 3}]
     assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "invalid_parameters")
-
-
-def test_two_rows_are_refused(endpoint: Endpoint) -> None:
-    handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
-
-    refused = endpoint.fails("DoPut", *upload(handle, pa.table({"a": [1, 2]})))
-
-    assert refused.status == "INVALID_ARGUMENT"
-
-
-def test_an_update_is_refused(endpoint: Endpoint) -> None:
-    command = messages.CommandPreparedStatementUpdate(prepared_statement_handle=b"x")
-    first = messages.FlightData(flight_descriptor=messages.parse(messages.FlightDescriptor, descriptor(command)))
-
-    assert endpoint.fails("DoPut", first.SerializeToString()).status == "PERMISSION_DENIED"
 
 
 def test_a_closed_handle_is_not_found(endpoint: Endpoint) -> None:
@@ -280,13 +246,12 @@ def test_a_ticket_outlives_the_statement_it_was_prepared_with(endpoint: Endpoint
     assert endpoint.table(info).to_pylist() == [{"a": 1}]
 
 
-@pytest.mark.parametrize("sql", ["SELECT nope", "SELECT nope + $1", "DROP TABLE flights", ""])
-def test_an_invalid_statement_cannot_be_prepared(endpoint: Endpoint, sql: str) -> None:
-    request = messages.ActionCreatePreparedStatementRequest(query=sql)
+def test_an_invalid_statement_cannot_be_prepared(endpoint: Endpoint) -> None:
+    for sql in ("SELECT nope", "SELECT nope + $1", "DROP TABLE flights", ""):
+        request = pack(messages.ActionCreatePreparedStatementRequest(query=sql))
+        refused = endpoint.fails("DoAction", action("CreatePreparedStatement", request))
 
-    refused = endpoint.fails("DoAction", action("CreatePreparedStatement", pack(request)))
-
-    assert refused.status in {"INVALID_ARGUMENT", "PERMISSION_DENIED"}
+        assert refused.status in {"INVALID_ARGUMENT", "PERMISSION_DENIED"}
 
 
 def test_a_schema_that_depends_on_the_values(endpoint: Endpoint) -> None:
@@ -306,22 +271,14 @@ def test_the_session_actions(endpoint: Endpoint) -> None:
 # An endpoint of its own.
 
 
-def test_a_message_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    with serving(config, engine, max_message_bytes=10_000) as endpoint:
-        refused = endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000))
-
-        assert refused.status == "RESOURCE_EXHAUSTED"
-        assert endpoint.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
-
-
-def test_a_row_over_the_limit_is_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
+def test_messages_over_the_limit_are_refused(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, max_message_bytes=10_000) as endpoint:
         handle = endpoint.prepare("SELECT $1 AS a").prepared_statement_handle
         schema, batch = upload(handle, row_of(a="x" * 6_000))
 
-        refused = endpoint.fails("DoPut", schema, batch, batch)
-
-        assert refused.status == "RESOURCE_EXHAUSTED"
+        assert endpoint.fails("DoGet", ticket(b"SELECT 1 -- " + b"x" * 10_000)).status == "RESOURCE_EXHAUSTED"
+        assert endpoint.fails("DoPut", schema, batch, batch).status == "RESOURCE_EXHAUSTED"
+        assert endpoint.sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
 
 
 def test_an_internal_error_is_only_logged(
@@ -346,3 +303,49 @@ def test_an_open_endpoint_needs_no_key(config: RuntimeConfig, engine: InProcessE
     with serving(config, engine, OPEN) as endpoint:
         assert endpoint.sql("SELECT 1 AS a", ()).to_pylist() == [{"a": 1}]
         assert endpoint.sql("SELECT 1 AS a", bearer("whatever")).to_pylist() == [{"a": 1}]
+
+
+# The port, the certificate and the compression of the server.
+
+
+@pytest.fixture
+def secure(config: RuntimeConfig, tmp_path: Path) -> RuntimeConfig:
+    """A configuration with a certificate for localhost."""
+    issued = trustme.CA().issue_cert("localhost")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    tls = TlsConfig(enabled=True, certificate_file=certificate, key_file=key)
+    return replace(config, tls=tls, flight=FlightConfig(bind=Address("127.0.0.1", 0)))
+
+
+@pytest.mark.parametrize("name", ["certificate.pem", "key.pem"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_certificate_that_went_bad_since_it_was_checked(
+    secure: RuntimeConfig, engine: InProcessEngine, name: str, content: bytes | None
+) -> None:
+    assert secure.tls.key_file is not None
+    file = secure.tls.key_file.with_name(name)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+
+    with pytest.raises(OSError, match=r"^The certificate of runtime\.tls cannot be (used|read): .*\.$"):
+        FlightServer(secure, engine, OPEN)
+
+
+def test_two_servers_do_not_share_a_port(config: RuntimeConfig, engine: InProcessEngine, endpoint: Endpoint) -> None:
+    taken = replace(config, flight=FlightConfig(bind=Address("127.0.0.1", endpoint.port)))
+
+    with pytest.raises(OSError, match=rf"^Cannot listen on 127\.0\.0\.1:{endpoint.port} for Flight SQL\.$"):
+        FlightServer(taken, engine, OPEN)
+
+
+def test_compressed_messages_are_refused(endpoint: Endpoint) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{endpoint.port}", compression=grpc.Compression.Gzip) as channel:
+        packed = Endpoint(endpoint.port, endpoint.server, channel)
+
+        refused = packed.fails("DoGet", b"x" * 100_000)
+
+    assert refused.status in {"UNIMPLEMENTED", "INTERNAL"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,27 +14,27 @@ from flightapi.protocol import messages
 from flightapi.speculation import BACKOFF_S, BUDGET_S, RESULT_TTL_S, SpeculativeResults, StatementRequest
 from queryengine.engine import Answer, ArrowParameters, Description, QueryTimings
 from queryengine.pool.inprocess import InProcessEngine
-from tests.flightapi.clock import Clock
 from tests.flightapi.endpoint import (
+    Clock,
     Endpoint,
     bearer,
     descriptor,
     executing,
+    outcomes,
     row_of,
     serving,
     table_of,
     ticket_of,
 )
-from tests.flightapi.logs import outcomes
 from tests.queryengine.conftest import config_of
-from tests.queryengine.publishing import ENDLESS, Publisher
+from tests.queryengine.publishing import Publisher
 from tests.system.harness import K2
 
 PATIENCE_S = 60.0
 
 REQUEST = StatementRequest("key", b"ticket", "FROM flights")
 ANSWER = Answer(chunks=(b"schema", b"rows"), timings=QueryTimings(rows=1))
-FOUND = Description(schema=b"schema", parameters=(), is_steady=True, answer=ANSWER)
+FOUND = Description(schema=b"schema", parameters=(), is_cacheable=True, answer=ANSWER)
 
 
 @pytest.fixture
@@ -86,28 +86,19 @@ def test_newer_data_invalidates_a_result(results: SpeculativeResults, publisher:
     assert results.transfer(replace(REQUEST, claim=b"late"), REQUEST) is None
 
 
-def test_a_result_expires(results: SpeculativeResults, clock: Clock) -> None:
-    requests = [replace(REQUEST, claim=claim) for claim in (b"a", b"b", b"c")]
+def test_a_result_expires_even_if_it_was_transferred(results: SpeculativeResults, clock: Clock) -> None:
+    requests = [replace(REQUEST, claim=claim) for claim in (b"a", b"b", b"c", b"d")]
     for request in requests:
         results.keep(request, FOUND, results.data_version())
 
     clock.now = RESULT_TTL_S - 1
     assert results.take(requests[0]) == ANSWER
-    clock.now = RESULT_TTL_S
+    assert results.transfer(requests[1], REQUEST) == FOUND
     assert results.take(requests[1]) is None
+    clock.now = RESULT_TTL_S
+    assert [results.take(REQUEST), results.take(requests[2])] == [None, None]
     results.expire()
     assert len(results) == 0
-
-
-def test_a_transfer_does_not_extend_the_lifetime(results: SpeculativeResults, clock: Clock) -> None:
-    results.keep(REQUEST, FOUND, results.data_version())
-    clock.now = RESULT_TTL_S - 1
-
-    assert results.transfer(REQUEST, replace(REQUEST, claim=b"other")) == FOUND
-
-    assert results.take(REQUEST) is None
-    clock.now = RESULT_TTL_S
-    assert results.take(replace(REQUEST, claim=b"other")) is None
 
 
 def test_results_are_bounded_in_memory(results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,34 +130,27 @@ def test_a_statement_over_the_budget_is_not_tried_again_for_a_while(results: Spe
     assert results.budget_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == BUDGET_S
 
 
-def test_back_offs_are_bounded(results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_back_offs_are_bounded_and_long_texts_need_none(
+    results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(speculation, "MAX_BACKOFFS", 1)
     results.back_off("FROM a")
     results.back_off("FROM b")
 
-    assert [results.budget_s("FROM a"), results.budget_s("FROM b")] == [BUDGET_S, 0.0]
-
-
-def test_a_long_text_is_not_speculated_on(results: SpeculativeResults) -> None:
-    assert results.budget_s("SELECT 1" + " " * speculation.MAX_CHARACTERS) == 0.0
+    budgets = [results.budget_s(sql) for sql in ("FROM a", "FROM b", "FROM c" + " " * speculation.MAX_CHARACTERS)]
+    assert budgets == [BUDGET_S, 0.0, 0.0]
 
 
 # Over a socket.
 
 
-@pytest.fixture
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every statement that ends finish within the budget, however slow the machine is."""
-    monkeypatch.setattr(speculation, "BUDGET_S", PATIENCE_S)
-
-
+@dataclass
 class Served:
     """An endpoint whose engine can be stopped, so that later results must be speculative ones."""
 
-    def __init__(self, endpoint: Endpoint, engine: InProcessEngine, publisher: Publisher) -> None:
-        self.endpoint = endpoint
-        self.stop_engine = engine.close
-        self.publish: Callable[..., object] = publisher.publish
+    endpoint: Endpoint
+    stop_engine: Callable[[], None]
+    publish: Callable[..., object]
 
     def ask(self, sql: str) -> bytes:
         """Return the ticket of a statement."""
@@ -178,17 +162,22 @@ class Served:
 
 
 @pytest.fixture
-def served(publisher: Publisher, _patient: None) -> Iterator[Served]:
+def served(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    # Every statement that ends finishes within the budget, however slow the machine is.
+    monkeypatch.setattr(speculation, "BUDGET_S", PATIENCE_S)
     config = config_of(publisher.state_dir, ("flights",))
-    with ExitStack() as stack:
-        engine = stack.enter_context(closing(InProcessEngine(config)))
-        yield Served(stack.enter_context(serving(config, engine)), engine, publisher)
+    with closing(InProcessEngine(config)) as engine, serving(config, engine) as endpoint:
+        yield Served(endpoint, engine.close, publisher.publish)
 
 
-def test_get_flight_info_runs_a_statement_for_its_ticket(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_get_flight_info_runs_a_statement_for_its_ticket_and_key(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     ticket = served.ask("SELECT id, random() < 2 AS b FROM flights")
     served.stop_engine()
 
+    assert served.endpoint.fails("DoGet", ticket, metadata=bearer(K2)).status == "UNAVAILABLE"
+    caplog.clear()
     answer = served.endpoint.works("DoGet", ticket)
     again = served.endpoint.fails("DoGet", ticket)
 
@@ -199,18 +188,13 @@ def test_get_flight_info_runs_a_statement_for_its_ticket(served: Served, caplog:
     assert lines[0]["query_id"] == answer.trailing["x-query-id"]
 
 
-def test_another_key_does_not_get_the_result(served: Served) -> None:
+def test_data_published_after_get_flight_info_or_a_prepare_is_seen(served: Served) -> None:
     ticket = served.ask("FROM flights")
-    served.stop_engine()
-
-    assert served.endpoint.fails("DoGet", ticket, metadata=bearer(K2)).status == "UNAVAILABLE"
-
-
-def test_data_published_after_get_flight_info_is_seen(served: Served) -> None:
-    ticket = served.ask("FROM flights")
+    handle = served.endpoint.prepare("FROM flights").prepared_statement_handle
     served.publish(flights="SELECT 2 AS id")
 
     assert served.rows(ticket) == [{"id": 2}]
+    assert served.rows(ticket_of(served.endpoint.info(executing(handle)))) == [{"id": 2}]
 
 
 def test_a_deterministic_statement_runs_when_it_is_prepared(served: Served) -> None:
@@ -223,19 +207,13 @@ def test_a_deterministic_statement_runs_when_it_is_prepared(served: Served) -> N
     assert served.endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "UNAVAILABLE"
 
 
-@pytest.mark.parametrize("sql", ["SELECT now() AS t", "SELECT random() AS r FROM flights", "SELECT $1 AS a"])
-def test_no_other_statement_runs_when_it_is_prepared(served: Served, sql: str) -> None:
-    handle = served.endpoint.prepare(sql).prepared_statement_handle
+def test_no_other_statement_runs_when_it_is_prepared(served: Served) -> None:
+    statements = ("SELECT now() AS t", "SELECT random() AS r FROM flights", "SELECT $1 AS a")
+    handles = [served.endpoint.prepare(sql).prepared_statement_handle for sql in statements]
     served.stop_engine()
 
-    assert served.endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "UNAVAILABLE"
-
-
-def test_a_prepared_statement_sees_newer_data(served: Served) -> None:
-    handle = served.endpoint.prepare("FROM flights").prepared_statement_handle
-    served.publish(flights="SELECT 2 AS id")
-
-    assert served.rows(ticket_of(served.endpoint.info(executing(handle)))) == [{"id": 2}]
+    for handle in handles:
+        assert served.endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "UNAVAILABLE"
 
 
 def test_parameters_bound_after_get_flight_info_count(served: Served) -> None:
@@ -246,13 +224,6 @@ def test_parameters_bound_after_get_flight_info_count(served: Served) -> None:
     assert served.rows(first) == [{"a": 1}]
     served.endpoint.bind(handle, row_of(a=2))
     assert served.rows(second) == [{"a": 2}]
-
-
-def test_a_cancelled_ticket_gets_no_result(served: Served) -> None:
-    info = served.endpoint.info(messages.CommandStatementQuery(query="FROM flights"))
-    served.endpoint.cancel(info)
-
-    assert served.endpoint.fails("DoGet", ticket_of(info)).status == "CANCELLED"
 
 
 def test_a_speculative_failure_is_reported_at_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -270,10 +241,3 @@ def test_get_schema_does_not_speculate(served: Served) -> None:
     served.stop_engine()
 
     assert served.endpoint.fails("GetFlightInfo", descriptor(command)).status == "UNAVAILABLE"
-
-
-def test_a_long_statement_is_described_within_the_budget(endpoint: Endpoint) -> None:
-    for _ in range(2):  # first over the budget, then without speculation
-        info = endpoint.info(messages.CommandStatementQuery(query=f"SELECT 1 AS a, ({ENDLESS}) AS b"))
-
-        assert info.endpoint

@@ -8,7 +8,6 @@ import struct
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from flightapi.errors import FlightApiError, MalformedMessageError, UploadError, UploadTooLargeError
 from flightapi.protocol import messages
 from flightapi.protocol.uploads import MAX_MESSAGES, MAX_VALUES, read_row
-from tests.flightapi.streams import as_upload, ipc_stream
+from tests.flightapi.endpoint import as_upload, ipc_stream
 
 LIMIT = 16 * 1024 * 1024
 
@@ -72,39 +71,35 @@ def test_a_row_with_all_types_at_once() -> None:
     assert read_row(upload(*TAKEN.values()), LIMIT).num_columns == len(TAKEN)
 
 
-def test_an_empty_upload_means_no_parameters() -> None:
-    assert read_row(upload(pa.array([], pa.int64())), LIMIT).num_rows == 0
+def edited(message: bytes, **fields: bytes) -> bytes:
+    """Return a FlightData message with other *fields*."""
+    data = messages.FlightData.FromString(message)
+    for name, value in fields.items():
+        setattr(data, name, value)
+    return bytes(data.SerializeToString())
 
 
 def test_empty_messages_and_batches_are_ignored() -> None:
-    table = pa.table({"a": [1]})
-    sink = BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        for part in (table.slice(0, 0), table, table.slice(0, 0)):
-            writer.write_batch(
-                part.to_batches()[0] if part.num_rows else pa.record_batch([pa.array([], pa.int64())], ["a"])
-            )
+    schema, batch = upload(pa.array([1]))
+    _, empty = unvalidated(pa.array([], pa.int64()))
     described = messages.FlightData(flight_descriptor={"type": 2, "cmd": b"x"}).SerializeToString()
 
-    row = read_row([described, *as_upload(sink.getvalue()), b""], LIMIT)
-
-    assert row.to_pylist() == [{"a": 1}]
+    assert read_row([schema, empty], LIMIT).num_rows == 0
+    assert read_row([described, schema, empty, batch, empty, b""], LIMIT).to_pylist() == [{"0": 1}]
 
 
 def test_descriptor_and_schema_in_one_message() -> None:
     first, *rest = upload(pa.array([1]))
-    data = messages.FlightData.FromString(first)
-    data.flight_descriptor.cmd = b"x"
+    described = messages.FlightData(flight_descriptor={"cmd": b"x"}).SerializeToString()
 
-    assert read_row([data.SerializeToString(), *rest], LIMIT).num_rows == 1
+    assert read_row([first + described, *rest], LIMIT).num_rows == 1
 
 
 def test_a_body_may_be_longer_than_its_header_states() -> None:
     schema, batch = upload(pa.array([1]))
-    data = messages.FlightData.FromString(batch)
-    data.data_body += bytes(24)
+    body = messages.FlightData.FromString(batch).data_body
 
-    assert read_row([schema, data.SerializeToString()], LIMIT).to_pylist() == [{"0": 1}]
+    assert read_row([schema, edited(batch, data_body=body + bytes(24))], LIMIT).to_pylist() == [{"0": 1}]
 
 
 @pytest.mark.parametrize(
@@ -181,10 +176,9 @@ def test_a_negative_row_count_is_refused() -> None:
     assert len(places) == 2  # of the batch and of its column
 
     for place in places:
-        data = messages.FlightData.FromString(batch)
-        data.data_header = head[:place] + struct.pack("<q", -1) + head[place + 8 :]
+        changed = head[:place] + struct.pack("<q", -1) + head[place + 8 :]
         with pytest.raises(UploadError, match="not a valid Arrow stream"):
-            read_row([schema, data.SerializeToString()], LIMIT)
+            read_row([schema, edited(batch, data_header=changed)], LIMIT)
 
 
 def test_a_name_beyond_its_header_is_refused() -> None:
@@ -197,13 +191,12 @@ def test_a_name_beyond_its_header_is_refused() -> None:
 
 @pytest.mark.parametrize("text", [b"a name", b"Europe/Berlin"])
 def test_names_and_zones_are_utf_8(text: bytes) -> None:
-    column = pa.array([0], pa.timestamp("us", "Europe/Berlin"))
-    sent = as_upload(ipc_stream(pa.table({"a name": column})))
-    data = messages.FlightData.FromString(sent[0])
-    data.data_header = data.data_header.replace(text, b"\xff" * len(text))
+    table = pa.table({"a name": pa.array([0], pa.timestamp("us", "Europe/Berlin"))})
+    schema, batch = as_upload(ipc_stream(table))
+    header = messages.FlightData.FromString(schema).data_header.replace(text, b"\xff" * len(text))
 
     with pytest.raises(UploadError, match="not a valid Arrow stream"):
-        read_row([data.SerializeToString(), *sent[1:]], LIMIT)
+        read_row([edited(schema, data_header=header), batch], LIMIT)
 
 
 def test_anything_but_flight_data_is_refused() -> None:
@@ -232,11 +225,8 @@ def of_buffers(kind: pa.DataType, *buffers: bytes | None, children: Sequence[pa.
 
 
 def unvalidated(array: pa.Array) -> list[bytes]:
-    sink = BytesIO()
     batch = pa.RecordBatch.from_arrays([array], ["a"])
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return as_upload(sink.getvalue())
+    return as_upload(batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes())
 
 
 HUGE = 2**31 - 1
@@ -261,12 +251,11 @@ OFFSETS = struct.pack("<ii", 0, HUGE)
 )
 def test_invalid_values_are_refused(array: pa.Array, old: bytes, new: bytes) -> None:
     *before, last = upload(array)
-    data = messages.FlightData.FromString(last)
-    assert old in data.data_body
-    data.data_body = data.data_body.replace(old, new, 1)
+    body = messages.FlightData.FromString(last).data_body
+    assert old in body
 
     with pytest.raises(UploadError, match="not a valid Arrow stream"):
-        read_row([*before, data.SerializeToString()], LIMIT)
+        read_row([*before, edited(last, data_body=body.replace(old, new, 1))], LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -299,133 +288,86 @@ def test_a_list_of_many_values() -> None:
 def test_overlapping_buffers_are_refused() -> None:
     schema, batch = upload(*[pa.array([b"x" * 1000])] * 3)
     data = messages.FlightData.FromString(batch)
-    head = data.data_header
-    places = [head.index(struct.pack("<qq", offset, 1000)) for offset in (8, 1016, 2024)]
-    for place in places[1:]:
-        head = head[:place] + struct.pack("<qq", 8, 1000) + head[place + 16 :]
-    body_length = struct.pack("<q", len(data.data_body))
-    short = 1064
-    changed = messages.FlightData(
-        data_header=head.replace(body_length, struct.pack("<q", short)), data_body=data.data_body[:short]
-    )
-    offsets = [struct.pack("<qq", offset, 8) for offset in (0, 1008, 2016)]
-    for old in offsets[1:]:
-        changed.data_header = changed.data_header.replace(old, offsets[0])
+    header, length = data.data_header, 1064
+    for start in (1008, 2016):  # each column has 8 bytes of offsets, then 1,000 bytes of values
+        for column, first in ((start, 0), (start + 8, 8)):
+            size = struct.pack("<q", 8 if first == 0 else 1000)
+            assert struct.pack("<q", column) + size in header
+            header = header.replace(struct.pack("<q", column) + size, struct.pack("<q", first) + size)
+    header = header.replace(struct.pack("<q", len(data.data_body)), struct.pack("<q", length))
 
     with pytest.raises(UploadError, match="not a valid Arrow stream"):
-        read_row([schema, changed.SerializeToString()], LIMIT)
+        read_row([schema, edited(batch, data_header=header, data_body=data.data_body[:length])], LIMIT)
 
 
-class Flat:
-    """Writes hostile flatbuffers: a table may be referred to any number of times."""
-
-    def __init__(self) -> None:
-        self.data = bytearray(8)
-        self.position = 0
-
-    def _begin(self) -> int:
-        self.data += bytes(-len(self.data) % 8)
-        return len(self.data)
-
-    def table(self, fields: dict[int, bytes]) -> dict[int, int]:
-        """Append a table of fields of at most 8 bytes, and return the position of each."""
-        slots = [0] * (max(fields) + 1)
-        for number, index in enumerate(fields, start=1):
-            slots[index] = 8 * number
-        vtable = self._begin()
-        self.data += struct.pack(f"<HH{len(slots)}H", 4 + 2 * len(slots), 8 + 8 * len(fields), *slots)
-        self.position = self._begin()
-        self.data += struct.pack("<ii", self.position - vtable, 0)
-        self.data += b"".join(value.ljust(8, b"\0") for value in fields.values())
-        return {index: self.position + slots[index] for index in fields}
-
-    def vector(self, length: int) -> list[int]:
-        self.position = self._begin()
-        self.data += struct.pack("<I", length) + bytes(4 * length)
-        return [self.position + 4 + 4 * number for number in range(length)]
-
-    def text(self, length: int) -> None:
-        self.position = self._begin()
-        self.data += struct.pack("<I", length) + b"n" * length + b"\0"
-
-    def refer(self, *places: int) -> None:
-        """Let *places* refer to the last appended part."""
-        for place in places:
-            self.data[place : place + 4] = struct.pack("<I", self.position - place)
+#: A part of a flatbuffer: a table by the indexes of its fields, a vector, a text, or the bytes of a number.
+Part = dict[int, Any] | list[Any] | str | bytes
 
 
-def schema_message(flat: Flat) -> int:
-    """Begin a Message with a Schema, and return the position of the reference to its list of fields."""
-    message = flat.table({0: struct.pack("<H", 4), 1: b"\x01", 2: bytes(4), 3: bytes(8)})
-    flat.refer(0)
-    schema = flat.table({1: bytes(4)})
-    flat.refer(message[2])
-    return schema[1]
+def flatbuffer(root: Part) -> bytes:
+    """Serialise a hostile flatbuffer: a part that is used many times is written once, and referred to."""
+    data = bytearray(4)
+    written: dict[int, int] = {}
+
+    def write(part: Part, reference: int) -> None:
+        if id(part) not in written:
+            data.extend(bytes(-len(data) % 8))
+            written[id(part)] = len(data)
+            references: list[tuple[Part, int]] = []
+            if isinstance(part, str):
+                data.extend(struct.pack("<I", len(part)) + part.encode() + b"\0")
+            elif isinstance(part, list):
+                references = [(item, len(data) + 4 + 4 * number) for number, item in enumerate(part)]
+                data.extend(struct.pack("<I", len(part)) + bytes(4 * len(part)))
+            elif isinstance(part, dict):
+                slots = [0] * (max(part) + 1)
+                for number, index in enumerate(part, start=1):
+                    slots[index] = 8 * number
+                vtable = struct.pack(f"<HH{len(slots)}H", 4 + 2 * len(slots), 8 + 8 * len(part), *slots)
+                vtable += bytes(-len(vtable) % 8)
+                data.extend(vtable)
+                written[id(part)] = len(data)
+                references = [(value, len(data) + slots[index]) for index, value in part.items()]
+                data.extend(struct.pack("<ii", len(vtable), 0))
+                data.extend(
+                    b"".join(value.ljust(8, b"\0") if isinstance(value, bytes) else bytes(8) for value in part.values())
+                )
+            for value, place in references:
+                if not isinstance(value, bytes):
+                    write(value, place)
+        data[reference : reference + 4] = struct.pack("<I", written[id(part)] - reference)
+
+    write(root, 0)
+    return bytes(data)
+
+
+def schema_of(fields: list[Part], metadata: list[Part] | None = None) -> bytes:
+    """Return a Message with a Schema."""
+    return flatbuffer({0: struct.pack("<H", 4), 1: b"\x01", 2: {1: fields}, 3: bytes(8), 4: metadata or []})
 
 
 def nested(width: int, depth: int) -> bytes:
     """A schema of width ** depth fields in a few kilobytes: every item of a list refers to the same struct."""
-    flat = Flat()
-    place = schema_message(flat)
+    fields: list[Part] = []
     for _ in range(depth):
-        items = flat.vector(width)
-        flat.refer(place)
-        field = flat.table({2: b"\x0d", 3: bytes(4), 5: bytes(4)})
-        flat.refer(*items)
-        place = field[5]
-        flat.table({0: b"\0"})
-        flat.refer(field[3])
-    flat.vector(0)
-    flat.refer(place)
-    return bytes(flat.data)
+        fields = [{2: b"\x0d", 3: {0: b"\0"}, 5: fields}] * width
+    return schema_of(fields)
 
 
 def named(fields: int, characters: int) -> bytes:
     """A schema of many fields that share one long name."""
-    flat = Flat()
-    place = schema_message(flat)
-    items = flat.vector(fields)
-    flat.refer(place)
-    field = flat.table({0: bytes(4), 2: b"\x01", 3: bytes(4)})
-    flat.refer(*items)
-    flat.table({0: b"\0"})
-    flat.refer(field[3])
-    flat.text(characters)
-    flat.refer(field[0])
-    return bytes(flat.data)
+    return schema_of([{0: "n" * characters, 2: b"\x01", 3: {0: b"\0"}}] * fields)
 
 
-def described(fields: int, characters: int) -> bytes:
+def described(pairs: int, characters: int) -> bytes:
     """A schema whose metadata repeats one long pair."""
-    flat = Flat()
-    message = flat.table({0: struct.pack("<H", 4), 1: b"\x01", 2: bytes(4), 3: bytes(8), 4: bytes(4)})
-    flat.refer(0)
-    schema = flat.table({1: bytes(4)})
-    flat.refer(message[2])
-    flat.vector(0)
-    flat.refer(schema[1])
-    items = flat.vector(fields)
-    flat.refer(message[4])
-    pair = flat.table({0: bytes(4), 1: bytes(4)})
-    flat.refer(*items)
-    flat.text(characters)
-    flat.refer(*pair.values())
-    return bytes(flat.data)
+    text = "n" * characters
+    return schema_of([], [{0: text, 1: text}] * pairs)
 
 
 def zoned(fields: int, characters: int) -> bytes:
     """A schema of many timestamps that share one long zone."""
-    flat = Flat()
-    place = schema_message(flat)
-    items = flat.vector(fields)
-    flat.refer(place)
-    field = flat.table({2: b"\x0a", 3: bytes(4)})
-    flat.refer(*items)
-    kind = flat.table({1: bytes(4)})
-    flat.refer(field[3])
-    flat.text(characters)
-    flat.refer(kind[1])
-    return bytes(flat.data)
+    return schema_of([{2: b"\x0a", 3: {1: "n" * characters}}] * fields)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +414,7 @@ def test_hostile_bytes_give_a_row_or_our_own_error(
         part[place : place + len(change)] = change[: len(part) - place]
     if is_cut:
         del body[len(body) // 2 :]
-    changed = messages.FlightData(data_header=bytes(head), data_body=bytes(body)).SerializeToString()
+    changed = edited(SOUND[message], data_header=bytes(head), data_body=bytes(body))
 
     with suppress(FlightApiError):
         row = read_row([*SOUND[:message], changed, *SOUND[message + 1 :]], LIMIT)

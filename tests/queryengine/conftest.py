@@ -20,7 +20,7 @@ from queryengine.manifest import Manifest, read_manifest
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB, DatasetConfig, QueryConfig, ResultsCacheConfig, RuntimeConfig, ViewConfig
 from tests.queryengine import worker_engine
-from tests.queryengine.answers import connect
+from tests.queryengine.encoders.answers import connect
 from tests.queryengine.publishing import Publisher, wait_until
 from tests.queryengine.statements import TABLES, VIEWS
 

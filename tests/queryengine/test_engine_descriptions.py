@@ -115,7 +115,7 @@ NEVER_ENDING = [
         lambda engine, query, cancel: engine.describe(replace(query, sql=SLOW_TO_DESCRIBE), cancel), id="describe"
     ),
     pytest.param(
-        lambda engine, query, cancel: engine.describe(replace(query, sql=ENDLESS), cancel, ahead_s=PATIENCE_S),
+        lambda engine, query, cancel: engine.describe(replace(query, sql=ENDLESS), cancel, speculate_s=PATIENCE_S),
         id="speculate",
     ),
 ]
@@ -260,7 +260,7 @@ def test_a_binder_error_is_about_the_callers_own_sql(engine: QueryEngine, sql: s
 
 def speculate(engine: QueryEngine, sql: str, parameters: Parameters | None = (), **query: Any) -> Description:
     """Describe a statement and run it speculatively, to its end if it has one."""
-    return engine.describe(Query(sql=sql, parameters=parameters, encoding="flight", **query), ahead_s=PATIENCE_S)
+    return engine.describe(Query(sql=sql, parameters=parameters, encoding="flight", **query), speculate_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -300,14 +300,14 @@ def test_a_large_result_does_not_come_with_its_description(engine: QueryEngine, 
 
 @pytest.mark.parametrize("sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}"])
 def test_a_slow_statement_is_described(engine: QueryEngine, sql: str) -> None:
-    found = engine.describe(Query(sql=sql, encoding="flight"), ahead_s=0.02)
+    found = engine.describe(Query(sql=sql, encoding="flight"), speculate_s=0.02)
 
     assert found.answer is None
     assert found.schema == engine.describe(Query(sql=sql)).schema
 
 
 @pytest.mark.parametrize(
-    ("sql", "is_steady"),
+    ("sql", "is_cacheable"),
     [
         ("SELECT id FROM few", True),
         ("SELECT now()", False),
@@ -316,14 +316,14 @@ def test_a_slow_statement_is_described(engine: QueryEngine, sql: str) -> None:
         ("EXPLAIN SELECT 1", False),
     ],
 )
-def test_a_description_says_whether_the_result_is_cacheable(engine: QueryEngine, sql: str, is_steady: bool) -> None:
-    assert engine.describe(Query(sql=sql)).is_steady is is_steady
+def test_a_description_says_whether_the_result_is_cacheable(engine: QueryEngine, sql: str, is_cacheable: bool) -> None:
+    assert engine.describe(Query(sql=sql)).is_cacheable is is_cacheable
 
 
 def test_a_view_over_the_clock_is_not_cacheable(start_engine: StartEngine) -> None:
     engine = start_engine(views={"clock": "SELECT now() AS t", "over": "SELECT * FROM clock"})
 
-    assert not engine.describe(Query(sql="FROM over")).is_steady
+    assert not engine.describe(Query(sql="FROM over")).is_cacheable
 
 
 def test_speculation_reports_a_failure(engine: QueryEngine) -> None:

@@ -108,7 +108,7 @@ def test_first_bytes_come_before_the_last_row(engine: QueryEngine) -> None:
     [
         pytest.param(lambda engine: ask(engine, ENDLESS), id="run"),
         pytest.param(lambda engine: engine.describe(Query(sql=SLOW_TO_DESCRIBE)), id="describe"),
-        pytest.param(lambda engine: engine.describe(Query(sql=ENDLESS), ahead_s=PATIENCE_S), id="speculate"),
+        pytest.param(lambda engine: engine.describe(Query(sql=ENDLESS), speculate_s=PATIENCE_S), id="speculate"),
     ],
 )
 def test_a_statement_ends_at_its_time_limit(start_engine: StartEngine, call: Callable[[QueryEngine], object]) -> None:

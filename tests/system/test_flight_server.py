@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from flightapi.protocol import messages
-from flightapi.protocol.messages import METHODS
+from flightapi.protocol.messages import PATHS
 from runtime_site.parts import CANNOT_START
 from tests.clients.runtime import FlightServer
 from tests.flightapi.endpoint import bearer, descriptor, table_of, ticket
@@ -81,7 +81,7 @@ def channel_to(server: FlightServer) -> Iterator[grpc.Channel]:
 
 
 def do_get(channel: grpc.Channel, sql: str, key: str = K1) -> Any:
-    return channel.stream_stream(METHODS["DoGet"].path)(iter([ticket(sql.encode())]), metadata=bearer(key))
+    return channel.stream_stream(PATHS["DoGet"])(iter([ticket(sql.encode())]), metadata=bearer(key))
 
 
 def rows(server: FlightServer, sql: str) -> Any:
@@ -195,7 +195,7 @@ def test_a_client_that_is_stopped_frees_its_place(patient: FlightServer) -> None
 @pytest.mark.exhaustive
 def test_f20_a_deadline_frees_the_place(patient: FlightServer) -> None:
     with channel_to(patient) as channel:
-        call = channel.stream_stream(METHODS["DoGet"].path)
+        call = channel.stream_stream(PATHS["DoGet"])
         with pytest.raises(grpc.RpcError) as ended:
             list(call(iter([ticket(ENDLESS.encode())]), metadata=bearer(K1), timeout=0.5))
 
@@ -211,7 +211,7 @@ def test_f22_uploads_that_send_nothing_keep_nobody_away(server: FlightServer) ->
         yield from ()
 
     with channel_to(server) as channel:
-        paths = [METHODS["DoPut"].path, METHODS["GetFlightInfo"].path]
+        paths = [PATHS["DoPut"], PATHS["GetFlightInfo"]]
         calls = [channel.stream_stream(path)(nothing(), metadata=bearer(K1)) for path in paths for _ in range(25)]
         try:
             assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
@@ -230,7 +230,7 @@ def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer,
     before = memory(part, "VmRSS")
 
     with channel_to(server) as channel, pytest.raises(grpc.RpcError) as refused:
-        list(channel.stream_stream(METHODS[name].path)(iter([bytes(300 * MIB)])))
+        list(channel.stream_stream(PATHS[name])(iter([bytes(300 * MIB)])))
 
     assert refused.value.code() in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert memory(part, "VmHWM") < before + 60 * MIB
@@ -244,7 +244,7 @@ def test_f19_handshakes_as_large_as_messages_may_be_keep_no_memory(server: Fligh
 
     with channel_to(server) as channel:
         for _ in range(3):
-            calls = [channel.stream_stream(METHODS["Handshake"].path)(iter([bytes(15 * MIB)])) for _ in range(12)]
+            calls = [channel.stream_stream(PATHS["Handshake"])(iter([bytes(15 * MIB)])) for _ in range(12)]
             for call in calls:
                 with pytest.raises(grpc.RpcError) as refused:
                     list(call)
@@ -264,7 +264,7 @@ def test_statements_that_nobody_closes_take_bounded_memory(server: FlightServer)
     request = messages.ActionCreatePreparedStatementRequest
     part = flight_part(server)
     with channel_to(server) as channel:
-        prepare = channel.stream_stream(METHODS["DoAction"].path)
+        prepare = channel.stream_stream(PATHS["DoAction"])
         for number in range(2000):
             body = messages.pack(request(query=f"SELECT {number} AS a /* {'x' * 2000} */"))
             action = messages.Action(type="CreatePreparedStatement", body=body).SerializeToString()
@@ -416,7 +416,7 @@ def test_f28_plain_to_tls_and_back_do_not_hang(
 def test_the_schema_comes_before_the_statement_runs(patient: FlightServer) -> None:
     command = descriptor(messages.CommandStatementQuery(query=ENDLESS))
     with channel_to(patient) as channel:
-        (message,) = channel.stream_stream(METHODS["GetFlightInfo"].path)(iter([command]), metadata=bearer(K1))
+        (message,) = channel.stream_stream(PATHS["GetFlightInfo"])(iter([command]), metadata=bearer(K1))
 
     assert messages.parse(messages.FlightInfo, message).schema
     # What is told may still be listed for a moment; a statement that ran would be for ten minutes.

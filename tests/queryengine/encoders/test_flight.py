@@ -1,40 +1,31 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
-from collections.abc import Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
-from flightapi.protocol import framing, messages, schemas
+from flightapi.protocol import messages
 from queryengine.encoders import encode, encode_parts, flight
 from queryengine.encoders.parts import joined
 from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
-from tests.flightapi.streams import reread
+from tests.flightapi.endpoint import table_of
 
-TABLE = pa.table(
-    {
-        "id": pa.array(range(1000), pa.int64()),
-        "word": pa.array([f"word {number % 7}" for number in range(1000)]).dictionary_encode(),
-        "price": pa.array([decimal.Decimal(number) / 4 for number in range(1000)], pa.decimal128(18, 2)),
-        "seen": pa.array([dt.datetime(2026, 11, 21, tzinfo=dt.UTC)] * 1000, pa.timestamp("us", "Europe/Berlin")),
-        "inner": pa.array([{"a": [1, None], "b": "x"}] * 1000),
-        "nothing": pa.nulls(1000),
-    }
-)
-TYPES = [
-    "BIGINT",
-    "ENUM('word 0')",
-    "DECIMAL(18,2)",
-    "TIMESTAMP WITH TIME ZONE",
-    "STRUCT(a BIGINT[], b VARCHAR)",
-    '"NULL"',
-]
-
-
-COLUMNS = [Column(name=field.name, type=type_) for field, type_ in zip(TABLE.schema, TYPES, strict=True)]
+DATA = {
+    "id": ("BIGINT", pa.array(range(1000), pa.int64())),
+    "word": ("ENUM('word 0')", pa.array([f"word {number % 7}" for number in range(1000)]).dictionary_encode()),
+    "price": ("DECIMAL(18,2)", pa.array([Decimal(number) / 4 for number in range(1000)], pa.decimal128(18, 2))),
+    "seen": (
+        "TIMESTAMP WITH TIME ZONE",
+        pa.array([dt.datetime(2026, 11, 21, tzinfo=dt.UTC)] * 1000, pa.timestamp("us", "Europe/Berlin")),
+    ),
+    "inner": ("STRUCT(a BIGINT[], b VARCHAR)", pa.array([{"a": [1, None], "b": "x"}] * 1000)),
+    "nothing": ('"NULL"', pa.nulls(1000)),
+}
+TABLE = pa.table({name: array for name, (_, array) in DATA.items()})
+COLUMNS = [Column(name=name, type=type_) for name, (type_, _) in DATA.items()]
 
 
 def messages_of(table: pa.Table, batch_rows: int = 400) -> list[bytes]:
@@ -47,7 +38,7 @@ def test_each_chunk_of_an_answer_is_a_message() -> None:
     data = messages_of(TABLE)
 
     kinds = [messages.FlightData.FromString(message) for message in data]
-    assert reread(data) == TABLE
+    assert table_of(data) == TABLE
     assert len(data) == 5  # schema, dictionary, three record batches
     assert [message.HasField("flight_descriptor") or message.app_metadata for message in kinds] == [b""] * 5
     assert [bool(message.data_body) for message in kinds] == [False, True, True, True, True]
@@ -60,7 +51,7 @@ def test_a_dictionary_that_changes_is_sent_again() -> None:
 
     data = list(encode("flight", columns, batches[0].schema, batches))
 
-    assert reread(data).column("word").to_pylist() == ["a", "b", "a", "b", "c", "a"]
+    assert table_of(data).column("word").to_pylist() == ["a", "b", "a", "b", "c", "a"]
     assert len(data) == 6
 
 
@@ -79,14 +70,14 @@ def test_an_empty_answer_keeps_its_schema() -> None:
     data = messages_of(TABLE.slice(0, 0))
 
     assert len(data) == 1
-    assert reread(data).schema == TABLE.schema
+    assert table_of(data).schema == TABLE.schema
 
 
 def test_a_batch_without_columns_has_an_empty_body() -> None:
     data = messages_of(pa.table({"nothing": pa.nulls(3)}))
 
     assert data[1].endswith(b"\xc2\x3e\x00")
-    assert reread(data).num_rows == 3
+    assert table_of(data).num_rows == 3
 
 
 def test_bodies_are_not_copied() -> None:
@@ -97,7 +88,7 @@ def test_bodies_are_not_copied() -> None:
     *first, parts = encode_parts("flight", (COLUMNS[0],), batch.schema, [short, batch, batch])
 
     assert pa.py_buffer(parts[1]).address == body.address
-    assert reread(list(map(joined, [*first, parts]))).num_rows == short.num_rows + 2 * batch.num_rows
+    assert table_of(list(map(joined, [*first, parts]))).num_rows == short.num_rows + 2 * batch.num_rows
 
 
 def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,49 +96,3 @@ def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ResourceLimitError, match="2 GiB"):
         messages_of(TABLE.select(["id"]))
-
-
-def test_a_failure_of_the_engine_passes_through() -> None:
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield from TABLE.select(["id"]).to_batches()
-        raise TimeoutError
-
-    data = encode("flight", (COLUMNS[0],), TABLE.select(["id"]).schema, batches())
-
-    assert [next(data), next(data)]
-    with pytest.raises(TimeoutError):
-        next(data)
-
-
-def test_a_table_is_cut_into_messages_below_4_mib() -> None:
-    table = pa.table({"text": ["x" * 100_000] * 100})
-
-    data = list(framing.table_data(table))
-
-    assert max(map(len, data)) < 4 * 1024 * 1024
-    assert reread(data) == table
-
-
-def test_a_schema_travels_as_an_encapsulated_message() -> None:
-    encapsulated = schemas.encapsulated(TABLE.schema)
-
-    assert encapsulated[:4] == b"\xff\xff\xff\xff"
-    assert int.from_bytes(encapsulated[4:8], "little") == len(encapsulated) - 8
-    assert pa.ipc.read_schema(pa.py_buffer(encapsulated)) == TABLE.schema
-
-
-@pytest.mark.parametrize(
-    ("names", "fields"),
-    [
-        pytest.param({"10", "2", "1"}, ["$1", "$2", "$10"], id="numbered"),
-        pytest.param({"b", "a"}, ["a", "b"], id="named"),
-    ],
-)
-def test_parameters_are_announced_in_their_order(names: set[str], fields: list[str]) -> None:
-    schema = schemas.parameter_schema(names)
-
-    assert schema == pa.schema([pa.field(name, pa.null()) for name in fields])
-
-
-def test_a_statement_without_parameters_announces_none() -> None:
-    assert schemas.parameter_schema(frozenset()) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 
 import duckdb
@@ -15,7 +15,7 @@ from queryengine.encoders import encode, small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import TABLE
-from tests.queryengine.answers import answer, connect, result
+from tests.queryengine.encoders.answers import answer, result
 
 _WIDE = Context(prec=80)
 
@@ -87,12 +87,6 @@ LITERALS: dict[str, st.SearchStrategy[str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect() as connection:
-        yield connection
-
-
 def columns(named: Iterable[tuple[str, str]]) -> tuple[Column, ...]:
     return tuple(Column(name=name, type=type_) for name, type_ in named)
 
@@ -104,13 +98,21 @@ def small_result(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Enco
     return plan.encode(encoding, found.fetchall())
 
 
-@pytest.mark.parametrize("name", sorted(LITERALS))
-def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+def each_result(name: str, check: Callable[[str], None]) -> None:
+    """Call *check* with statements that return values of the type *name* and a null."""
+
     @patient
     @given(st.lists(LITERALS[name], min_size=1, max_size=20))
-    def check(values: list[str]) -> None:
+    def run(values: list[str]) -> None:
         rows = ", ".join(f"({value})" for value in [*values, "NULL"])
-        sql = f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v"
+        check(f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v")
+
+    run()
+
+
+@pytest.mark.parametrize("name", sorted(LITERALS))
+def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    def check(sql: str) -> None:
         for encoding in small_rows.ENCODINGS:
             try:
                 written = small_result(connection, sql, encoding)
@@ -119,7 +121,7 @@ def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnect
             else:
                 assert written == answer(connection, sql, encoding)
 
-    check()
+    each_result(name, check)
 
 
 @pytest.mark.exhaustive
@@ -128,11 +130,7 @@ def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.Duck
     # Others leave results unread on theirs.
     own = connection.cursor()
 
-    @patient
-    @given(st.lists(LITERALS[name], min_size=1, max_size=20))
-    def check(values: list[str]) -> None:
-        rows = ", ".join(f"({value})" for value in [*values, "NULL"])
-        sql = f"SELECT v FROM (VALUES {rows}) t(v)" if name != "NULL" else "SELECT NULL AS v"
+    def check(sql: str) -> None:
         exported, reader = result(own, sql)
         expected = reader.read_all()
         found = own.execute(sql)
@@ -148,10 +146,9 @@ def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.Duck
         else:
             batch.validate(full=True)
             # As bytes, since no NaN is the same as another.
-            made = answer_of(exported, pa.Table.from_batches([batch]))
-            assert made == answer_of(exported, expected)
+            assert answer_of(exported, pa.Table.from_batches([batch])) == answer_of(exported, expected)
 
-    check()
+    each_result(name, check)
 
 
 def answer_of(columns: tuple[Column, ...], table: pa.Table) -> bytes:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from queryengine.encoders import encode
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
-from queryengine.values import arrow_projection
+from queryengine.values import select_list
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -31,11 +31,8 @@ def result(
     """Run *sql* and return its columns as it names them, and its batches after the projection."""
     plain = connection.sql(sql)
     columns = tuple(Column(name=name, type=str(kind)) for name, kind in zip(plain.columns, plain.types, strict=True))
-    names = [f"c{position}" for position in range(len(columns))]
-    selected = [
-        (arrow_projection(column.type) or "{}").format(name) for name, column in zip(names, columns, strict=True)
-    ]
-    projected = connection.sql(f"SELECT {', '.join(selected)} FROM ({sql}) t({', '.join(names)})")
+    projection = select_list((column.name, column.type) for column in columns)
+    projected = plain if projection is None else plain.project(projection)
     return columns, projected.to_arrow_reader(batch_size)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from tests.queryengine.answers import answer, strict_json
+from tests.queryengine.encoders.answers import answer, strict_json
 
 Oracle = Callable[[str], Any]
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.queryengine.answers import connect, from_arrow, strict_json
+from tests.queryengine.encoders.answers import from_arrow, strict_json
 
 TEXT = st.text()
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -37,7 +37,7 @@ class Kind:
 
 
 def same(value: Any) -> tuple[Any, Any]:
-    return value, Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return value, Decimal(value) if type(value) is int else value
 
 
 def finite(value: float) -> tuple[float, Any]:
@@ -153,36 +153,23 @@ def test_every_precision_and_scale(shape: tuple[int, int], data: st.DataObject) 
     assert json.loads(body, parse_float=str, parse_int=str) == [{"v": f"{value:.{scale}f}"} for value in values]
 
 
-@patient
-@given(st.lists(st.floats(), min_size=1))
-def test_every_double(values: list[float]) -> None:
-    body = from_arrow({"v": "DOUBLE"}, pa.record_batch({"v": pa.array(values, pa.float64())}))
+@pytest.mark.parametrize(("kind", "arrow", "form"), [("DOUBLE", pa.float64(), "d"), ("FLOAT", pa.float32(), "f")])
+def test_every_floating_point_number(kind: str, arrow: pa.DataType, form: str) -> None:
+    @patient
+    @given(st.lists(st.floats(width=arrow.bit_width), min_size=1))
+    def check(values: list[float]) -> None:
+        batch = pa.record_batch({"v": pa.array(values, arrow)})
 
-    for row, value in zip(json.loads(body), values, strict=True):
-        if math.isfinite(value):
-            assert isinstance(row["v"], float)
-            assert struct.pack("d", row["v"]) == struct.pack("d", value)
-        else:
-            assert row["v"] is None
-    words = from_arrow({"v": "DOUBLE"}, pa.record_batch({"v": pa.array(values, pa.float64())}), encoding="csv")
-    assert [str(float(word)) for word in words.decode().split()[1:]] == [str(value) for value in values]
+        for row, value in zip(json.loads(from_arrow({"v": kind}, batch)), values, strict=True):
+            if math.isfinite(value):
+                assert isinstance(row["v"], float)
+                assert struct.pack(form, row["v"]) == struct.pack(form, value)
+            else:
+                assert row["v"] is None
+        words = from_arrow({"v": kind}, batch, encoding="csv").decode().split()[1:]
+        assert [struct.pack(form, float(word)) for word in words] == [struct.pack(form, value) for value in values]
 
-
-@patient
-@given(st.lists(st.floats(width=32), min_size=1))
-def test_every_float(values: list[float]) -> None:
-    body = from_arrow({"v": "FLOAT"}, pa.record_batch({"v": pa.array(values, pa.float32())}))
-
-    for row, value in zip(json.loads(body), values, strict=True):
-        if math.isfinite(value):
-            assert struct.pack("f", row["v"]) == struct.pack("f", value)
-        else:
-            assert row["v"] is None
-
-
-@pytest.fixture(scope="module")
-def connection() -> duckdb.DuckDBPyConnection:
-    return connect()
+    check()
 
 
 INSTANTS = INT64 | st.integers(-(10**17), 10**17) | st.integers(-(10**12), 10**12).map(lambda value: value * 10**3)
@@ -199,12 +186,16 @@ def test_every_instant(connection: duckdb.DuckDBPyConnection, values: list[int])
     parts = connection.execute(
         f"SELECT year(t), strftime(t, '-%m-%dT%H:%M:%S'), epoch_us(t) FROM ({instants})", [values]
     ).fetchall()
-    assert len(rows) == len(parts)
-    for row, (year, rest, instant) in zip(rows, parts, strict=True):
-        years = f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
+    expected = []
+    for year, rest, instant in parts:
         fraction = instant % 10**6
         digits = f".{fraction:06}" if fraction % 1000 else f".{fraction // 1000:03}" if fraction else ""
-        assert row["v"] == years + rest + digits
+        expected.append(iso_year(year) + rest + digits)
+    assert [row["v"] for row in rows] == expected
+
+
+def iso_year(year: int) -> str:
+    return f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
 
 
 @few
@@ -217,5 +208,4 @@ def test_every_day(connection: duckdb.DuckDBPyConnection, values: list[int]) -> 
     parts = connection.execute(
         "SELECT year(d), strftime(d, '-%m-%d') FROM (SELECT DATE '1970-01-01' + unnest(?::INTEGER[]) AS d)", [values]
     ).fetchall()
-    expected = [(f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}") + rest for year, rest in parts]
-    assert [row["v"] for row in rows] == expected
+    assert [row["v"] for row in rows] == [iso_year(year) + rest for year, rest in parts]
