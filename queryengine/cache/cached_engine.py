@@ -132,9 +132,9 @@ class CachedEngine:
         return self._engine.cancel(query_id, fingerprint)
 
     @property
-    def era(self) -> object | None:
-        """As `QueryEngine.era`."""
-        return self._engine.era
+    def instance_id(self) -> object | None:
+        """As `QueryEngine.instance_id`."""
+        return self._engine.instance_id
 
     def status(self) -> EngineStatus | None:
         """As `QueryEngine.status`."""
@@ -157,7 +157,7 @@ class CachedEngine:
 
     def _published(self) -> _DataVersion | None:
         """Return the current data version, after dropping the results for any other; None when there is none."""
-        instance_id, current = self._engine.era, self._data_version
+        instance_id, current = self._engine.instance_id, self._data_version
         if (
             current is not None
             and current.instance_id is instance_id
@@ -292,8 +292,8 @@ class CachedEngine:
         Raises:
             QueryError: The statement failed before.
         """
-        if result.basis != data_version.pin.signature:
-            if result.basis is None:
+        if result.data_version != data_version.pin.signature:
+            if result.data_version is None:
                 self._leave_uncoalesced(key)
             return result, None
         ahead: list[bytes] = []
@@ -372,7 +372,7 @@ class _Collected:
     def __init__(
         self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], data_version: _DataVersion, key: Key
     ) -> None:
-        self.basis = result.basis
+        self.data_version = result.data_version
         self.timings = result.timings
         self._engine = engine
         self._result = result
@@ -427,7 +427,7 @@ class _Lent:
 
     def __init__(self, engine: CachedEngine, kept: Kept, limit_s: float, shown_limit_s: float) -> None:
         """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*."""
-        self.basis: Signature = None
+        self.data_version: Signature = None
         self.timings = _timings(kept.answer)
         self.kept: Kept | None = kept
         self._engine = engine

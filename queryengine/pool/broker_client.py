@@ -181,7 +181,7 @@ class BrokerLink:
             thread.start()
 
     @property
-    def era(self) -> object | None:
+    def instance_id(self) -> object | None:
         """A different object for each connection; None while there is none."""
         return self._connection
 

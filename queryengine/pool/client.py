@@ -46,7 +46,7 @@ class EngineClient:
         """
         call = {"call": "run", **_fields(query)}
         if self._remembers and query.cache != "none":
-            call["basis"] = True
+            call["data_version"] = True
         result = self._statement(query.query_id, query.fingerprint, query.timeout_s)
         result.on_admitted = admitted
         result.start(call, cancel)
@@ -64,7 +64,7 @@ class EngineClient:
             return Description(
                 schema=None if schema is None else b64decode(schema),
                 parameters=tuple(fields["parameters"]),
-                is_lasting=fields["is_lasting"],
+                is_schema_cacheable=fields["is_schema_cacheable"],
                 is_steady=fields["is_steady"],
                 answer=Answer(chunks=chunks, timings=statement.timings) if chunks else None,
             )
@@ -105,9 +105,9 @@ class EngineClient:
         return bool(self._pool.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
 
     @property
-    def era(self) -> object | None:
-        """As `QueryEngine.era`: the connection to the broker, which is a new one for each engine."""
-        return self._pool.link.era
+    def instance_id(self) -> object | None:
+        """As `QueryEngine.instance_id`: the connection to the broker, which is a new one for each engine."""
+        return self._pool.link.instance_id
 
     def status(self) -> EngineStatus:
         """Return the number of live and of killed workers; none is alive when the engine has been silent for long."""

@@ -68,7 +68,7 @@ class ClientResult:
         self.query_id = query_id
         self.key = key
         self.fields: dict[str, Any] = {}  # of the END frame
-        self.basis: Signature = None  # as `QueryResult.basis`
+        self.data_version: Signature = None  # as `QueryResult.data_version`
         self.slot: Slot | None = None
         self.on_admitted: Admitted | None = None
         self._pool = pool
@@ -244,7 +244,7 @@ class ClientResult:
             raise unreachable()
         reused = self.slot.connection is not None
         connection = self.slot.connection or connect(self._pool.engine_path)
-        exchange = Exchange(connection, reused=reused, wants_basis="basis" in self._call)
+        exchange = Exchange(connection, reused=reused, wants_data_version="data_version" in self._call)
         self.slot.connection = connection
         self._chunks = exchange.chunks
         self._exchange = exchange
@@ -283,7 +283,7 @@ class ClientResult:
                 if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
                     raise self._timeout() from None
                 raise
-            self.basis = exchange.basis
+            self.data_version = exchange.data_version
             if exchange.phase is Phase.FINISHED:
                 self._complete(exchange)
 

@@ -43,18 +43,18 @@ class Exchange:
     Args:
         connection: Leads to a worker that waits for a request.
         reused: Whether it has served another statement: its worker may then end before it starts this one.
-        wants_basis: Whether the header is decoded for the basis of the answer.
+        wants_data_version: Whether the header is decoded for the data version of the answer.
     """
 
-    def __init__(self, connection: socket.socket, *, reused: bool, wants_basis: bool) -> None:
+    def __init__(self, connection: socket.socket, *, reused: bool, wants_data_version: bool) -> None:
         self.phase = Phase.SENT
         self.chunks: deque[bytes] = deque()  # received and not taken yet
         self.fields: dict[str, Any] = {}  # of the END frame
-        self.basis: Signature = None
+        self.data_version: Signature = None
         self._connection = connection
         self._decoder = FrameDecoder()
         self._reused = reused
-        self._wants_basis = wants_basis
+        self._wants_data_version = wants_data_version
         self._asked_to_stop = False
 
     @property
@@ -148,8 +148,8 @@ class Exchange:
             self.chunks.append(payload)
         elif kind is Kind.HEADER:
             self.phase = Phase.STREAMING
-            if self._wants_basis:
-                self.basis = _basis(decode_json(payload))
+            if self._wants_data_version:
+                self.data_version = _data_version(decode_json(payload))
         elif kind is Kind.END:
             self.phase = Phase.FINISHED
             self.fields = decode_json(payload)
@@ -183,8 +183,8 @@ def connect(path: str) -> socket.socket:
     return connection
 
 
-def _basis(header: Mapping[str, Any]) -> Signature:
-    match header.get("basis"):
+def _data_version(header: Mapping[str, Any]) -> Signature:
+    match header.get("data_version"):
         case [int(mtime_ns), int(inode), int(size)]:
             return mtime_ns, inode, size
     return None

@@ -81,8 +81,8 @@ class InProcessEngine:
         return self._active.cancel(query_id, fingerprint)
 
     @property
-    def era(self) -> object | None:
-        """As `QueryEngine.era`: this object, until it is closed."""
+    def instance_id(self) -> object | None:
+        """As `QueryEngine.instance_id`: this object, until it is closed."""
         return None if self._runner.closed else self
 
     def status(self) -> EngineStatus | None:

@@ -19,7 +19,7 @@ class Request:
     """
     A checked request; `relations` belong to "admit", `ahead_s` to "describe"; `deadline` is on the monotonic clock.
 
-    With `wants_basis`, the header of the answer names the manifest whose data alone decides it, if there is one.
+    With `wants_data_version`, the header of the answer names the manifest whose data alone decides it, if there is one.
     """
 
     kind: RequestKind
@@ -27,7 +27,7 @@ class Request:
     relations: frozenset[str]
     deadline: float
     ahead_s: float
-    wants_basis: bool
+    wants_data_version: bool
 
     @property
     def log_fields(self) -> dict[str, str]:
@@ -65,7 +65,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
         relations=relations,
         deadline=time.monotonic() + left_s,
         ahead_s=ahead_s,
-        wants_basis="basis" in fields,
+        wants_data_version="data_version" in fields,
     )
 
 

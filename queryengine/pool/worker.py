@@ -371,8 +371,8 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
     try:
         columns = [[column.name, column.type] for column in result.columns]
         header: dict[str, Any] = {"columns": columns, "content_type": CONTENT_TYPES[encoding]}
-        if request.wants_basis:
-            header["basis"] = result.basis
+        if request.wants_data_version:
+            header["data_version"] = result.data_version
         frames = [encode_json(Kind.HEADER, header)]
         chunks: list[Parts] = []
         for chunk in result.parts():
@@ -412,7 +412,7 @@ def _described(runner: StatementRunner, request: Request, interruption: Interrup
     fields = {
         "schema": schema,
         "parameters": description.parameters,
-        "is_lasting": description.is_lasting,
+        "is_schema_cacheable": description.is_schema_cacheable,
         "is_steady": description.is_steady,
     }
     if description.answer is None:

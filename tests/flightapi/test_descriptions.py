@@ -12,7 +12,7 @@ from queryengine.errors import SqlError
 from tests.flightapi.clock import Clock
 from tests.queryengine.publishing import Publisher
 
-KNOWN = Description(schema=b"schema", parameters=(), is_lasting=True)
+KNOWN = Description(schema=b"schema", parameters=(), is_schema_cacheable=True)
 
 
 class Engine:
@@ -59,7 +59,7 @@ def test_a_description_from_before_a_publication_is_not_cached(known: Descriptio
     def slow() -> Description:
         Publisher(tmp_path).publish(flights="SELECT 2 AS id")
         known.of("FROM others", engine)
-        return Description(schema=b"old", parameters=(), is_lasting=True)
+        return Description(schema=b"old", parameters=(), is_schema_cacheable=True)
 
     known.of("FROM flights", slow)
 
@@ -81,10 +81,11 @@ def test_a_description_expires(tmp_path: Path) -> None:
     "description",
     [
         pytest.param(Description(schema=b"schema", parameters=()), id="of this moment"),
-        pytest.param(Description(schema=None, parameters=("1",), is_lasting=True), id="without a schema"),
-        pytest.param(Description(schema=b"schema", parameters=("1",), is_lasting=True), id="with parameters"),
+        pytest.param(Description(schema=None, parameters=("1",), is_schema_cacheable=True), id="without a schema"),
+        pytest.param(Description(schema=b"schema", parameters=("1",), is_schema_cacheable=True), id="with parameters"),
         pytest.param(
-            Description(schema=bytes(limits.MAX_ENTRY_BYTES), parameters=(), is_lasting=True), id="of many columns"
+            Description(schema=bytes(limits.MAX_ENTRY_BYTES), parameters=(), is_schema_cacheable=True),
+            id="of many columns",
         ),
     ],
 )

@@ -365,7 +365,7 @@ def test_a_closed_engine_serves_nothing(publisher: Publisher) -> None:
 
     engine.close()
 
-    assert engine.era is None
+    assert engine.instance_id is None
     with pytest.raises(QueryError):
         ask(engine, "SELECT 1")
     engine.close()

@@ -171,12 +171,12 @@ def test_the_last_frame_decides_the_error(
         result.close()
 
 
-@pytest.mark.parametrize(("enabled", "basis"), [(True, (1, 2, 3)), (False, None)])
+@pytest.mark.parametrize(("enabled", "data_version"), [(True, (1, 2, 3)), (False, None)])
 def test_the_basis_is_known_before_the_end_if_results_are_cached(
-    tier: Tier, enabled: bool, basis: tuple[int, int, int] | None
+    tier: Tier, enabled: bool, data_version: tuple[int, int, int] | None
 ) -> None:
     def streams(peer: Peer) -> None:
-        peer.send(encode_json(Kind.HEADER, {"basis": [1, 2, 3]}), data(b"x"))
+        peer.send(encode_json(Kind.HEADER, {"data_version": [1, 2, 3]}), data(b"x"))
         peer.wait_for_stop()
 
     tier.engine.scripts["streams"] = streams
@@ -185,8 +185,8 @@ def test_the_basis_is_known_before_the_end_if_results_are_cached(
 
     result = run(engine, "streams", cache="use")
 
-    assert result.basis == basis
-    assert ("basis" in tier.engine.requests[0]) == enabled
+    assert result.data_version == data_version
+    assert ("data_version" in tier.engine.requests[0]) == enabled
     result.close()
 
 
