@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,11 @@ from queryengine.pool.broker import Broker
 from queryengine.pool.broker_records import MAX_MESSAGE_BYTES
 from queryengine.pool.frames import FrameDecoder, Kind, encode_json
 from runtimeconf.model import QueryConfig
-from tests.queryengine.broker_bench import Bench, Client, admitted, benches
+from tests.queryengine.pool.broker_bench import Bench, Client, MakeBench, admitted
 from tests.queryengine.publishing import wait_until
 
 
-@pytest.fixture
-def make_bench() -> Iterator[Callable[..., Bench]]:
-    with benches() as make:
-        yield make
-
-
-@pytest.fixture
-def bench(make_bench: Callable[..., Bench]) -> Bench:
-    return make_bench()
-
-
-def test_a_lost_client_frees_its_slots_and_queue_entries_at_once(make_bench: Callable[..., Bench]) -> None:
+def test_a_lost_client_frees_its_slots_and_queue_entries_at_once(make_bench: MakeBench) -> None:
     bench = make_bench(workers=2, several_keys=False)
     lost, other = bench.client(), bench.client()
     for query_id in "1234":
@@ -47,7 +35,7 @@ def test_a_lost_client_frees_its_slots_and_queue_entries_at_once(make_bench: Cal
     assert bench.broker.is_idle
 
 
-def test_an_unknown_or_foreign_id_frees_nothing(make_bench: Callable[..., Bench]) -> None:
+def test_an_unknown_or_foreign_id_frees_nothing(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     a, b = bench.client(), bench.client()
     a.enter("1")
@@ -65,7 +53,7 @@ def test_an_unknown_or_foreign_id_frees_nothing(make_bench: Callable[..., Bench]
     assert a.leave("1") == [], "twice"
 
 
-def test_a_worker_is_killed_only_for_a_statement_with_a_slot(make_bench: Callable[..., Bench]) -> None:
+def test_a_worker_is_killed_only_for_a_statement_with_a_slot(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -154,7 +142,7 @@ def test_closing_in_a_forked_process_does_not_affect_the_broker(bench: Bench) ->
     assert bench.client().enter("2", "other") == [admitted("2")]
 
 
-def test_the_socket_is_for_one_user_and_replaces_a_stale_one(make_bench: Callable[..., Bench]) -> None:
+def test_the_socket_is_for_one_user_and_replaces_a_stale_one(make_bench: MakeBench) -> None:
     bench = make_bench()
     assert stat.S_IMODE(bench.path.stat().st_mode) == 0o600
     bench._clients.close()
@@ -211,7 +199,7 @@ def test_malformed_input_ends_its_connection_only(bench: Bench, data: bytes) -> 
 
 
 @pytest.mark.parametrize("size", [pytest.param(10**7, id="in one go"), pytest.param(6007, id="in odd pieces")])
-def test_many_long_messages_in_a_row_are_served(make_bench: Callable[..., Bench], size: int) -> None:
+def test_many_long_messages_in_a_row_are_served(make_bench: MakeBench, size: int) -> None:
     bench = make_bench(workers=64)
     client = bench.client()
     sql = "\N{GRINNING FACE}" * 1000 + "\ud800"  # The half character makes escapes of them all.
@@ -296,7 +284,7 @@ def test_a_watched_descriptor_ends_the_wait(bench: Bench) -> None:
     os.close(reads)
 
 
-def test_draining_refuses_new_statements_and_serves_the_others(make_bench: Callable[..., Bench]) -> None:
+def test_draining_refuses_new_statements_and_serves_the_others(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -28,7 +28,6 @@ from tests.queryengine.scripted_engine import (
     finished,
     in_thread,
     one_row,
-    tiers,
 )
 
 CLOSING = encode_json(Kind.CLOSING, {})
@@ -36,14 +35,8 @@ ROW = [b'[{"a":1}]']
 
 
 @pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield partial(make, keeps=True)
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
+def make_tier(make_tier: MakeTier) -> MakeTier:
+    return partial(make_tier, keeps=True)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -35,25 +35,8 @@ from tests.queryengine.scripted_engine import (
     in_thread,
     run,
     stubborn,
-    tiers,
     until_stopped,
 )
-
-
-@pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
-
-
-@pytest.fixture
-def engine(tier: Tier) -> EngineClient:
-    return tier.client()
 
 
 def test_a_small_answer_is_complete_when_run_returns(tier: Tier, engine: EngineClient) -> None:

@@ -27,32 +27,15 @@ from queryengine.pool.arbiter import (
 from queryengine.pool.client import EngineClient
 from queryengine.pool.worker_state import WorkerState, read_state, write_state
 from system.heartbeat import Pulse
-from tests.queryengine.client_process import RIGHT, Asking, Runtime, ask, runtimes
 from tests.queryengine.engine_process import EXIT_CODE_FILE, LONG_S, EngineProcess
+from tests.queryengine.pool.client_process import RIGHT, Asking, Runtime, ask
 from tests.queryengine.publishing import ENDLESS, wait_until
-
-
-@pytest.fixture
-def runtime() -> Iterator[Runtime]:
-    with runtimes() as made:
-        yield made
-
-
-@pytest.fixture
-def engine(runtime: Runtime) -> EngineProcess:
-    return runtime.engine()
-
-
-@pytest.fixture
-def client(runtime: Runtime, engine: EngineProcess) -> EngineClient:
-    return runtime.client(engine)
-
 
 #: 10 million rows: more than any buffer holds.
 LONG = "SELECT range FROM range(10000000)"
 
 
-def test_statements_run_in_workers(engine: EngineProcess, client: EngineClient) -> None:
+def test_statements_run_in_workers(process: EngineProcess, client: EngineClient) -> None:
     assert ask(client) == RIGHT
     assert client.admit("SELECT id FROM flights;", frozenset({"flights"})).relations == {"flights"}
     with pytest.raises(QueryError, match="nothing_here"):
@@ -61,141 +44,141 @@ def test_statements_run_in_workers(engine: EngineProcess, client: EngineClient) 
     status = client.status()
     assert (status.workers_alive, status.workers_killed) == (2, 0)
     for name in ("engine.sock", "broker.sock"):
-        assert stat.S_IMODE((engine.state_dir / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE((process.state_dir / name).stat().st_mode) == 0o600
 
 
-def test_a_worker_inherits_no_socket_of_the_broker(engine: EngineProcess, client: EngineClient) -> None:
+def test_a_worker_inherits_no_socket_of_the_broker(process: EngineProcess, client: EngineClient) -> None:
     """Otherwise a client that the arbiter drops would not notice."""
-    for pid in engine.workers():
+    for pid in process.workers():
         links = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
         assert len([link for link in links if link.startswith("socket:")]) == 1
 
 
-def test_unused_signals_are_ignored(engine: EngineProcess, client: EngineClient) -> None:
-    before = engine.workers()
+def test_unused_signals_are_ignored(process: EngineProcess, client: EngineClient) -> None:
+    before = process.workers()
 
     for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
-        engine.send(number)
-    wait_until(lambda: "SIGHUP does nothing" in engine.log.read_text(), within_s=LONG_S)
+        process.send(number)
+    wait_until(lambda: "SIGHUP does nothing" in process.log.read_text(), within_s=LONG_S)
 
     assert ask(client) == RIGHT
-    assert engine.workers() == before
+    assert process.workers() == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_the_end_of_a_worker_fails_only_its_own_statement(
-    engine: EngineProcess, client: EngineClient, number: signal.Signals
+    process: EngineProcess, client: EngineClient, number: signal.Signals
 ) -> None:
     other = Asking(client, ENDLESS, query_id="other", fingerprint="b")
     hit = Asking(client, ENDLESS, query_id="hit", fingerprint="a")
-    survivor = engine.worker_of("other")
+    survivor = process.worker_of("other")
 
-    os.kill(engine.worker_of("hit"), number)
+    os.kill(process.worker_of("hit"), number)
 
     assert hit.ended()
     assert isinstance(hit.error, EngineWorkerDiedError)
     assert ask(client, fingerprint="a") == RIGHT
     assert other.goes_on
-    assert survivor in engine.workers()
+    assert survivor in process.workers()
     wait_until(lambda: client.status().workers_killed == 1, within_s=LONG_S)
-    engine.wait_until_whole(client)
+    process.wait_until_whole(client)
     assert client.cancel("other", "b")
     assert other.ended()
 
 
 @pytest.mark.exhaustive
 def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None:
-    engine = runtime.engine(timeout_s=15.0)
-    client = runtime.client(engine)
+    process = runtime.engine(timeout_s=15.0)
+    client = runtime.client(process)
     asking = Asking(client, ENDLESS, query_id="stopped")
-    pid = engine.worker_of("stopped")
+    pid = process.worker_of("stopped")
 
     os.kill(pid, signal.SIGSTOP)
 
     assert ask(client) == RIGHT
     assert asking.ended()
     assert isinstance(asking.error, QueryTimeoutError)
-    wait_until(lambda: pid not in engine.workers(), within_s=LONG_S)
+    wait_until(lambda: pid not in process.workers(), within_s=LONG_S)
     wait_until(lambda: client.status().workers_killed == 1, within_s=LONG_S)
-    engine.wait_until_whole(client)
+    process.wait_until_whole(client)
 
 
 @pytest.mark.exhaustive
 def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> None:
-    engine = runtime.engine(timeout_s=15.0)
-    runner = runtime.runner(engine)
+    process = runtime.engine(timeout_s=15.0)
+    runner = runtime.runner(process)
     runner.run(ENDLESS, "stopped", "k")
-    pid = engine.worker_of("stopped")
+    pid = process.worker_of("stopped")
     os.kill(pid, signal.SIGSTOP)
 
     runner.kill()
 
-    client = runtime.client(engine)
-    wait_until(lambda: pid not in engine.workers(), within_s=LONG_S)
+    client = runtime.client(process)
+    wait_until(lambda: pid not in process.workers(), within_s=LONG_S)
     assert ask(client) == RIGHT
 
 
 @pytest.mark.exhaustive
-def test_a_stopped_idle_worker_is_killed(engine: EngineProcess, client: EngineClient) -> None:
-    stopped = min(engine.workers())
+def test_a_stopped_idle_worker_is_killed(process: EngineProcess, client: EngineClient) -> None:
+    stopped = min(process.workers())
 
     os.kill(stopped, signal.SIGSTOP)
 
     assert ask(client, query_id="q") == RIGHT
     wait_until(lambda: client.status().workers_alive == 1, within_s=LONG_S)
-    wait_until(lambda: stopped not in engine.workers(), within_s=LONG_S)
-    engine.wait_until_whole(client)
+    wait_until(lambda: stopped not in process.workers(), within_s=LONG_S)
+    process.wait_until_whole(client)
     assert client.status().workers_killed == 1
 
 
 @pytest.mark.exhaustive
-def test_many_kills_do_not_exceed_the_respawn_rate(engine: EngineProcess, client: EngineClient) -> None:
-    first = engine.workers()
+def test_many_kills_do_not_exceed_the_respawn_rate(process: EngineProcess, client: EngineClient) -> None:
+    first = process.workers()
     seen = set(first)
     started = time.monotonic()
     kills = 0
     while kills < 20:
-        for pid in engine.workers():
+        for pid in process.workers():
             seen.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 kills += 1
         time.sleep(0.02)
-    seen |= engine.workers()
+    seen |= process.workers()
     passed_s = time.monotonic() - started
 
     burst = SPAWNS_AT_ONCE * len(first)
     assert len(seen) <= len(first) + burst + passed_s / SPAWN_INTERVAL_S
-    engine.wait_until_whole(client)
+    process.wait_until_whole(client)
     assert ask(client) == RIGHT
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("code", [0, 3, 4])
-def test_no_exit_code_of_a_worker_ends_the_engine(engine: EngineProcess, client: EngineClient, code: int) -> None:
-    (engine.state_dir / EXIT_CODE_FILE).write_text(str(code))
-    for pid in engine.workers():
+def test_no_exit_code_of_a_worker_ends_the_engine(process: EngineProcess, client: EngineClient, code: int) -> None:
+    (process.state_dir / EXIT_CODE_FILE).write_text(str(code))
+    for pid in process.workers():
         os.kill(pid, signal.SIGKILL)
 
     wait_until(lambda: client.status().workers_killed >= (2 if code == 0 else 5), within_s=LONG_S)
     assert not client.is_alive()
-    (engine.state_dir / EXIT_CODE_FILE).unlink()
+    (process.state_dir / EXIT_CODE_FILE).unlink()
 
-    engine.wait_until_whole(client)
+    process.wait_until_whole(client)
     assert ask(client) == RIGHT
     assert (client.status().workers_killed > 2) == (code != 0)
 
 
 @pytest.mark.exhaustive
-def test_workers_that_end_normally_are_replaced_at_once(engine: EngineProcess, client: EngineClient) -> None:
-    seen = set(engine.workers())
+def test_workers_that_end_normally_are_replaced_at_once(process: EngineProcess, client: EngineClient) -> None:
+    seen = set(process.workers())
     leaves = 6 * SPAWNS_AT_ONCE
     for _ in range(leaves):
-        pid = min(engine.workers())
+        pid = min(process.workers())
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda pid=pid: pid not in engine.workers(), within_s=LONG_S)  # type: ignore[misc]
-        engine.wait_until_whole(client)
-        seen |= engine.workers()
+        wait_until(lambda pid=pid: pid not in process.workers(), within_s=LONG_S)  # type: ignore[misc]
+        process.wait_until_whole(client)
+        seen |= process.workers()
 
     assert ask(client) == RIGHT
     assert len(seen) == 2 + leaves
@@ -203,21 +186,21 @@ def test_workers_that_end_normally_are_replaced_at_once(engine: EngineProcess, c
 
 
 @pytest.mark.exhaustive
-def test_failed_system_calls_are_retried(engine: EngineProcess, client: EngineClient, runtime: Runtime) -> None:
-    engine.limit_files(1)
+def test_failed_system_calls_are_retried(process: EngineProcess, client: EngineClient, runtime: Runtime) -> None:
+    process.limit_files(1)
 
-    for pid in engine.workers():
+    for pid in process.workers():
         os.kill(pid, signal.SIGKILL)
-    late = runtime.runner(engine)
+    late = runtime.runner(process)
     late.run("SELECT 1 AS n", "late", "k")
     for message in ("an engine worker could not be started", "a client of the broker could not connect"):
-        wait_until(lambda message=message: message in engine.log.read_text(), within_s=LONG_S)  # type: ignore[misc]
-    engine.limit_files(1000)
+        wait_until(lambda message=message: message in process.log.read_text(), within_s=LONG_S)  # type: ignore[misc]
+    process.limit_files(1000)
 
-    engine.wait_until_whole(client)
+    process.wait_until_whole(client)
     assert ask(client) == RIGHT
     assert late.answer()[0] == "late"
-    scratch = [path for path in (engine.state_dir / "tmp").rglob("*") if path.is_dir()]
+    scratch = [path for path in (process.state_dir / "tmp").rglob("*") if path.is_dir()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in scratch} == {0o700}, "an unprivileged user can enter them"
 
 
@@ -314,52 +297,52 @@ def test_a_stopped_worker_is_killed_and_a_dead_one_is_not(heartbeat: int) -> Non
 
 
 @pytest.mark.exhaustive
-def test_sigterm_lets_statements_finish_and_refuses_new_ones(engine: EngineProcess, client: EngineClient) -> None:
+def test_sigterm_lets_statements_finish_and_refuses_new_ones(process: EngineProcess, client: EngineClient) -> None:
     running = client.run(Query(sql=LONG, encoding="csv"))
     lines = len(next(running).splitlines()) - 1
 
-    engine.send(signal.SIGTERM)
+    process.send(signal.SIGTERM)
     wait_until(lambda: not client.is_alive(), within_s=LONG_S)
 
     with pytest.raises(EngineUnavailableError):
         ask(client)
     lines += sum(chunk.count(b"\n") for chunk in running)
     assert lines == 10_000_000
-    assert engine.ended() == 0
-    assert not (engine.state_dir / "engine.sock").exists()
-    assert not (engine.state_dir / "broker.sock").exists()
+    assert process.ended() == 0
+    assert not (process.state_dir / "engine.sock").exists()
+    assert not (process.state_dir / "broker.sock").exists()
 
 
 @pytest.mark.exhaustive
 def test_sigterm_ends_long_statements_within_the_shutdown_timeout(runtime: Runtime) -> None:
-    engine = runtime.engine(shutdown_timeout_s=2.0)
-    client = runtime.client(engine)
+    process = runtime.engine(shutdown_timeout_s=2.0)
+    client = runtime.client(process)
     asking = [Asking(client, ENDLESS, query_id=f"q{number}", fingerprint=str(number)) for number in range(2)]
     for number in range(2):
-        engine.worker_of(f"q{number}")
-    abandoned = runtime.runner(engine)
+        process.worker_of(f"q{number}")
+    abandoned = runtime.runner(process)
     abandoned.run(ENDLESS, "queued", "2")
     wait_until(lambda: len(client.active("2")) == 1, within_s=LONG_S)
 
-    engine.send(signal.SIGTERM)
-    engine.send(signal.SIGTERM)
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGTERM)
 
     for one in asking:
         assert one.ended()
         assert isinstance(one.error, EngineUnavailableError)
     assert abandoned.answer() == ["queued", "EngineUnavailableError"]
-    assert engine.ended() == 0
+    assert process.ended() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
-def test_sigint_and_sigquit_end_at_once(engine: EngineProcess, client: EngineClient, number: signal.Signals) -> None:
+def test_sigint_and_sigquit_end_at_once(process: EngineProcess, client: EngineClient, number: signal.Signals) -> None:
     asking = Asking(client, ENDLESS, query_id="q")
-    pid = engine.worker_of("q")
+    pid = process.worker_of("q")
 
-    engine.send(number)
+    process.send(number)
 
-    assert engine.ended() == 0
+    assert process.ended() == 0
     assert asking.ended()
     assert isinstance(asking.error, EngineWorkerDiedError)
     assert not Path(f"/proc/{pid}").exists()
-    assert not (engine.state_dir / "broker.sock").exists()
+    assert not (process.state_dir / "broker.sock").exists()

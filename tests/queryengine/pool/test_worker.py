@@ -16,42 +16,22 @@ import pytest
 from queryengine.engine import Encoding, Query
 from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
 from queryengine.pool.inprocess import InProcessEngine
-from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running, still_works
-from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.conftest import FLIGHTS, MakeEngine
 from tests.queryengine.heartbeats import state_of
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
 
-FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 #: DuckDB does not look at its interrupt flag before this is done, which takes minutes.
 DEAF = "SELECT levenshtein(repeat('a',200000), repeat('b',200000))"
-
-LIMIT_MIB = 256
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     directory = tmp_path_factory.mktemp("worker")
     Publisher(directory).publish(flights=FLIGHTS)
-    with running(directory, memory_limit_bytes=LIMIT_MIB * MIB) as started:
+    with running(directory, memory_limit_bytes=256 * MIB) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine whose worker the tests kill, which loses its coverage data."""
-    directory = tmp_path_factory.mktemp("mortal")
-    Publisher(directory).publish(flights=FLIGHTS)
-    with running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=LIMIT_MIB * MIB) as started:
-        yield started
-
-
-@pytest.fixture
-def state_dir(tmp_path: Path) -> Path:
-    """The state directory of an engine for one test."""
-    Publisher(tmp_path).publish(flights=FLIGHTS)
-    return tmp_path
 
 
 @pytest.fixture

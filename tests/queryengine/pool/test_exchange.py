@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from tests.queryengine.scripted_engine import (
     END,
     HEADER,
     LONG_S,
-    MakeTier,
     Peer,
     ScriptedEngine,
     Tier,
@@ -36,24 +35,7 @@ from tests.queryengine.scripted_engine import (
     error,
     one_row,
     run,
-    tiers,
 )
-
-
-@pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
-
-
-@pytest.fixture
-def engine(tier: Tier) -> EngineClient:
-    return tier.client()
 
 
 def dribble(peer: Peer) -> None:

@@ -111,8 +111,11 @@ class Client:
         return True
 
 
+MakeBench = Callable[..., Bench]
+
+
 @contextmanager
-def benches() -> Iterator[Callable[..., Bench]]:
+def benches() -> Iterator[MakeBench]:
     """Give a function that makes benches on one path, and close them at the end."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as made:
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -30,25 +29,8 @@ from tests.queryengine.scripted_engine import (
     one_row,
     run,
     stubborn,
-    tiers,
     until_stopped,
 )
-
-
-@pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
-
-
-@pytest.fixture
-def engine(tier: Tier) -> EngineClient:
-    return tier.client()
 
 
 def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) -> None:

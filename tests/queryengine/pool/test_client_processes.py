@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,14 @@ import pytest
 from queryengine.engine import Query
 from queryengine.errors import EngineWorkerDiedError, QueryCancelledError
 from queryengine.pool.client import EngineClient
-from tests.queryengine.client_process import RIGHT, Asking, Runner, Runtime, ask, runtimes
 from tests.queryengine.engine_process import LONG_S, EngineProcess
+from tests.queryengine.pool.client_process import RIGHT, Asking, Runner, Runtime, ask
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
-
-
-@pytest.fixture
-def runtime() -> Iterator[Runtime]:
-    with runtimes() as made:
-        yield made
-
-
-@pytest.fixture
-def engine(runtime: Runtime) -> EngineProcess:
-    return runtime.engine()
-
-
-@pytest.fixture
-def client(runtime: Runtime, engine: EngineProcess) -> EngineClient:
-    return runtime.client(engine)
-
-
-@pytest.fixture
-def runner(runtime: Runtime, engine: EngineProcess) -> Runner:
-    return runtime.runner(engine)
 
 
 @pytest.mark.exhaustive
 def test_a_statement_is_listed_and_cancelled_from_another_process(
-    engine: EngineProcess, client: EngineClient, runner: Runner
+    process: EngineProcess, client: EngineClient, runner: Runner
 ) -> None:
     runner.run(ENDLESS, "far", "k")
     wait_until(lambda: [one.state for one in client.active("k")] == ["running"], within_s=LONG_S)
@@ -55,7 +33,7 @@ def test_a_statement_is_listed_and_cancelled_from_another_process(
     assert ask(client) == RIGHT
 
 
-def test_a_killed_client_process_frees_its_slots(engine: EngineProcess, client: EngineClient, runner: Runner) -> None:
+def test_a_killed_client_process_frees_its_slots(process: EngineProcess, client: EngineClient, runner: Runner) -> None:
     for number, key in enumerate("abab"):
         runner.run(ENDLESS, f"lost{number}", key)
     wait_until(lambda: len(client.active("a")) + len(client.active("b")) == 4, within_s=LONG_S)
@@ -70,9 +48,9 @@ def test_a_killed_client_process_frees_its_slots(engine: EngineProcess, client: 
 
 
 def test_processes_share_one_queue_fairly(runtime: Runtime) -> None:
-    engine = runtime.engine(max_queued=6)
-    client = runtime.client(engine)
-    flood = runtime.runner(engine)
+    process = runtime.engine(max_queued=6)
+    client = runtime.client(process)
+    flood = runtime.runner(process)
     for number in range(20):
         flood.run(ENDLESS, f"flood{number}", "flood")
     refused = [flood.answer()[1] for _ in range(13)]
@@ -83,7 +61,7 @@ def test_processes_share_one_queue_fairly(runtime: Runtime) -> None:
         assert ask(client, fingerprint="other") == RIGHT
 
     holder = Asking(client, ENDLESS, query_id="holder", fingerprint="third")
-    engine.worker_of("holder")
+    process.worker_of("holder")
     waiting = Asking(client, "SELECT 1 AS n", fingerprint="other")
     assert flood.answer()[1] == "EngineBusyError", "the newest of the flood makes room"
     assert client.cancel("holder", "third")
@@ -92,20 +70,20 @@ def test_processes_share_one_queue_fairly(runtime: Runtime) -> None:
     assert waiting.answer == b'[{"n":1}]'
 
 
-def test_a_client_survives_the_death_of_the_engine(engine: EngineProcess, client: EngineClient) -> None:
+def test_a_client_survives_the_death_of_the_engine(process: EngineProcess, client: EngineClient) -> None:
     asking = Asking(client, ENDLESS, query_id="q")
-    workers = engine.workers()
-    engine.worker_of("q")
+    workers = process.workers()
+    process.worker_of("q")
 
-    engine.send(signal.SIGKILL)
+    process.send(signal.SIGKILL)
 
-    assert engine.ended() == -signal.SIGKILL
+    assert process.ended() == -signal.SIGKILL
     assert asking.ended()
     assert isinstance(asking.error, EngineWorkerDiedError)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), within_s=LONG_S)
     assert not client.is_alive()
-    engine.start()
-    engine.wait_until_whole(client)
+    process.start()
+    process.wait_until_whole(client)
     assert ask(client) == RIGHT
     result = client.run(Query(sql=ENDLESS_AFTER_ROWS))
     result.cancel()
@@ -169,8 +147,8 @@ print(json.dumps({"answers": [job.value for job in jobs], "ticks": ticks, "passe
 
 
 @pytest.mark.exhaustive
-def test_under_gevent_nothing_blocks_the_other_greenlets(engine: EngineProcess, client: EngineClient) -> None:
-    arguments = [str(engine.state_dir), json.dumps(engine._settings)]
+def test_under_gevent_nothing_blocks_the_other_greenlets(process: EngineProcess, client: EngineClient) -> None:
+    arguments = [str(process.state_dir), json.dumps(process._settings)]
 
     run = subprocess.run(
         [sys.executable, "-c", _GEVENT, *arguments], stdout=subprocess.PIPE, check=True, timeout=LONG_S, text=True
@@ -217,8 +195,8 @@ print(json.dumps({"outcomes": sorted({job.value for job in jobs}), "backed_up": 
 """
 
 
-def test_under_gevent_a_stopped_arbiter_blocks_no_greenlet(engine: EngineProcess, client: EngineClient) -> None:
-    arguments = [str(engine.state_dir), json.dumps(engine._settings), str(engine.pid)]
+def test_under_gevent_a_stopped_arbiter_blocks_no_greenlet(process: EngineProcess, client: EngineClient) -> None:
+    arguments = [str(process.state_dir), json.dumps(process._settings), str(process.pid)]
 
     run = subprocess.run(
         [sys.executable, "-c", _GEVENT_STOPPED, *arguments],

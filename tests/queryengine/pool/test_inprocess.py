@@ -18,10 +18,8 @@ from queryengine.errors import EngineUnavailableError, ParameterError, QueryErro
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from tests.queryengine.asking import ask, fail, rows
-from tests.queryengine.conftest import MakeEngine
+from tests.queryengine.conftest import FLIGHTS, MakeEngine
 from tests.queryengine.publishing import ENDLESS, Publisher, open_files, wait_until
-
-FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 
 
 @pytest.fixture
@@ -110,7 +108,7 @@ def test_l10_a_large_answer_streams_in_little_memory(
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     ).stdout
 
     count, size, grown_mib = map(int, output.split())
