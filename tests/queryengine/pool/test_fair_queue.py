@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
 from queryengine.cancellation import Interruption
-from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
-from queryengine.pool.fair_queue import Admission, AdmittedStatement, EntryState, FairQueue, QueueEntry
+from queryengine.errors import EngineBusyError, QueryCancelledError
+from queryengine.pool.fair_queue import Admission, EntryState, FairQueue, QueueEntry
+from runtimeconf.model import QueryConfig
 from tests.queryengine.publishing import wait_until
 
 
@@ -67,6 +70,11 @@ def test_a_key_leaves_the_last_of_several_slots_to_others() -> None:
     assert served.admitted == ["flood0", "flood1", "b", "flood2"]
 
 
+def admission_of(*, several_keys: bool = True, **limits: Any) -> Admission:
+    limits = {"workers": 1, "max_queued": 8, "queue_timeout_s": 60.0, **limits}
+    return Admission(QueryConfig(**limits), several_keys=several_keys)
+
+
 @pytest.mark.parametrize(
     ("slots", "key", "several_keys"),
     [
@@ -77,19 +85,19 @@ def test_a_key_leaves_the_last_of_several_slots_to_others() -> None:
     ],
 )
 def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> None:
-    admission = Admission(workers=slots, max_queued=0, queue_timeout_s=0.0, several_keys=several_keys)
+    admission = admission_of(workers=slots, max_queued=0, several_keys=several_keys)
 
     held = [admission.enter(key, Interruption()) for _ in range(slots)]
 
-    assert admission.running == slots
+    assert admission.queue.running == slots
     with pytest.raises(EngineBusyError) as caught:
         admission.enter(key, Interruption())
     assert caught.value.retry_after_s >= 1
-    for statement in held:
-        statement.leave()
-        statement.leave()
-    assert admission.running == 0
-    admission.enter(key, Interruption()).leave()
+    for leave in held:
+        leave()
+        leave()
+    assert admission.queue.running == 0
+    admission.enter(key, Interruption())()
 
 
 def test_a_full_queue_evicts_the_newest_entry_of_the_longest_queue() -> None:
@@ -147,36 +155,30 @@ def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
 # Threads that wait.
 
 
-class Caller:
-    """A thread that has asked for a slot and is queued."""
+Queued = Callable[..., Future[Callable[[], None]]]
 
-    def __init__(self, admission: Admission, key: str = "") -> None:
-        self.interruption = Interruption()
-        self.error: QueryError | None = None
-        self.admitted: AdmittedStatement | None = None
-        self._admission = admission
-        self._key = key
-        before = self._queued()
-        self._thread = threading.Thread(target=self._enter, daemon=True)
-        self._thread.start()
-        wait_until(lambda: self._queued() > before)
 
-    def _queued(self) -> int:
-        return len(self._admission._queue._queues.get(self._key, ()))
+@pytest.fixture
+def queued() -> Iterator[Queued]:
+    """Enter in a thread, and wait until the statement is queued."""
+    with ThreadPoolExecutor(8) as threads:
 
-    def _enter(self) -> None:
-        try:
-            self.admitted = self._admission.enter(self._key, self.interruption)
-        except QueryError as exc:
-            self.error = exc
+        def enter(
+            admission: Admission, key: str = "", interruption: Interruption | None = None
+        ) -> Future[Callable[[], None]]:
+            def arrived() -> int:
+                return len(admission.queue._queues.get(key, ()))
 
-    def ended(self) -> bool:
-        self._thread.join(10)
-        return not self._thread.is_alive()
+            before = arrived()
+            entered = threads.submit(admission.enter, key, interruption or Interruption())
+            wait_until(lambda: arrived() > before)
+            return entered
+
+        yield enter
 
 
 def test_waiting_ends_after_the_queue_timeout() -> None:
-    admission = Admission(workers=1, max_queued=8, queue_timeout_s=0.2)
+    admission = admission_of(queue_timeout_s=0.2)
     admission.enter("", Interruption())
     started = time.monotonic()
 
@@ -184,76 +186,71 @@ def test_waiting_ends_after_the_queue_timeout() -> None:
         admission.enter("", Interruption())
 
     assert 0.2 <= time.monotonic() - started < 30
-    assert admission.waiting == 0
+    assert admission.queue.waiting == 0
 
 
-def test_an_evicted_thread_ends_its_wait_at_once() -> None:
-    admission = Admission(workers=1, max_queued=2, queue_timeout_s=60)
-    holder = admission.enter("flood", Interruption())
-    first, evicted = Caller(admission, "flood"), Caller(admission, "flood")
+def test_an_evicted_thread_ends_its_wait_at_once(queued: Queued) -> None:
+    admission = admission_of(max_queued=2)
+    leave = admission.enter("flood", Interruption())
+    first, evicted = queued(admission, "flood"), queued(admission, "flood")
 
-    other = Caller(admission, "b")
+    other = queued(admission, "b")
 
-    assert evicted.ended()
-    assert isinstance(evicted.error, EngineBusyError)
-    holder.leave()
-    assert first.ended()
-    assert first.admitted is not None
-    first.admitted.leave()
-    assert other.ended()
+    assert isinstance(evicted.exception(10), EngineBusyError)
+    leave()
+    first.result(10)()
+    other.result(10)()
 
 
-def test_a_cancelled_statement_leaves_the_queue_at_once() -> None:
-    admission = Admission(workers=1, max_queued=8, queue_timeout_s=60)
-    holder = admission.enter("", Interruption())
-    first, second = Caller(admission), Caller(admission)
+def test_a_cancelled_statement_leaves_the_queue_at_once(queued: Queued) -> None:
+    admission = admission_of()
+    leave = admission.enter("", Interruption())
+    interruption = Interruption()
+    first, second = queued(admission, interruption=interruption), queued(admission)
 
-    first.interruption.stop(QueryCancelledError)
+    interruption.stop(QueryCancelledError)
 
-    assert first.ended()
-    assert isinstance(first.error, QueryCancelledError)
-    assert admission.waiting == 1
-    holder.leave()
-    assert second.ended()
-    assert second.admitted is not None
+    assert isinstance(first.exception(10), QueryCancelledError)
+    assert admission.queue.waiting == 1
+    leave()
+    second.result(10)()
 
 
 def test_a_statement_cancelled_as_it_is_admitted_gives_its_slot_back() -> None:
-    admission = Admission(workers=1, max_queued=8, queue_timeout_s=60)
-    holder = admission.enter("", Interruption())
-    leaving = threading.Event()
+    admission = admission_of()
+    leave = admission.enter("", Interruption())
 
     class Late(Interruption):
         """Lets the slot be given back just before the cancellation arrives."""
 
         def attach(self, interrupt: Callable[[], None]) -> None:
             super().attach(interrupt)
-            holder.leave()
+            leave()
             self.stop(QueryCancelledError)
-            leaving.set()
 
+    late = Late()
     with pytest.raises(QueryCancelledError):
-        admission.enter("", Late())
+        admission.enter("", late)
 
-    assert leaving.is_set()
-    assert admission.running == 0
-    admission.enter("", Interruption()).leave()
+    assert late.stopped
+    assert admission.queue.running == 0
+    admission.enter("", Interruption())()
 
 
 def test_a_stopped_statement_does_not_enter() -> None:
-    admission = Admission(workers=1, max_queued=8, queue_timeout_s=60)
+    admission = admission_of()
     interruption = Interruption()
     interruption.stop(QueryCancelledError)
 
     with pytest.raises(QueryCancelledError):
         admission.enter("", interruption)
 
-    assert admission.running == 0
+    assert admission.queue.running == 0
 
 
 def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    admission = Admission(workers=1, max_queued=1, queue_timeout_s=60)
-    holder = admission.enter("one", Interruption())
+    admission = admission_of(max_queued=1)
+    leave = admission.enter("one", Interruption())
 
     def end(_event: threading.Event, _timeout: float | None = None) -> bool:
         raise SystemExit(1)
@@ -263,6 +260,6 @@ def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pyt
         with pytest.raises(SystemExit):
             admission.enter("two", Interruption())
 
-    assert admission.waiting == 0
-    holder.leave()
-    admission.enter("three", Interruption()).leave()
+    assert admission.queue.waiting == 0
+    leave()
+    admission.enter("three", Interruption())()

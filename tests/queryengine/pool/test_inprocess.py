@@ -144,7 +144,7 @@ def test_close_ends_what_runs_and_leaves_nothing(engine: InProcessEngine, publis
     errors: list[BaseException] = []
     thread = threading.Thread(target=partial(fail, engine, ENDLESS, errors))
     thread.start()
-    wait_until(lambda: engine._admission.running == 2)
+    wait_until(lambda: engine._admission.queue.running == 2)
 
     engine.close()
     engine.close()
@@ -190,7 +190,7 @@ def test_an_encoder_that_fails_is_an_error_of_this_room(
     with pytest.raises(QueryError, match="could not be encoded"):
         ask(engine, "SELECT 1")
 
-    assert engine._admission.running == 0
+    assert engine._admission.queue.running == 0
 
 
 def test_close_between_two_chunks_frees_the_engine_at_once(engine: InProcessEngine) -> None:
@@ -199,7 +199,7 @@ def test_close_between_two_chunks_frees_the_engine_at_once(engine: InProcessEngi
 
     result.close()
 
-    assert engine._admission.running == 0
+    assert engine._admission.queue.running == 0
     assert engine.active("") == ()
 
 
