@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from queryengine.engine import Query
+from queryengine.pool import slot_scheduler
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult
@@ -92,9 +94,8 @@ class ScriptedEngine:
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
         self._listener.listen(64)
-        self.broker = Broker(
-            state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append, processors=processors
-        )
+        with patch.object(slot_scheduler, "PROCESSORS", processors):
+            self.broker = Broker(state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append)
         self._ends = threading.Event()
         self._threads = [
             threading.Thread(target=self._poll, daemon=True),

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from queryengine.pool import slot_scheduler
 from queryengine.pool.broker import Broker
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
@@ -21,7 +23,8 @@ class Bench:
         several_keys, processors = settings.pop("several_keys", True), settings.pop("processors", 8)
         limits = QueryConfig(**{"workers": 2, "max_queued": 4, "queue_timeout_s": 60.0, **settings})
         self.path, self.killed = path, list[str]()
-        self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append, processors=processors)
+        with patch.object(slot_scheduler, "PROCESSORS", processors):
+            self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append)
         self.broker.report_s = 0.0  # These clients report nothing by themselves.
         self._clients = ExitStack()
 
