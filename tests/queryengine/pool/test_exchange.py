@@ -21,7 +21,7 @@ from queryengine.errors import (
     SqlError,
 )
 from queryengine.pool.client import EngineClient
-from queryengine.pool.error_frames import ERRORS
+from queryengine.pool.exchange import ERRORS
 from queryengine.pool.frames import Kind, encode_json
 from runtimeconf.model import ResultsCacheConfig
 from tests.queryengine.scripted_engine import (
