@@ -71,8 +71,9 @@ class EngineClient:
         statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, inner=True)
         with _read_to_its_end(statement):
             fields = statement.fields["statement"]
-            names = {name: frozenset(fields[name]) for name in ("relations", "parameters")}
-            return GatedStatement(sql=fields["sql"], kind=fields["kind"], **names)
+            return GatedStatement(
+                fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
+            )
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`: the statements of all processes."""

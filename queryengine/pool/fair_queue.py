@@ -174,20 +174,22 @@ class Admission:
         woken = threading.Event()
         with self._lock:
             entry = self.queue.join(key, woken.set)
-        leave = partial(self._leave, entry)
-        if entry.state is EntryState.ADMITTED:
-            return leave
+        if entry.state is not EntryState.ADMITTED:
+            self._wait(entry, woken, interruption)
+        return partial(self._leave, entry)
+
+    def _wait(self, entry: QueueEntry, woken: threading.Event, interruption: Interruption) -> None:
         interruption.attach(woken.set)
         try:
             woken.wait(self._queue_timeout_s)
         except BaseException:  # for example SystemExit, with which a server ends the waiting thread
-            leave()
+            self._leave(entry)
             raise
         finally:
             interruption.detach()
         with self._lock:
             if entry.state is EntryState.ADMITTED and not interruption.stopped:
-                return leave
+                return
             self.queue.leave(entry)
         interruption.check()
         raise EngineBusyError

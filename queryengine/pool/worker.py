@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders import CONTENT_TYPES
 from queryengine.encoders.parts import Parts, length
 from queryengine.engine import Encoding, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
@@ -345,10 +343,7 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
         result = runner.run(request.query, interruption, held)
     unsent = 0
     try:
-        columns = [[column.name, column.type] for column in result.columns]
-        header: dict[str, Any] = {"columns": columns, "content_type": CONTENT_TYPES[encoding]}
-        if request.wants_data_version:
-            header["data_version"] = result.data_version
+        header = {"data_version": result.data_version} if request.wants_data_version else {}
         frames = [encode_json(Kind.HEADER, header)]
         chunks: list[Parts] = []
         for chunk in result.parts():

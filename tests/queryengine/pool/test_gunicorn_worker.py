@@ -17,14 +17,12 @@ import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.sync import SyncWorker
 
-from queryengine.pool import gunicorn_worker
 from queryengine.pool.arbiter import EngineArbiter
 from queryengine.pool.gunicorn_worker import EngineWorker
-from runtimeconf.model import QueryConfig, RuntimeConfig
 from system.process_limits import NICENESS
 from system.scratch import SCRATCH_DIRECTORY
 from tests.queryengine.bare_engine import Engine, receive, running
-from tests.queryengine.heartbeats import state_of
+from tests.queryengine.heartbeats import state_of, ticks
 from tests.queryengine.publishing import ENDLESS, wait_until
 
 #: Public names of our arbiter that gunicorn does not know.
@@ -49,11 +47,6 @@ def is_running(process: int) -> bool:
         return False
 
 
-def ticks(process: int) -> int:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
 def held(process: int) -> list[str]:
     """Return the open files of a process except its standard streams."""
     targets = []
@@ -74,18 +67,6 @@ def kinds(process: int) -> list[str]:
     """Return the kind of each descriptor except the standard streams, or its target if the kind is unknown."""
     found = ((KINDS.search(target), target) for target in held(process))
     return sorted(target if match is None else str(match.lastgroup) for match, target in found)
-
-
-def test_settings_follow_the_configuration(tmp_path: Path) -> None:
-    config = RuntimeConfig(
-        file=tmp_path / "runtime.yaml", state_dir=tmp_path, query=QueryConfig(workers=3, timeout_s=10.5)
-    )
-
-    options = gunicorn_worker.options(config)
-
-    assert options["bind"] == [f"unix:{tmp_path}/engine.sock"]
-    assert options["workers"] == 3
-    assert options["timeout"] == 0, "only `EngineArbiter` decides when a worker is stuck"
 
 
 @pytest.mark.parametrize(

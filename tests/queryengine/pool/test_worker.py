@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from queryengine.engine import Encoding, Query
 from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
-from queryengine.pool.inprocess import InProcessEngine
+from queryengine.pool.requests import checked_request
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running, still_works
-from tests.queryengine.conftest import FLIGHTS, MakeEngine
-from tests.queryengine.heartbeats import state_of
+from tests.queryengine.conftest import FLIGHTS
+from tests.queryengine.heartbeats import state_of, ticks
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
 
 #: DuckDB does not look at its interrupt flag before this is done, which takes minutes.
@@ -34,25 +33,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield started
 
 
-@pytest.fixture
-def here(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
-    publisher.publish(flights=FLIGHTS)
-    return make_engine()
-
-
 def until_busy(worker: int) -> None:
     wait_until(lambda: state_of(worker).phase == "busy", within_s=60)
 
 
 def until_computing(worker: int) -> None:
     """Wait until a worker has been in the middle of something for a while."""
-
-    def ticks() -> int:
-        fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    before = ticks()
-    wait_until(lambda: ticks() > before + os.sysconf("SC_CLK_TCK") // 2, within_s=60)
+    before = ticks(worker)
+    wait_until(lambda: ticks(worker) > before + os.sysconf("SC_CLK_TCK") // 2, within_s=60)
 
 
 def given_up(connection: socket.socket) -> Answer:
@@ -62,76 +50,18 @@ def given_up(connection: socket.socket) -> Answer:
         return receive(connection)
 
 
-@pytest.mark.parametrize("encoding", ["json", "csv", "arrow", "vnd"])
-@pytest.mark.parametrize(
-    "sql",
-    [
-        pytest.param("SELECT 1 AS a, NULL AS b, 'é' AS c, 1.50::DECIMAL(5,2) AS d, DATE '2020-01-01' AS e", id="short"),
-        pytest.param("SELECT * FROM flights ORDER BY id", id="dataset"),
-        pytest.param("SELECT i, 'text ' || i AS t, [i] AS l FROM range(100000) t(i)", id="streamed"),
-        pytest.param("SELECT repeat('x', 3000000) AS wide FROM range(3)", id="wide"),
-        pytest.param("SELECT 1 AS a WHERE false", id="empty"),
-    ],
-)
-def test_an_answer_is_that_of_the_engine_in_process(
-    engine: Engine, here: InProcessEngine, sql: str, encoding: Encoding
-) -> None:
-    result = here.run(Query(sql=sql, encoding=encoding))
-    expected = b"".join(result)
-
-    answer = engine.ask(sql, encoding=encoding)
-
-    assert answer.error is None
-    assert answer.data == expected
-    assert answer.header is not None
-    assert answer.header["columns"] == [[column.name, column.type] for column in result.columns]
-    assert answer.end is not None
-    assert answer.end["rows"] == result.timings.rows
-    assert answer.end["bytes"] == len(expected)
-    assert all(answer.end[field] >= 0 for field in ("parse_ms", "run_ms", "encode_ms"))
-
-
-def test_the_header_names_the_content_type(engine: Engine) -> None:
-    answer = engine.ask("SELECT 1 AS a", encoding="csv")
-
-    assert answer.header == {"columns": [["a", "INTEGER"]], "content_type": "text/csv; charset=utf-8"}
-
-
-@pytest.mark.parametrize(
-    ("sql", "code"),
-    [
-        pytest.param("DROP TABLE flights", "statement_not_allowed", id="refused"),
-        pytest.param("SELECT 'x'::INTEGER", "sql_error", id="data"),
-    ],
-)
-def test_an_error_has_its_code_and_sentence(engine: Engine, sql: str, code: str) -> None:
-    answer = engine.ask(sql)
-
-    assert answer.code == code
-    assert answer.error is not None
-    assert answer.error["message"]
-    assert answer.end is None
-    assert not answer.data
-
-
-def test_a_statement_is_judged_without_running(engine: Engine) -> None:
-    sql = "SELECT * FROM planes WHERE id = $1"
-
-    answer = engine.ask(sql + ";", call="admit", relations=["planes"])
-
-    statement = {"sql": sql, "kind": "select", "relations": ["planes"], "parameters": ["1"]}
-    assert answer.end == {"statement": statement}
-    assert engine.ask("SELECT * FROM planes", call="admit", relations=[]).code == "sql_error"
-
-
-def test_a_client_that_half_closes_cancels(engine: Engine) -> None:
+@pytest.mark.parametrize("earlier", [0, 1], ids=["the first statement", "a later one"])
+def test_a_client_that_half_closes_cancels(engine: Engine, earlier: int) -> None:
     worker = engine.worker()
-    connection = engine.send(ENDLESS)
+    connection = engine.connect()
+    for _ in range(earlier):
+        connection.sendall(request("SELECT 1 AS a"))
+        assert receive(connection).data == b'[{"a":1}]'
+    connection.sendall(request(ENDLESS))
     until_busy(worker)
 
-    answer = given_up(connection)
+    assert given_up(connection).code == "query_cancelled"
 
-    assert answer.code == "query_cancelled"
     still_works(engine)
     assert engine.worker() == worker
 
@@ -175,11 +105,13 @@ def test_a_statement_ends_when_its_time_is_up(engine: Engine, sql: str) -> None:
     assert engine.worker() == worker
 
 
-def test_a_request_cannot_ask_for_more_than_the_limit(state_dir: Path) -> None:
-    with running(state_dir, timeout_s=0.5) as engine:
-        answer = engine.ask(ENDLESS, timeout_s=1000.0)
+def test_a_request_cannot_ask_for_more_than_the_limit() -> None:
+    fields = {"call": "run", "sql": "SELECT 1", "timeout_s": 1000.0, "query_id": "q"}
 
-    assert answer.code == "query_timeout"
+    checked = checked_request(fields, 0.5)
+
+    assert checked.query.timeout_s == 0.5
+    assert checked.deadline <= time.monotonic() + 0.5
 
 
 def test_the_alarm_ends_a_deaf_statement_and_the_next_one_works(mortal: Engine) -> None:
@@ -207,19 +139,6 @@ def test_a_worker_that_dies_costs_its_own_statement_only(mortal: Engine, name: s
     assert mortal.worker() != worker
 
 
-def test_the_next_statement_sees_newly_published_data(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path)
-    with running(tmp_path) as engine:
-        assert engine.ask("SELECT * FROM flights").code == "dataset_not_loaded"
-        worker = engine.worker()
-
-        for rows in (1, 20, 300):
-            publisher.publish(flights=f"SELECT * FROM range({rows}) t(id)")
-
-            assert engine.ask("SELECT count(*) AS n FROM flights").data == b'[{"n":%d}]' % rows
-        assert engine.worker() == worker
-
-
 def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: Engine) -> None:
     worker = engine.worker()
 
@@ -231,6 +150,7 @@ def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: En
     assert engine.worker() == worker
 
 
+@pytest.mark.parametrize("earlier", [0, 1], ids=["at first", "later"])
 @pytest.mark.parametrize(
     "sent",
     [
@@ -248,24 +168,19 @@ def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: En
         ),
     ],
 )
-def test_an_invalid_request_gets_no_answer(engine: Engine, sent: bytes) -> None:
+def test_an_invalid_request_gets_no_answer(engine: Engine, sent: bytes, earlier: int) -> None:
     worker = engine.worker()
     with engine.connect() as connection:
+        for _ in range(earlier):
+            connection.sendall(request("SELECT 1 AS a"))
+            receive(connection)
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
 
-        assert receive(connection) == Answer()
+        assert [kind for kind, _ in conversation(connection)] == ([] if sent else [Kind.CLOSING])
 
     still_works(engine)
     assert engine.worker() == worker
-
-
-def test_a_client_that_sends_nothing_is_given_up(state_dir: Path) -> None:
-    with running(state_dir, constants={"REQUEST_S": 0.2}) as engine:
-        worker = engine.worker()
-        with engine.connect():
-            still_works(engine)
-        assert engine.worker() == worker
 
 
 def trickle(connection: socket.socket, data: bytes) -> None:
@@ -274,9 +189,11 @@ def trickle(connection: socket.socket, data: bytes) -> None:
         time.sleep(0.001)
 
 
-def test_a_client_that_never_completes_its_request_is_given_up(state_dir: Path) -> None:
+def test_a_client_that_sends_no_whole_request_is_given_up(state_dir: Path) -> None:
     with running(state_dir, constants={"REQUEST_S": 0.2}) as engine:
         worker = engine.worker()
+        with engine.connect():
+            still_works(engine)
         with engine.connect() as connection:
             begun = encode_json(Kind.REQUEST, {"call": "run", "sql": "x" * 1_000_000})
             with pytest.raises(OSError, match=r"Broken pipe|reset"):
@@ -378,11 +295,13 @@ def request(sql: str, **fields: Any) -> bytes:
 
 def test_a_connection_serves_one_statement_after_the_other(engine: Engine) -> None:
     with engine.connect() as connection:
-        for number in range(20):
+        for number in range(10):
             connection.sendall(request(f"SELECT {number} AS a"))
             assert receive(connection).data == b'[{"a":%d}]' % number
             connection.sendall(request("SELECT * FROM absent"))
             assert receive(connection).code == "sql_error"
+            connection.sendall(request(ENDLESS, timeout_s=0.02))
+            assert receive(connection).code == "query_timeout", "each has its own time"
             connection.sendall(request("SELECT 1", call="admit", relations=[]))
             assert receive(connection).end is not None
 
@@ -406,39 +325,3 @@ def test_a_worker_announces_its_end_on_its_connection(state_dir: Path) -> None:
             assert [kind for kind, _ in conversation(connection)] == [Kind.CLOSING]
         wait_until(lambda: worker not in engine.workers(), within_s=60)
         still_works(engine)
-
-
-def test_a_later_statement_of_a_connection_is_stopped_like_a_first_one(engine: Engine) -> None:
-    worker = engine.worker()
-    connection = engine.send("SELECT 1 AS a")
-    assert receive(connection).data == b'[{"a":1}]'
-    connection.sendall(request(ENDLESS))
-    until_busy(worker)
-
-    assert given_up(connection).code == "query_cancelled"
-
-    still_works(engine)
-    assert engine.worker() == worker
-
-
-def test_a_later_statement_of_a_connection_has_its_own_time(engine: Engine) -> None:
-    with engine.send("SELECT 1 AS a") as connection:
-        receive(connection)
-        connection.sendall(request(ENDLESS, timeout_s=0.2))
-        assert receive(connection).code == "query_timeout"
-        connection.sendall(request("SELECT 2 AS a"))
-        assert receive(connection).data == b'[{"a":2}]'
-
-
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00", encode_json(Kind.REQUEST, {})])
-def test_an_invalid_request_after_a_valid_one_ends_the_connection(engine: Engine, sent: bytes) -> None:
-    worker = engine.worker()
-    with engine.send("SELECT 1 AS a") as connection:
-        receive(connection)
-        connection.sendall(sent)
-        connection.shutdown(socket.SHUT_WR)
-
-        assert list(conversation(connection)) == []
-
-    still_works(engine)
-    assert engine.worker() == worker
