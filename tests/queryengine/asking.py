@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from queryengine.engine import CacheUse, Encoding, Parameters, Query, QueryEngine
 from queryengine.errors import QueryError
+from tests.queryengine.publishing import PATIENCE_S
 
 
 def ask(engine: QueryEngine, sql: str, parameters: Parameters | None = None, encoding: Encoding = "json") -> bytes:
@@ -16,6 +20,28 @@ def ask(engine: QueryEngine, sql: str, parameters: Parameters | None = None, enc
         return b"".join(result)
     finally:
         result.close()
+
+
+_T = TypeVar("_T")
+
+
+def begin(function: Callable[[], _T]) -> Future[_T]:
+    """Call *function* in a thread of its own, which does not outlive the tests."""
+    begun: Future[_T] = Future()
+
+    def call() -> None:
+        try:
+            begun.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the test examines it
+            begun.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return begun
+
+
+def error_of(begun: Future[Any]) -> type[BaseException]:
+    """Wait for the end; return the type of the error, NoneType if there is none."""
+    return type(begun.exception(PATIENCE_S))
 
 
 def rows(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> Any:

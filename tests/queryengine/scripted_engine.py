@@ -222,23 +222,3 @@ def tiers() -> Iterator[MakeTier]:
 
 def run(engine: EngineClient, sql: str, **query: Any) -> ClientResult:
     return engine.run(Query(sql=sql, **query))
-
-
-def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Call *function* in a thread. The list holds its result or exception when the thread ends."""
-    outcome: list[object] = []
-
-    def call() -> None:
-        try:
-            outcome.append(function())
-        except BaseException as exc:  # noqa: BLE001 - the test examines it
-            outcome.append(exc)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread, outcome
-
-
-def finished(thread: threading.Thread) -> bool:
-    thread.join(LONG_S)
-    return not thread.is_alive()

@@ -20,21 +20,12 @@ from queryengine.manifest import manifest_path
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB, ResultsCacheConfig
 from tests.queryengine.asking import ask_cached as ask
-from tests.queryengine.conftest import StartCached, config_of
+from tests.queryengine.cache.conftest import StartCached
+from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.statements import READS
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def engine(start: StartCached) -> CachedEngine:
-    return start()
-
-
-@pytest.fixture
-def publisher(cached: tuple[Any, Publisher]) -> Publisher:
-    return cached[1]
 
 
 def states(engine: QueryEngine, *statements: str) -> list[str]:

@@ -14,18 +14,8 @@ from queryengine.cancellation import CancelSource
 from queryengine.engine import Query
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError, SqlError
 from tests.queryengine.asking import ask_cached as ask
-from tests.queryengine.conftest import StartCached
+from tests.queryengine.cache.conftest import StartCached
 from tests.queryengine.publishing import ENDLESS, PATIENCE_S, Publisher, wait_until
-
-
-@pytest.fixture
-def engine(start: StartCached) -> CachedEngine:
-    return start()
-
-
-@pytest.fixture
-def publisher(cached: tuple[Any, Publisher]) -> Publisher:
-    return cached[1]
 
 
 class Crowd:

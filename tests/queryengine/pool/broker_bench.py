@@ -53,7 +53,7 @@ class Client:
         self._decoder = FrameDecoder()
         connection.connect(str(bench.path))
         connection.setblocking(False)
-        self.heard()
+        self.greeting = self.everything()
 
     def say(self, **fields: Any) -> list[dict[str, Any]]:
         """Send a message and return what the broker sends."""

@@ -6,16 +6,14 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from queryengine.engine import Query
-from queryengine.errors import QueryError
 from queryengine.pool.client import EngineClient
-from tests.queryengine.engine_process import LONG_S, EngineProcess
+from tests.queryengine.engine_process import EngineProcess
 from tests.queryengine.publishing import Publisher
 
 
@@ -28,30 +26,6 @@ def ask(client: EngineClient, sql: str = "SELECT count(*) AS n FROM flights", **
 
 
 RIGHT = b'[{"n":1000}]'
-
-
-class Asking:
-    """A statement in a thread of its own."""
-
-    def __init__(self, client: EngineClient, sql: str, **query: Any) -> None:
-        self.answer: bytes | None = None
-        self.error: QueryError | None = None
-        self._thread = threading.Thread(target=self._ask, args=[client, sql], kwargs=query, daemon=True)
-        self._thread.start()
-
-    def _ask(self, client: EngineClient, sql: str, **query: Any) -> None:
-        try:
-            self.answer = ask(client, sql, **query)
-        except QueryError as error:
-            self.error = error
-
-    def ended(self) -> bool:
-        self._thread.join(LONG_S)
-        return not self._thread.is_alive()
-
-    @property
-    def goes_on(self) -> bool:
-        return self._thread.is_alive()
 
 
 _RUNNER = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import struct
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 
 from queryengine.pool.broker import Broker
 from queryengine.pool.broker_records import MAX_MESSAGE_BYTES
-from queryengine.pool.frames import FrameDecoder, Kind, encode_json
+from queryengine.pool.frames import Kind, encode_json
 from runtimeconf.model import QueryConfig
-from tests.queryengine.pool.broker_bench import Bench, Client, MakeBench, admitted
+from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted
 from tests.queryengine.publishing import wait_until
 
 
@@ -89,44 +88,19 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
     assert b.say(do="active", ask=8, key="nobody") == [{"is": "active", "ask": 8, "statements": []}]
 
 
-def test_an_inner_statement_is_neither_listed_nor_cancelled(bench: Bench) -> None:
-    client = bench.client()
-    client.say(do="enter", id="1", key="", sql="SELECT 1", started="now", inner=True)
-
-    assert client.say(do="active", ask=1, key="") == [{"is": "active", "ask": 1, "statements": []}]
-    assert client.say(do="cancel", ask=2, key="", id="1") == [{"is": "cancelled", "ask": 2, "found": False}]
-    assert not bench.broker.is_idle
-
-
-def test_cancel_reaches_the_process_that_runs_the_statement(bench: Bench) -> None:
-    a, b = bench.client(), bench.client()
-    a.enter("1", "k")
-
-    assert b.say(do="cancel", ask=1, key="other", id="1") == [{"is": "cancelled", "ask": 1, "found": False}]
-    assert a.heard() == []
-    assert b.say(do="cancel", ask=2, key="k", id="1") == [{"is": "cancelled", "ask": 2, "found": True}]
-
-    assert a.heard() == [{"is": "cancel", "id": "1"}]
-
-
 def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> None:
-    client = Client.__new__(Client)
-    with socket.socket(socket.AF_UNIX) as connection:
-        client.socket, client._bench, client._decoder, client.slots = connection, bench, FrameDecoder(), {}
-        client._called = set()
-        connection.connect(str(bench.path))
-        connection.setblocking(False)
-        assert client.everything() == [{"is": "status", "alive": 0, "killed": 0, "stopping": False}]
+    client = bench.client()
+    assert client.greeting == [{"is": "status", "alive": 0, "killed": 0, "stopping": False}]
 
-        bench.broker.report(alive=2, killed=1)
-        assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": False}]
-        bench.broker.report(alive=2, killed=1)
-        assert client.everything() == []
-        bench.broker._status_sent -= 1.0
-        bench.broker.report(alive=2, killed=1)
-        assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": False}]
-        bench.broker.drain()
-        assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": True}]
+    bench.broker.report(alive=2, killed=1)
+    assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": False}]
+    bench.broker.report(alive=2, killed=1)
+    assert client.everything() == []
+    bench.broker._status_sent -= 1.0
+    bench.broker.report(alive=2, killed=1)
+    assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": False}]
+    bench.broker.drain()
+    assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": True}]
 
 
 def test_closing_in_a_forked_process_does_not_affect_the_broker(bench: Bench) -> None:

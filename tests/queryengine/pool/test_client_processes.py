@@ -3,109 +3,60 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import pytest
 
-from queryengine.engine import Query
-from queryengine.errors import EngineWorkerDiedError, QueryCancelledError
 from queryengine.pool.client import EngineClient
+from tests.queryengine.asking import begin
 from tests.queryengine.engine_process import LONG_S, EngineProcess
-from tests.queryengine.pool.client_process import RIGHT, Asking, Runner, Runtime, ask
-from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, wait_until
-
-
-@pytest.mark.exhaustive
-def test_a_statement_is_listed_and_cancelled_from_another_process(
-    process: EngineProcess, client: EngineClient, runner: Runner
-) -> None:
-    runner.run(ENDLESS, "far", "k")
-    wait_until(lambda: [one.state for one in client.active("k")] == ["running"], within_s=LONG_S)
-
-    assert client.active("k")[0].query_id == "far"
-    assert client.cancel("far", "k")
-
-    assert runner.answer() == ["far", "QueryCancelledError"]
-    wait_until(lambda: client.active("k") == (), within_s=LONG_S)
-    assert ask(client) == RIGHT
+from tests.queryengine.pool.client_process import RIGHT, Runner, ask
+from tests.queryengine.publishing import ENDLESS, wait_until
 
 
 def test_a_killed_client_process_frees_its_slots(process: EngineProcess, client: EngineClient, runner: Runner) -> None:
     for number, key in enumerate("abab"):
         runner.run(ENDLESS, f"lost{number}", key)
     wait_until(lambda: len(client.active("a")) + len(client.active("b")) == 4, within_s=LONG_S)
-    waiting = [Asking(client, "SELECT 1 AS n", fingerprint=key) for key in "ab"]
+    waiting = [begin(partial(ask, client, "SELECT 1 AS n", fingerprint=key)) for key in "ab"]
 
     runner.kill()
 
     for asking in waiting:
-        assert asking.ended()
-        assert asking.answer == b'[{"n":1}]'
+        assert asking.result(LONG_S) == b'[{"n":1}]'
     assert client.active("a") == client.active("b") == ()
 
 
-def test_processes_share_one_queue_fairly(runtime: Runtime) -> None:
-    process = runtime.engine(max_queued=6)
-    client = runtime.client(process)
-    flood = runtime.runner(process)
-    for number in range(20):
-        flood.run(ENDLESS, f"flood{number}", "flood")
-    refused = [flood.answer()[1] for _ in range(13)]
-    assert set(refused) == {"EngineBusyError"}
-    assert [one.state for one in client.active("flood")] == ["running"] + ["queued"] * 6
-
-    for _ in range(10):
-        assert ask(client, fingerprint="other") == RIGHT
-
-    holder = Asking(client, ENDLESS, query_id="holder", fingerprint="third")
-    process.worker_of("holder")
-    waiting = Asking(client, "SELECT 1 AS n", fingerprint="other")
-    assert flood.answer()[1] == "EngineBusyError", "the newest of the flood makes room"
-    assert client.cancel("holder", "third")
-    assert holder.ended()
-    assert waiting.ended()
-    assert waiting.answer == b'[{"n":1}]'
-
-
-def test_a_client_survives_the_death_of_the_engine(process: EngineProcess, client: EngineClient) -> None:
-    asking = Asking(client, ENDLESS, query_id="q")
-    workers = process.workers()
-    process.worker_of("q")
-
-    process.send(signal.SIGKILL)
-
-    assert process.ended() == -signal.SIGKILL
-    assert asking.ended()
-    assert isinstance(asking.error, EngineWorkerDiedError)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), within_s=LONG_S)
-    assert not client.is_alive()
-    process.start()
-    process.wait_until_whole(client)
-    assert ask(client) == RIGHT
-    result = client.run(Query(sql=ENDLESS_AFTER_ROWS))
-    result.cancel()
-    with pytest.raises(QueryCancelledError):
-        next(result)
-
-
-_GEVENT = """
+_CLIENT = """
 from gevent import monkey
 monkey.patch_all()
-import json, sys, time, gevent
+import json, os, signal, sys, time, gevent
 from pathlib import Path
 from queryengine.cancellation import CancelSource
 from queryengine.pool.client import EngineClient
 from queryengine.engine import Query
-from queryengine.errors import QueryCancelledError
+from queryengine.errors import QueryCancelledError, QueryError
 from tests.queryengine.publishing import ENDLESS
 from tests.queryengine.engine_process import config_of
 
+arbiter = int(sys.argv[3])
 client = EngineClient(config_of(Path(sys.argv[1]), **json.loads(sys.argv[2])))
 while client.status().workers_alive < 2:
     gevent.sleep(0.01)
+"""
+
+
+def under_gevent(program: str, process: EngineProcess) -> Any:
+    """Run *program* in a process with a client of *process*; return the JSON that it prints."""
+    arguments = [str(process.state_dir), json.dumps(process._settings), str(process.pid)]
+    command = [sys.executable, "-c", _CLIENT + program, *arguments]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LONG_S, text=True).stdout)
+
+
+_BUSY = """
 ticks, running = 0, True
 def tick():
     global ticks
@@ -148,33 +99,15 @@ print(json.dumps({"answers": [job.value for job in jobs], "ticks": ticks, "passe
 
 @pytest.mark.exhaustive
 def test_under_gevent_nothing_blocks_the_other_greenlets(process: EngineProcess, client: EngineClient) -> None:
-    arguments = [str(process.state_dir), json.dumps(process._settings)]
+    outcome = under_gevent(_BUSY, process)
 
-    run = subprocess.run(
-        [sys.executable, "-c", _GEVENT, *arguments], stdout=subprocess.PIPE, check=True, timeout=LONG_S, text=True
-    )
-
-    outcome = json.loads(run.stdout)
     assert outcome["answers"] == [-1 if number % 10 == 0 else number for number in range(50)]
     # All of it takes seconds; a statement that blocked the others would do so for its whole length.
     assert outcome["ticks"] >= outcome["passed_s"] / 0.1
     assert ask(client) == RIGHT
 
 
-_GEVENT_STOPPED = """
-from gevent import monkey
-monkey.patch_all()
-import collections, json, os, signal, sys, time, gevent
-from pathlib import Path
-from queryengine.pool.client import EngineClient
-from queryengine.engine import Query
-from queryengine.errors import QueryError
-from tests.queryengine.engine_process import config_of
-
-arbiter = int(sys.argv[3])
-client = EngineClient(config_of(Path(sys.argv[1]), **json.loads(sys.argv[2])))
-while client.status().workers_alive < 2:
-    gevent.sleep(0.01)
+_STOPPED = """
 def ask(number):
     try:
         return b"".join(client.run(Query(sql="SELECT 1 AS n" + " " * 900, fingerprint=str(number % 7), timeout_s=1.0)))
@@ -196,17 +129,8 @@ print(json.dumps({"outcomes": sorted({job.value for job in jobs}), "backed_up": 
 
 
 def test_under_gevent_a_stopped_arbiter_blocks_no_greenlet(process: EngineProcess, client: EngineClient) -> None:
-    arguments = [str(process.state_dir), json.dumps(process._settings), str(process.pid)]
+    outcome = under_gevent(_STOPPED, process)
 
-    run = subprocess.run(
-        [sys.executable, "-c", _GEVENT_STOPPED, *arguments],
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=LONG_S,
-        text=True,
-    )
-
-    outcome = json.loads(run.stdout)
     assert set(outcome["outcomes"]) <= {"QueryTimeoutError", "EngineUnavailableError"}
     assert outcome["backed_up"] > 0
     assert outcome["answer"] == '[{"n":1}]'

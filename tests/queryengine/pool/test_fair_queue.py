@@ -58,18 +58,6 @@ def test_the_order_of_statements(arrivals: str, order: str) -> None:
     assert (served.queue.running, served.queue.waiting) == (0, 0)
 
 
-def test_a_key_leaves_the_last_of_several_slots_to_others() -> None:
-    served = Order(slots=3)
-    first, _second, _waits = (served.join(f"flood{number}") for number in range(3))
-
-    other = served.join("b")
-    served.queue.leave(other)
-    assert served.admitted == ["flood0", "flood1", "b"], "a slot that another key gives back does not lift the limit"
-    served.queue.leave(first)
-
-    assert served.admitted == ["flood0", "flood1", "b", "flood2"]
-
-
 def admission_of(*, several_keys: bool = True, **limits: Any) -> Admission:
     limits = {"workers": 1, "max_queued": 8, "queue_timeout_s": 60.0, **limits}
     return Admission(QueryConfig(**limits), several_keys=several_keys)
@@ -98,45 +86,6 @@ def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> No
         leave()
     assert admission.queue.running == 0
     admission.enter(key, Interruption())()
-
-
-def test_a_full_queue_evicts_the_newest_entry_of_the_longest_queue() -> None:
-    served = Order(slots=1, max_queued=3)
-    holder, first, second, newest = (served.join(f"flood{number}") for number in range(4))
-
-    other = served.join("b")
-
-    assert newest.state is EntryState.EVICTED
-    for key in ("flood", "b"):
-        with pytest.raises(EngineBusyError):
-            served.join(key)
-    for entry in (holder, first, other, second):
-        served.queue.leave(entry)
-    assert served.admitted == ["flood0", "flood1", "b", "flood2"]
-
-
-def test_a_patient_statement_waits_once_its_limit_is_reached() -> None:
-    queue = FairQueue(slots=4, max_queued=8, several_keys=False, patient_slots=2)
-
-    def ask(*, patient: bool) -> QueueEntry:
-        return queue.join("k", ignore, patient=patient)
-
-    running = [ask(patient=True), ask(patient=True)]
-    first, second, hurried = (ask(patient=True) for _ in range(3))
-    running.append(ask(patient=False))
-    assert [entry.state for entry in running] == [EntryState.ADMITTED] * 3, "an urgent one does not wait"
-
-    queue.hurry(hurried)
-    assert hurried.state is EntryState.ADMITTED
-    assert (queue.running, queue.waiting) == (4, 2)
-    for entry in running[:2]:
-        queue.leave(entry)
-        assert first.state is EntryState.QUEUED, "the limit is still reached"
-    queue.leave(running[2])
-    assert [entry.state for entry in (first, second)] == [EntryState.ADMITTED, EntryState.QUEUED]
-    queue.leave(hurried)
-    assert second.state is EntryState.ADMITTED
-    assert (queue.running, queue.waiting) == (2, 0)
 
 
 def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:

@@ -34,6 +34,9 @@ def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
 
     assert flood.heard() == [busy("f4")]
     assert flood.enter("f5", "flood") == [busy("f5")]
+    assert other.enter("o3", "third") == []
+    assert flood.heard() == [busy("f3")]
+    assert other.enter("o4", "third") == [busy("o4")], "each of the two has two"
     assert flood.leave("f0") == [admitted("f1")], "one statement that waited before the third key comes first"
     assert flood.leave("f1") == []
     assert other.heard() == [admitted("o2")]

@@ -14,6 +14,7 @@ from queryengine.pool import slots
 from queryengine.pool.client import EngineClient
 from queryengine.pool.frames import Kind, encode_json
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
+from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
     END,
@@ -25,8 +26,6 @@ from tests.queryengine.scripted_engine import (
     data,
     endless,
     error,
-    finished,
-    in_thread,
     one_row,
 )
 
@@ -79,9 +78,9 @@ def test_waiting_statements_take_over_the_slots_of_their_process(make_tier: Make
     tier = make_tier(workers=3, max_queued=64)
     client = tier.client()
 
-    asked = [in_thread(lambda: ask(client)) for _ in range(40)]
+    asked = [begin(lambda: ask(client)) for _ in range(40)]
 
-    assert [(finished(thread), outcome) for thread, outcome in asked] == [(True, [ROW])] * 40
+    assert [one.result(LONG_S) for one in asked] == [ROW] * 40
     assert tier.engine.connections <= 2, "a key does not get the last slot"
     assert len(tier.engine.requests) == 40
 
@@ -97,9 +96,8 @@ def test_an_unused_slot_goes_to_another_process(make_tier: MakeTier, key: str) -
         assert ask(second, key=key) == ROW
 
 
-def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
-    tier = make_tier(workers=1)
-    client = tier.client()
+def long_statements(tier: Tier) -> threading.Event:
+    """Answer "long" once the returned event is set."""
     go_on = threading.Event()
 
     def long(peer: Peer) -> None:
@@ -107,19 +105,21 @@ def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTi
         one_row(peer)
 
     tier.engine.scripts["long"] = long
+    return go_on
 
-    def begin(sql: str, key: str) -> threading.Thread:
-        thread = threading.Thread(target=lambda: ask(client, sql, key), daemon=True)
-        thread.start()
-        return thread
 
-    threads = [begin("long", "flood") for _ in range(3)]
+def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
+    tier = make_tier(workers=1)
+    client = tier.client()
+    go_on = long_statements(tier)
+
+    asked = [begin(lambda: ask(client, "long", "flood")) for _ in range(3)]
     wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
-    threads.append(begin("SELECT 1", "other"))
+    asked.append(begin(lambda: ask(client, "SELECT 1", "other")))
     wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
     go_on.set()
-    for thread in threads:
-        thread.join(LONG_S)
+    for one in asked:
+        assert one.result(LONG_S) == ROW
 
     order = [request["fingerprint"] for request in tier.engine.requests]
     assert order.index("other") <= 2, "after the running statement and one that waited before it"
@@ -135,39 +135,28 @@ def test_two_processes_of_a_key_share_its_slots(make_tier: MakeTier) -> None:
         while not ends.is_set():
             assert ask(first) == ROW
 
-    threads = [threading.Thread(target=keep_busy, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    busy = [begin(keep_busy) for _ in range(4)]
     try:
         for _ in range(5):
             assert ask(second) == ROW
     finally:
         ends.set()
-        for thread in threads:
-            thread.join(LONG_S)
+    for one in busy:
+        one.result(LONG_S)
 
 
 def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
     tier.engine.scripts["endless"] = endless
-    ends, go_on = threading.Event(), threading.Event()
-
-    def long(peer: Peer) -> None:
-        go_on.wait(LONG_S)
-        one_row(peer)
-
-    tier.engine.scripts["long"] = long
+    ends, go_on = threading.Event(), long_statements(tier)
 
     def keep_busy(first: str) -> None:
         assert ask(client, first) == ROW
         while not ends.is_set():
             assert ask(client) == ROW
 
-    first = ["long"] * 3 + ["SELECT 1"] * 5
-    threads = [threading.Thread(target=keep_busy, args=[sql], daemon=True) for sql in first]
-    for thread in threads:
-        thread.start()
+    busy = [begin(partial(keep_busy, sql)) for sql in ["long"] * 3 + ["SELECT 1"] * 5]
     try:
         wait_until(lambda: sum(client._pool._reusable.values()) == 3, within_s=LONG_S)
         go_on.set()
@@ -179,8 +168,8 @@ def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) 
         held.close()
     finally:
         ends.set()
-        for thread in threads:
-            thread.join(LONG_S)
+    for one in busy:
+        one.result(LONG_S)
     tier.wait_until_idle()
 
 
@@ -198,16 +187,6 @@ def test_a_statement_in_a_reused_slot_is_listed_and_can_be_cancelled(tier: Tier)
     with pytest.raises(QueryCancelledError):
         list(held)
     tier.wait_until_idle()
-
-
-def test_an_unused_slot_lists_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
-    client, other = tier.client(), tier.client()
-
-    assert ask(client) == ROW
-
-    wait_until(lambda: other.active("k") == (), within_s=LONG_S)
-    assert not tier.engine.broker.is_idle
 
 
 def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
