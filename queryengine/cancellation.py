@@ -25,17 +25,12 @@ class CancelSource:
 
     def __init__(self) -> None:
         # No lock: taking a callback out of the dictionary is atomic, and only the thread that took it calls it.
-        self._cancelled = False
+        self.cancelled = False
         self._callbacks: dict[object, Callable[[], None]] = {}
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
 
     def cancel(self) -> None:
         """Call every subscriber, once; a second call does nothing."""
-        self._cancelled = True
+        self.cancelled = True
         for token in list(self._callbacks):
             self._call(token)
 
@@ -43,7 +38,7 @@ class CancelSource:
         """Call *callback* on cancellation, or now if that was earlier. The returned function ends the subscription."""
         token = object()
         self._callbacks[token] = callback
-        if self._cancelled:  # Read after the callback is stored: either this or `cancel` sees the other.
+        if self.cancelled:  # Read after the callback is stored: either this or `cancel` sees the other.
             self._call(token)
         return partial(self._unsubscribe, token)
 

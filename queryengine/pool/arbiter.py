@@ -140,8 +140,7 @@ class EngineArbiter(Arbiter):
         booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
         missing = len(self.WORKERS) < self.num_workers
         until = time.monotonic() + (BOOTING_CHECK_S if booting or missing else CHECK_S)
-        signals: list[int]
-        while not (signals := super().wait_for_signals(timeout=0)):
+        while not (signals := list(super().wait_for_signals(timeout=0))):
             left_s = until - time.monotonic()
             if left_s <= 0 or (self._drain_until is not None and self._broker.is_idle):
                 break

@@ -346,9 +346,5 @@ class ClientResult:
 def _listed(sql: str) -> str:
     """Truncate *sql* to what a list of statements shows. A message this short passes even while many others do."""
     listed = sql[:ACTIVE_SQL_CHARACTERS]
-    if (
-        _CHARACTER_BYTES * len(listed) <= LISTED_SQL_BYTES
-        or len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
-    ):
-        return listed
-    return listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]
+    is_short = len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
+    return listed if is_short else listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]

@@ -131,7 +131,9 @@ class SlotPool:
             del self._statements[statement.query_id]
             slot, statement.slot = statement.slot, None
             if slot is None:
-                self._withdraw(statement)
+                waiter = self._take_waiter(statement.query_id, statement.key)
+                if waiter is not None and waiter.is_announced:
+                    self.link.say({"do": "leave", "id": statement.query_id})
                 return
             slot.statement = None
             if self._slots.get(slot.number) is not slot:  # the broker that granted it is gone
@@ -297,12 +299,6 @@ class SlotPool:
             if not queue:
                 del self._waiters[key]
         return found
-
-    def _withdraw(self, statement: ClientResult) -> None:
-        """End the wait of a statement, if it waits."""
-        waiter = self._take_waiter(statement.query_id, statement.key)
-        if waiter is not None and waiter.is_announced:
-            self.link.say({"do": "leave", "id": statement.query_id})
 
     def _refuse(self, query_id: str, error: QueryError) -> None:
         statement = self._statements.get(query_id)

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from queryengine.engine import CacheUse, Encoding, Parameters, Query, QueryEngine
-from queryengine.errors import QueryError
 from tests.queryengine.publishing import PATIENCE_S
 
 
@@ -40,21 +39,15 @@ def begin(function: Callable[[], _T]) -> Future[_T]:
 
 
 def error_of(begun: Future[Any]) -> type[BaseException]:
-    """Wait for the end; return the type of the error, NoneType if there is none."""
-    return type(begun.exception(PATIENCE_S))
+    """Wait for the end, and return the type of the error."""
+    error = begun.exception(PATIENCE_S)
+    assert error is not None, "there is no error"
+    return type(error)
 
 
 def rows(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> Any:
     """Return the rows."""
     return json.loads(ask(engine, sql, parameters))
-
-
-def fail(engine: QueryEngine, sql: str, errors: list[BaseException]) -> None:
-    """Run a statement that may well fail, and note how."""
-    try:
-        ask(engine, sql)
-    except QueryError as exc:
-        errors.append(exc)
 
 
 def ask_cached(

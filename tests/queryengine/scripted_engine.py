@@ -78,10 +78,15 @@ def stubborn(peer: Peer) -> None:
 
 
 class ScriptedEngine:
-    """Answers `SELECT 1`, and each statement in `scripts` by its function, in a thread of its own."""
+    """Answers each statement in `scripts` by its function, in a thread of its own."""
 
     def __init__(self, state_dir: Path, limits: QueryConfig, processors: int = 8) -> None:
-        self.scripts: dict[str, Script] = {"SELECT 1": one_row}
+        self.scripts: dict[str, Script] = {
+            "SELECT 1": one_row,
+            "endless": endless,
+            "wait": until_stopped,
+            "stubborn": stubborn,
+        }
         self.requests: list[dict[str, Any]] = []
         self.connections = 0
         self.keeps = False  # whether a connection may bring another statement
@@ -170,7 +175,7 @@ class Tier:
     def client(self) -> EngineClient:
         made = EngineClient(self.config)
         self.clients.append(made)
-        wait_until(made.is_alive, within_s=LONG_S)
+        wait_until(made.is_alive)
         return made
 
     def restart(self) -> None:
@@ -201,7 +206,7 @@ class Tier:
         self.engine.close()
 
     def wait_until_idle(self) -> None:
-        wait_until(lambda: self.engine.broker.is_idle, within_s=LONG_S)
+        wait_until(lambda: self.engine.broker.is_idle)
 
 
 MakeTier = Callable[..., Tier]

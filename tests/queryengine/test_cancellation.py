@@ -38,8 +38,13 @@ def test_concurrent_cancels_call_a_subscriber_once() -> None:
     source.subscribe(partial(calls.append, 1))
     barrier = threading.Barrier(8)
 
+    def cancel() -> None:
+        barrier.wait()
+        source.cancel()
+
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: (barrier.wait(), source.cancel()), range(8)))
+        for _ in range(8):
+            threads.submit(cancel)
 
     assert calls == [1]
 
@@ -103,7 +108,7 @@ def test_the_watchdog_stops_what_has_used_up_its_limit_elsewhere(
     interruption = Interruption()
 
     watchdog.watch(interruption, limit_s, left_s=left_s)
-    wait_until(lambda: interruption.stopped, within_s=30)
+    wait_until(lambda: interruption.stopped)
 
     with pytest.raises(QueryTimeoutError, match=f"after {limit_s:g} s"):
         interruption.check()
@@ -121,7 +126,7 @@ def test_the_watchdog_outlives_a_want_of_memory(watchdog: Watchdog) -> None:
     hungry.attach(interrupt)
     watchdog.watch(hungry, 0.01)
     watchdog.watch(other, 0.02)
-    wait_until(lambda: len(calls) > 2 and other.stopped, within_s=30)
+    wait_until(lambda: len(calls) > 2 and other.stopped)
 
 
 def test_the_watchdog_wakes_for_a_statement_that_comes_after_a_pause(watchdog: Watchdog) -> None:

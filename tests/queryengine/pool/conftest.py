@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +27,11 @@ def make_tier() -> Iterator[MakeTier]:
 
 
 @pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
+def tier(make_tier: MakeTier) -> Iterator[Tier]:
+    """An engine whose slots are all given back in the end."""
+    made = make_tier()
+    yield made
+    made.wait_until_idle()
 
 
 @pytest.fixture
@@ -74,6 +78,14 @@ def runner(runtime: Runtime, process: EngineProcess) -> Runner:
 
 
 # Workers under gunicorn's own arbiter.
+
+
+@pytest.fixture
+def heartbeat() -> Iterator[int]:
+    """The descriptor of a heartbeat file."""
+    opened = os.memfd_create("heartbeat")
+    yield opened
+    os.close(opened)
 
 
 @pytest.fixture(scope="module")

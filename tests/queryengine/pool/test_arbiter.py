@@ -34,7 +34,7 @@ from queryengine.pool.client import EngineClient
 from queryengine.pool.worker_state import WorkerState, read_state, write_state
 from system.heartbeat import Pulse
 from tests.queryengine.asking import begin, error_of
-from tests.queryengine.engine_process import EXIT_CODE_FILE, LONG_S, EngineProcess
+from tests.queryengine.engine_process import EXIT_CODE_FILE, EngineProcess
 from tests.queryengine.pool.client_process import RIGHT, Runtime, ask
 from tests.queryengine.publishing import ENDLESS, wait_until
 
@@ -56,7 +56,7 @@ def test_statements_run_in_workers_whatever_unused_signals_come(process: EngineP
 
     for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
         process.send(number)
-    wait_until(lambda: "SIGHUP does nothing" in process.log.read_text(), within_s=LONG_S)
+    wait_until(lambda: "SIGHUP does nothing" in process.log.read_text())
 
     assert ask(client) == RIGHT
     assert process.workers() == before
@@ -73,7 +73,7 @@ def test_the_end_of_a_worker_fails_only_its_own_statement(process: EngineProcess
     assert ask(client, fingerprint="a") == RIGHT
     assert not other.done()
     assert survivor in process.workers()
-    wait_until(lambda: client.status().workers_killed == 1, within_s=LONG_S)
+    wait_until(lambda: client.status().workers_killed == 1)
     process.wait_until_whole(client)
     assert client.cancel("other", "b")
     assert error_of(other) is QueryCancelledError
@@ -90,8 +90,8 @@ def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None
 
     assert ask(client) == RIGHT
     assert error_of(asking) is QueryTimeoutError
-    wait_until(lambda: pid not in process.workers(), within_s=LONG_S)
-    wait_until(lambda: client.status().workers_killed == 1, within_s=LONG_S)
+    wait_until(lambda: pid not in process.workers())
+    wait_until(lambda: client.status().workers_killed == 1)
     process.wait_until_whole(client)
 
 
@@ -106,7 +106,7 @@ def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> No
     runner.kill()
 
     client = runtime.client(process)
-    wait_until(lambda: pid not in process.workers(), within_s=LONG_S)
+    wait_until(lambda: pid not in process.workers())
     assert ask(client) == RIGHT
 
 
@@ -117,8 +117,8 @@ def test_a_stopped_idle_worker_is_killed(process: EngineProcess, client: EngineC
     os.kill(stopped, signal.SIGSTOP)
 
     assert ask(client, query_id="q") == RIGHT
-    wait_until(lambda: client.status().workers_alive == 1, within_s=LONG_S)
-    wait_until(lambda: stopped not in process.workers(), within_s=LONG_S)
+    wait_until(lambda: client.status().workers_alive == 1)
+    wait_until(lambda: stopped not in process.workers())
     process.wait_until_whole(client)
     assert client.status().workers_killed == 1
 
@@ -152,7 +152,7 @@ def test_no_exit_code_of_a_worker_ends_the_engine(process: EngineProcess, client
     for pid in process.workers():
         os.kill(pid, signal.SIGKILL)
 
-    wait_until(lambda: client.status().workers_killed >= (2 if code == 0 else 5), within_s=LONG_S)
+    wait_until(lambda: client.status().workers_killed >= (2 if code == 0 else 5))
     assert not client.is_alive()
     (process.state_dir / EXIT_CODE_FILE).unlink()
 
@@ -168,7 +168,7 @@ def test_workers_that_end_normally_are_replaced_at_once(process: EngineProcess, 
     for _ in range(leaves):
         pid = min(process.workers())
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda pid=pid: pid not in process.workers(), within_s=LONG_S)  # type: ignore[misc]
+        wait_until(lambda pid=pid: pid not in process.workers())  # type: ignore[misc]
         process.wait_until_whole(client)
         seen |= process.workers()
 
@@ -186,7 +186,7 @@ def test_failed_system_calls_are_retried(process: EngineProcess, client: EngineC
     late = runtime.runner(process)
     late.run("SELECT 1 AS n", "late", "k")
     for message in ("an engine worker could not be started", "a client of the broker could not connect"):
-        wait_until(lambda message=message: message in process.log.read_text(), within_s=LONG_S)  # type: ignore[misc]
+        wait_until(lambda message=message: message in process.log.read_text())  # type: ignore[misc]
     process.limit_files(1000)
 
     process.wait_until_whole(client)
@@ -244,20 +244,13 @@ def worker_of_its_own(heartbeat: int, *states: WorkerState) -> Iterator[int]:
             for state in states:
                 write_state(heartbeat, state)
     try:
-        wait_until(lambda: read_state(heartbeat).phase != "booting", within_s=LONG_S)
+        wait_until(lambda: read_state(heartbeat).phase != "booting")
         yield pid
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
-
-
-@pytest.fixture
-def heartbeat() -> Iterator[int]:
-    opened = os.memfd_create("heartbeat")
-    yield opened
-    os.close(opened)
 
 
 def test_a_worker_is_killed_only_in_the_state_that_was_checked(heartbeat: int) -> None:
@@ -269,7 +262,7 @@ def test_a_worker_is_killed_only_in_the_state_that_was_checked(heartbeat: int) -
                 assert read_state(heartbeat).runs("hit" * 20)
             else:
                 before = read_state(heartbeat)
-                wait_until(lambda before=before: read_state(heartbeat) != before, within_s=LONG_S)  # type: ignore[misc]
+                wait_until(lambda before=before: read_state(heartbeat) != before)  # type: ignore[misc]
 
 
 def test_a_stopped_worker_is_killed_and_a_dead_one_is_not(heartbeat: int) -> None:
@@ -289,7 +282,7 @@ def test_sigterm_lets_statements_finish_and_refuses_new_ones(process: EngineProc
     lines = len(next(running).splitlines()) - 1
 
     process.send(signal.SIGTERM)
-    wait_until(lambda: not client.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not client.is_alive())
 
     with pytest.raises(EngineUnavailableError):
         ask(client)
@@ -311,7 +304,7 @@ def test_sigterm_ends_long_statements_within_the_shutdown_timeout(runtime: Runti
         process.worker_of(f"q{number}")
     abandoned = runtime.runner(process)
     abandoned.run(ENDLESS, "queued", "2")
-    wait_until(lambda: len(client.active("2")) == 1, within_s=LONG_S)
+    wait_until(lambda: len(client.active("2")) == 1)
 
     process.send(signal.SIGTERM)
     process.send(signal.SIGTERM)

@@ -27,7 +27,6 @@ from tests.queryengine.scripted_engine import (
     error,
     one_row,
     run,
-    stubborn,
     until_stopped,
 )
 
@@ -48,13 +47,12 @@ def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) 
         engine.admit("broken", frozenset())
     with pytest.raises(SqlError, match="no such thing"):
         engine.admit("bad", frozenset())
-    tier.wait_until_idle()
 
 
 def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["SELECT 2"] = until_stopped
     gating = begin(lambda: engine.admit("SELECT 2", frozenset()))
-    wait_until(lambda: len(tier.engine.requests) == 1, within_s=LONG_S)
+    wait_until(lambda: len(tier.engine.requests) == 1)
 
     assert engine.active("") == ()
     assert not engine.cancel(tier.engine.requests[0]["query_id"], "")
@@ -65,9 +63,8 @@ def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) ->
 
 def test_any_process_lists_and_cancels_the_statements_of_a_key(tier: Tier) -> None:
     one, other = tier.client(), tier.client()
-    tier.engine.scripts["wait"] = until_stopped
     waiting = begin(lambda: run(one, "wait", query_id="q", fingerprint="k"))
-    wait_until(lambda: len(other.active("k")) == 1, within_s=LONG_S)
+    wait_until(lambda: len(other.active("k")) == 1)
 
     (active,) = other.active("k")
     assert (active.query_id, active.sql, active.state) == ("q", "wait", "running")
@@ -79,7 +76,6 @@ def test_any_process_lists_and_cancels_the_statements_of_a_key(tier: Tier) -> No
     assert other.cancel("q", "k")
 
     assert error_of(waiting) is QueryCancelledError
-    tier.wait_until_idle()
 
 
 @pytest.mark.parametrize(
@@ -103,12 +99,11 @@ def test_listed_sql_is_truncated(tier: Tier, engine: EngineClient, character: st
 
 
 def test_a_silent_engine_counts_as_dead(tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    tier.engine.scripts["endless"] = endless
     held = [run(engine, "endless") for _ in range(2)]
     tier.engine.reports = False
     monkeypatch.setattr(broker_client, "SILENCE_S", 0.1)
 
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
 
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
     with pytest.raises(EngineUnavailableError):
@@ -118,19 +113,17 @@ def test_a_silent_engine_counts_as_dead(tier: Tier, engine: EngineClient, monkey
 
 
 def test_a_draining_engine_refuses_new_statements(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
     running = run(engine, "endless")
     next(running)
 
     tier.engine.call(tier.engine.broker.drain)
 
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
     with pytest.raises(EngineUnavailableError, match="stopping"):
         run(engine, "SELECT 1")
     tier.engine.call(tier.engine.broker.end_statements)
     with pytest.raises(EngineUnavailableError, match="stopping"):
         next(running)
-    tier.wait_until_idle()
 
 
 def test_without_an_engine_a_statement_fails_soon(tier: Tier) -> None:
@@ -153,20 +146,20 @@ def test_the_status_is_that_of_the_engine(tier: Tier) -> None:
     tier.engine.call(lambda: tier.engine.broker.report(alive=0, killed=3))
     engine = EngineClient(tier.config)
     tier.clients.append(engine)
-    wait_until(lambda: engine.status().workers_killed == 3, within_s=LONG_S)
+    wait_until(lambda: engine.status().workers_killed == 3)
     assert engine.status().is_starting
 
     tier.engine.alive = 2
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert engine.status() == EngineStatus(workers_alive=2, workers_killed=3, is_starting=False)
     tier.engine.alive = 0
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
     tier.engine.alive = 2
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     tier.engine.close()
 
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
 
 
@@ -176,8 +169,6 @@ def test_without_a_worker_socket_a_statement_fails_and_gives_its_slot_back(tier:
     for _ in range(3):
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
-
-    tier.wait_until_idle()
 
 
 def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
@@ -198,9 +189,8 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
         connection_of(engine).hang_up()
         assert refused.wait(LONG_S)
 
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-    tier.wait_until_idle()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +206,7 @@ def test_a_broker_that_sends_nonsense_is_disconnected(tier: Tier, engine: Engine
 
     tier.engine.call(talk)
 
-    wait_until(lambda: engine._pool.link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: engine._pool.link._connection not in (before, None) and engine.is_alive())
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
@@ -229,10 +219,9 @@ def test_a_client_survives_a_restart_of_the_engine(tier: Tier, engine: EngineCli
         peer.send(data(b"b"), END)
 
     tier.engine.scripts["finishes"] = finishes
-    tier.engine.scripts["endless"] = endless
     goes_on, held = run(engine, "finishes"), run(engine, "endless")
     waiting = begin(lambda: run(engine, "SELECT 1"))
-    wait_until(lambda: len(engine.active("")) == 3, within_s=LONG_S)
+    wait_until(lambda: len(engine.active("")) == 3)
 
     tier.restart()
 
@@ -241,14 +230,13 @@ def test_a_client_survives_a_restart_of_the_engine(tier: Tier, engine: EngineCli
     finish.set()
     assert list(goes_on) == [b"a", b"b"], "a statement whose worker answers is not lost"
     held.close()
-    wait_until(engine.is_alive, within_s=LONG_S)
-    tier.wait_until_idle()
+    wait_until(engine.is_alive)
 
 
 def test_a_question_fails_when_the_connection_is_lost(tier: Tier, engine: EngineClient) -> None:
     with tier.stalled():
         asking = begin(lambda: engine.active("k"))
-        wait_until(lambda: bool(engine._pool.link._questions), within_s=LONG_S)
+        wait_until(lambda: bool(engine._pool.link._questions))
 
         connection_of(engine).hang_up()
 
@@ -262,7 +250,7 @@ def test_a_paused_broker_gets_every_message_later(make_tier: MakeTier, monkeypat
     engine = tier.client()
     with tier.stalled():
         begun = [begin(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
-        wait_until(lambda: len(engine._pool._statements) == 400 and is_full(engine), within_s=LONG_S)
+        wait_until(lambda: len(engine._pool._statements) == 400 and is_full(engine))
 
     assert {type(one.result(LONG_S)) for one in begun} == {ClientResult}
     tier.wait_until_idle()
@@ -282,12 +270,10 @@ def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, mo
     """Both for statements that wait for the broker and for those that run, whose end has to be reported to it."""
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     tier = make_tier(timeout_s=1.0)
-    tier.engine.scripts["stubborn"] = stubborn
-    tier.engine.scripts["endless"] = endless
     engine = tier.client()
     reading = begin(lambda: run(engine, "stubborn"))
     slowly_read = run(engine, "endless")
-    wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
+    wait_until(lambda: len(tier.engine.requests) == 2)
 
     with tier.stalled():
         filled = [begin(lambda: run(engine, "x" * 1000)) for _ in range(400)]
@@ -296,7 +282,7 @@ def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, mo
         with pytest.raises(QueryTimeoutError):
             list(slowly_read)
 
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
     tier.wait_until_idle()
 
@@ -313,15 +299,15 @@ def test_a_broker_that_sends_but_does_not_read_is_disconnected(
         return is_full(engine)
 
     with tier.stalled():
-        wait_until(ask_too_much, within_s=LONG_S)
+        wait_until(ask_too_much)
         monkeypatch.setattr(broker_client, "SILENCE_S", 0.5)
         monkeypatch.setattr(broker_client.BrokerLink, "is_heard", True)
         engine._pool.link._status_at = time.monotonic() + LONG_S
 
-        wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
+        wait_until(lambda: engine._pool.link._connection is not before)
 
     monkeypatch.undo()
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
@@ -332,7 +318,7 @@ def test_a_broker_that_reads_but_does_not_send_is_disconnected(
     tier.engine.reports = False
     monkeypatch.setattr(broker_client, "SILENCE_S", 0.2)
 
-    wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
+    wait_until(lambda: engine._pool.link._connection is not before)
 
 
 def test_an_internal_error_ends_no_thread_of_the_link(
@@ -351,20 +337,16 @@ def test_an_internal_error_ends_no_thread_of_the_link(
         (broker_client.BrokerLink, "_tick"),
     ):
         faults.clear()
-        tier.engine.scripts["endless"] = endless
         held = run(engine, "endless", timeout_s=0.1)
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, fail)
-            wait_until(lambda: len(faults) > 1, within_s=LONG_S)
+            wait_until(lambda: len(faults) > 1)
         with pytest.raises(QueryTimeoutError):
             list(held)
-        wait_until(engine.is_alive, within_s=LONG_S)
-
-    tier.wait_until_idle()
+        wait_until(engine.is_alive)
 
 
 def test_close_ends_everything(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
     running = run(engine, "endless")
     next(running)
     reading = begin(lambda: next(running))
@@ -377,4 +359,3 @@ def test_close_ends_everything(tier: Tier, engine: EngineClient) -> None:
     with pytest.raises(EngineUnavailableError, match="stopping"):
         run(engine, "SELECT 1")
     assert not engine.is_alive()
-    tier.wait_until_idle()

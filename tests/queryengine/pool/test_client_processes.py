@@ -20,7 +20,7 @@ from tests.queryengine.publishing import ENDLESS, wait_until
 def test_a_killed_client_process_frees_its_slots(process: EngineProcess, client: EngineClient, runner: Runner) -> None:
     for number, key in enumerate("abab"):
         runner.run(ENDLESS, f"lost{number}", key)
-    wait_until(lambda: len(client.active("a")) + len(client.active("b")) == 4, within_s=LONG_S)
+    wait_until(lambda: len(client.active("a")) + len(client.active("b")) == 4)
     waiting = [begin(partial(ask, client, "SELECT 1 AS n", fingerprint=key)) for key in "ab"]
 
     runner.kill()

@@ -30,11 +30,9 @@ from tests.queryengine.scripted_engine import (
     ScriptedEngine,
     Tier,
     data,
-    endless,
     error,
     run,
     stubborn,
-    until_stopped,
 )
 
 
@@ -82,7 +80,6 @@ def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient
     assert len(sent) < 5
 
     assert sum(len(chunk) for chunk in result) == 64 * 2**20
-    tier.wait_until_idle()
 
 
 def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, engine: EngineClient) -> None:
@@ -99,11 +96,9 @@ def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, eng
     cancel.cancel()
 
     assert error_of(unread) is QueryCancelledError
-    tier.wait_until_idle()
 
 
 def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["wait"] = until_stopped
     before = CancelSource()
     before.cancel()
     with pytest.raises(QueryCancelledError):
@@ -114,17 +109,16 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: T
     started = []
     for number, token in enumerate(runs):
         started.append(begin(partial(engine.run, Query(sql="wait"), token)))
-        wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
+        wait_until(lambda number=number: len(engine.active("")) == number + 1)  # type: ignore[misc]
     assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
     # A statement with a slot still has to reach its worker, and must not be cancelled before that.
-    wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
+    wait_until(lambda: len(tier.engine.requests) == 2)
     for token in reversed(runs):
         token.cancel()
 
     assert [error_of(one) for one in started] == [QueryCancelledError] * 3
     assert len(tier.engine.requests) == 2
     assert all(not token._callbacks for token in runs)
-    tier.wait_until_idle()
 
 
 def test_close_gives_the_slot_back_once_the_worker_has_stopped(tier: Tier, engine: EngineClient) -> None:
@@ -166,7 +160,7 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     result = run(engine, "SELECT 2")
     assert next(result) == b"first"
     reading = begin(lambda: next(result))
-    wait_until(lambda: result._state is State.ACTIVE, within_s=LONG_S)
+    wait_until(lambda: result._state is State.ACTIVE)
 
     result.close()  # and no thread asks for another chunk
 
@@ -180,7 +174,6 @@ def test_a_running_statement_does_not_hold_its_parameters(tier: Tier, engine: En
     class Values(list[int]):
         """A list that can be referred to weakly."""
 
-    tier.engine.scripts["endless"] = endless
     values = Values([1])
     held = weakref.ref(values)
     result = engine.run(Query(sql="endless", parameters=values, fingerprint="abc"))
@@ -191,14 +184,12 @@ def test_a_running_statement_does_not_hold_its_parameters(tier: Tier, engine: En
     assert held() is None
     assert [one.sql for one in engine.active("abc")] == ["endless"]
     result.close()
-    tier.wait_until_idle()
 
 
 @pytest.mark.parametrize("is_overdue", [False, True])
 def test_a_statement_that_is_stopped_during_its_first_chunk_gives_its_slot_back(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, *, is_overdue: bool
 ) -> None:
-    tier.engine.scripts["endless"] = endless
     receive = ClientResult._receive
 
     def receive_and_stop(result: ClientResult) -> None:
@@ -235,7 +226,7 @@ def test_a_worker_that_does_not_stop_is_killed(
     limit_s = 0.05 if how == "time limit" else None
     query = Query(sql="deaf" if how == "close" else "mute", query_id="q", timeout_s=limit_s)
     running = begin(lambda: engine.run(query, token))
-    wait_until(lambda: len(tier.engine.requests) == 1, within_s=LONG_S)
+    wait_until(lambda: len(tier.engine.requests) == 1)
 
     if how == "token":
         token.cancel()
@@ -244,8 +235,7 @@ def test_a_worker_that_does_not_stop_is_killed(
         running.result(LONG_S).close()
     else:
         assert error_of(running) is {"token": QueryCancelledError, "time limit": QueryTimeoutError}[how]
-    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
-    tier.wait_until_idle()
+    wait_until(lambda: tier.engine.killed == ["q"])
 
 
 def test_a_worker_that_does_not_read_the_statement_is_killed(
@@ -262,13 +252,12 @@ def test_a_worker_that_does_not_read_the_statement_is_killed(
     with pytest.raises(QueryTimeoutError):
         run(engine, "SELECT '" + "x" * 3_000_000 + "'", query_id="q", timeout_s=0.05)
 
-    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
+    wait_until(lambda: tier.engine.killed == ["q"])
 
 
 def test_a_process_without_threads_left_has_the_worker_killed(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tier.engine.scripts["endless"] = endless
     result = run(engine, "endless", query_id="q")
 
     def no_thread(*_: object, **__: object) -> None:
@@ -278,13 +267,11 @@ def test_a_process_without_threads_left_has_the_worker_killed(
         patched.setattr("threading.Thread.start", no_thread)
         result.close()
 
-    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
-    tier.wait_until_idle()
+    wait_until(lambda: tier.engine.killed == ["q"])
 
 
 def test_the_time_limit_holds_in_the_queue(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, timeout_s=7.0)
-    tier.engine.scripts["endless"] = endless
     engine = tier.client()
     running = run(engine, "endless")
 
@@ -312,7 +299,6 @@ def test_a_worker_that_ends_after_the_limit_is_a_timeout(tier: Tier, engine: Eng
 
 def test_a_full_queue_and_a_long_wait_raise_busy(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, max_queued=1, queue_timeout_s=0.2)
-    tier.engine.scripts["endless"] = endless
     engine = tier.client()
     running = run(engine, "endless")
     waiting = [begin(lambda: run(engine, "SELECT 1")) for _ in range(2)]
@@ -351,7 +337,6 @@ def test_an_exception_in_any_step_gives_everything_back(
 
 
 def test_a_duplicate_query_id_is_replaced(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
     first, second = (run(engine, "endless", query_id="same") for _ in range(2))
     assert first.query_id == "same"
     assert second.query_id not in ("", "same")
@@ -362,11 +347,10 @@ def test_a_duplicate_query_id_is_replaced(tier: Tier, engine: EngineClient) -> N
     with pytest.raises(QueryCancelledError):
         engine.run(Query(sql="SELECT 1", query_id="same"), cancelled)
 
-    wait_until(lambda: [one.query_id for one in engine.active("")] == ["same"], within_s=LONG_S)
+    wait_until(lambda: [one.query_id for one in engine.active("")] == ["same"])
     assert engine.cancel("same", ""), "the first one still receives messages of the broker"
     with pytest.raises(QueryCancelledError):
         list(first)
-    tier.wait_until_idle()
 
 
 def test_each_line_of_defence_acts_after_the_one_before() -> None:

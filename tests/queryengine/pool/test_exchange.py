@@ -92,7 +92,6 @@ def test_values_that_cannot_be_sent_are_refused(
         run(engine, "SELECT 1", parameters=parameters)
 
     assert tier.engine.requests == []
-    tier.wait_until_idle()
 
 
 def _tree(kind: type[QueryError]) -> list[type[QueryError]]:
@@ -189,4 +188,3 @@ def test_a_worker_that_ends_before_it_reads_has_died(tier: Tier, engine: EngineC
 
     with pytest.raises(EngineWorkerDiedError):
         run(engine, sql)
-    tier.wait_until_idle()

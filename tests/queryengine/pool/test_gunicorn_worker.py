@@ -105,15 +105,15 @@ def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> No
     worker = engine.worker()
     before = resource.prlimit(worker, resource.RLIMIT_CPU)
     with engine.send(ENDLESS):
-        wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) != before, within_s=60)
+        wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) != before)
 
-    wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) == before, within_s=60)
+    wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) == before)
 
 
 def test_an_idle_worker_keeps_only_the_descriptors_it_needs(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
-    wait_until(lambda: kinds(worker).count("socket") == 1, within_s=60)  # the last connection is closed
+    wait_until(lambda: kinds(worker).count("socket") == 1)  # the last connection is closed
     standard = [str(Path(f"/proc/{worker}/fd/{number}").readlink()) for number in range(3)]
 
     assert standard == ["/dev/null", "/dev/null", str(Path(f"/proc/{engine.process.pid}/fd/2").readlink())]
@@ -156,12 +156,12 @@ def test_unused_signals_are_ignored(engine: Engine, name: str) -> None:
 def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
     worker = engine.worker()
     with engine.send("SELECT count(*) AS n FROM range(300000000) t(i) WHERE hash(i) = 1") as connection:
-        wait_until(lambda: state_of(worker).phase == "busy", within_s=60)
+        wait_until(lambda: state_of(worker).phase == "busy")
 
         os.kill(worker, signal.SIGTERM)
 
         assert receive(connection).end is not None
-    wait_until(lambda: not is_running(worker), within_s=60)
+    wait_until(lambda: not is_running(worker))
     still_works(engine)
 
 
@@ -170,7 +170,7 @@ def test_an_idle_worker_sends_heartbeats(engine: Engine) -> None:
     heartbeat = next(entry for entry in Path(f"/proc/{worker}/fd").iterdir() if "wgunicorn-" in str(entry.readlink()))
     before = heartbeat.stat().st_mtime
 
-    wait_until(lambda: heartbeat.stat().st_mtime > before, within_s=60)
+    wait_until(lambda: heartbeat.stat().st_mtime > before)
 
     # gunicorn sets the time from the monotonic clock, with which it compares it.
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
@@ -186,7 +186,7 @@ def test_the_next_worker_removes_the_temporary_files_of_a_killed_one(engine: Eng
     (left / "spilled").write_bytes(bytes(1000))
 
     os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: not is_running(worker), within_s=60)
+    wait_until(lambda: not is_running(worker))
     still_works(engine)
 
     assert left not in list(scratch.iterdir())
@@ -199,7 +199,7 @@ def test_a_worker_whose_temporary_directory_is_removed_is_replaced(engine: Engin
 
     shutil.rmtree(engine.state_dir / SCRATCH_DIRECTORY)
 
-    wait_until(lambda: not is_running(worker), within_s=60)
+    wait_until(lambda: not is_running(worker))
     still_works(engine)
     assert len(list((engine.state_dir / SCRATCH_DIRECTORY).iterdir())) == 1
 
@@ -207,15 +207,15 @@ def test_a_worker_whose_temporary_directory_is_removed_is_replaced(engine: Engin
 @pytest.mark.exhaustive
 def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
     with running(tmp_path, workers=2) as engine:
-        wait_until(lambda: len(engine.workers()) == 2, within_s=60)
+        wait_until(lambda: len(engine.workers()) == 2)
         still_works(engine)
         workers = engine.workers()
         with engine.send(ENDLESS):
-            wait_until(lambda: any(state_of(worker).phase == "busy" for worker in workers), within_s=60)
+            wait_until(lambda: any(state_of(worker).phase == "busy" for worker in workers))
 
             engine.process.kill()
 
-            wait_until(lambda: not any(map(is_running, workers)), within_s=60)
+            wait_until(lambda: not any(map(is_running, workers)))
 
 
 def test_a_worker_without_descriptors_waits_for_some(tmp_path: Path) -> None:
@@ -243,5 +243,5 @@ def test_a_worker_that_cannot_be_confined_ends_without_ending_the_arbiter(tmp_pa
             seen.update(engine.workers())
             return len(seen) >= 3
 
-        wait_until(enough, within_s=60)
+        wait_until(enough)
         assert engine.process.poll() is None

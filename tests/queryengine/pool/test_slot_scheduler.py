@@ -11,6 +11,11 @@ from queryengine.pool.slot_scheduler import MISSED_CHECKS, SHARE_S
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted, busy, listed, runs
 
 
+@pytest.fixture
+def no_quantum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
+
+
 def test_slots_are_granted_and_released(bench: Bench) -> None:
     a, b = bench.client(), bench.client()
 
@@ -156,8 +161,8 @@ def test_a_kept_slot_is_recalled_for_another_key(make_bench: MakeBench) -> None:
     assert keeper.recalled() == {"2"}, "for the third key"
 
 
-def test_each_process_of_a_key_has_its_share_of_slots(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
+@pytest.mark.usefixtures("no_quantum")
+def test_each_process_of_a_key_has_its_share_of_slots(make_bench: MakeBench) -> None:
     bench = make_bench(workers=4, several_keys=False, max_queued=8)
     greedy, modest = bench.client(), bench.client()
     for query_id in "1234":
@@ -213,10 +218,8 @@ def test_another_slot_is_recalled_if_the_first_does_not_come_back(
     assert other.heard() == [admitted("a")]
 
 
-def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(
-    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
+@pytest.mark.usefixtures("no_quantum")
+def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(make_bench: MakeBench) -> None:
     bench = make_bench(workers=2, several_keys=False)
     first, second = bench.client(), bench.client()
     first.enter("long")
@@ -285,15 +288,14 @@ def test_only_as_many_slots_rotate_as_there_are_processors(
         pytest.param({"workers": 6, "processors": 4}, ("aaa", "b"), (1, 0), id="its key has fewer"),
     ],
 )
+@pytest.mark.usefixtures("no_quantum")
 def test_a_patient_statement_takes_slots_only_from_those_with_more(
     make_bench: MakeBench,
-    monkeypatch: pytest.MonkeyPatch,
     limits: dict[str, Any],
     held: tuple[str, str],
     recalled: tuple[int, int],
 ) -> None:
     """*held*: the keys of the slots of two processes, in capitals if unused; *recalled*: first, and after a hurry."""
-    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
     bench = make_bench(**{"processors": 2, **limits})
     holder, other = bench.client(), bench.client()
     for number, key in enumerate(held[0]):

@@ -33,14 +33,32 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield started
 
 
+@pytest.fixture
+def worker(engine: Engine) -> Iterator[int]:
+    """The worker of `engine`, which outlives the test and works after it."""
+    before = engine.worker()
+    yield before
+    still_works(engine)
+    assert engine.worker() == before
+
+
+@pytest.fixture
+def victim(mortal: Engine) -> Iterator[int]:
+    """The worker of `mortal`, which the test costs it; another one works after it."""
+    before = mortal.worker()
+    yield before
+    still_works(mortal)
+    assert mortal.worker() != before
+
+
 def until_busy(worker: int) -> None:
-    wait_until(lambda: state_of(worker).phase == "busy", within_s=60)
+    wait_until(lambda: state_of(worker).phase == "busy")
 
 
 def until_computing(worker: int) -> None:
     """Wait until a worker has been in the middle of something for a while."""
     before = ticks(worker)
-    wait_until(lambda: ticks(worker) > before + os.sysconf("SC_CLK_TCK") // 2, within_s=60)
+    wait_until(lambda: ticks(worker) > before + os.sysconf("SC_CLK_TCK") // 2)
 
 
 def given_up(connection: socket.socket) -> Answer:
@@ -51,8 +69,7 @@ def given_up(connection: socket.socket) -> Answer:
 
 
 @pytest.mark.parametrize("earlier", [0, 1], ids=["the first statement", "a later one"])
-def test_a_client_that_half_closes_cancels(engine: Engine, earlier: int) -> None:
-    worker = engine.worker()
+def test_a_client_that_half_closes_cancels(engine: Engine, worker: int, earlier: int) -> None:
     connection = engine.connect()
     for _ in range(earlier):
         connection.sendall(request("SELECT 1 AS a"))
@@ -62,47 +79,35 @@ def test_a_client_that_half_closes_cancels(engine: Engine, earlier: int) -> None
 
     assert given_up(connection).code == "query_cancelled"
 
-    still_works(engine)
-    assert engine.worker() == worker
-
 
 @pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
-def test_a_client_that_closes_cancels(engine: Engine, sql: str) -> None:
-    worker = engine.worker()
+def test_a_client_that_closes_cancels(engine: Engine, worker: int, sql: str) -> None:
     connection = engine.send(sql)
     until_busy(worker)
 
     connection.close()
 
-    still_works(engine)
-    assert engine.worker() == worker
-
 
 @pytest.mark.exhaustive
-def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Engine) -> None:
-    worker = mortal.worker()
+def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Engine, victim: int) -> None:
     connection = mortal.send(DEAF, timeout_s=30.0)
-    until_computing(worker)
+    until_computing(victim)
     began = time.monotonic()
 
     answer = given_up(connection)
 
     assert answer.is_cut
     assert time.monotonic() - began < 20
-    still_works(mortal)
-    assert mortal.worker() != worker
 
 
 @pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
-def test_a_statement_ends_when_its_time_is_up(engine: Engine, sql: str) -> None:
-    worker = engine.worker()
+def test_a_statement_ends_when_its_time_is_up(engine: Engine, worker: int, sql: str) -> None:
 
     answer = engine.ask(sql, timeout_s=0.3)
 
     assert answer.code == "query_timeout"
     assert answer.error is not None
     assert answer.error["limit_s"] == 30.0
-    assert engine.worker() == worker
 
 
 def test_a_request_cannot_ask_for_more_than_the_limit() -> None:
@@ -114,40 +119,31 @@ def test_a_request_cannot_ask_for_more_than_the_limit() -> None:
     assert checked.deadline <= time.monotonic() + 0.5
 
 
-def test_the_alarm_ends_a_deaf_statement_and_the_next_one_works(mortal: Engine) -> None:
-    worker = mortal.worker()
+def test_the_alarm_ends_a_deaf_statement_and_the_next_one_works(mortal: Engine, victim: int) -> None:
     began = time.monotonic()
 
     answer = mortal.ask(DEAF, timeout_s=3.0)
 
     assert answer.is_cut
     assert 3.9 < time.monotonic() - began < 30
-    still_works(mortal)
-    assert mortal.worker() != worker
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT", "SIGQUIT"])
-def test_a_worker_that_dies_costs_its_own_statement_only(mortal: Engine, name: str) -> None:
-    worker = mortal.worker()
+def test_a_worker_that_dies_costs_its_own_statement_only(mortal: Engine, victim: int, name: str) -> None:
     with mortal.send(ENDLESS) as connection:
-        until_busy(worker)
+        until_busy(victim)
 
-        os.kill(worker, signal.Signals[name])
+        os.kill(victim, signal.Signals[name])
 
         assert receive(connection).is_cut
-    still_works(mortal)
-    assert mortal.worker() != worker
 
 
-def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: Engine) -> None:
-    worker = engine.worker()
+def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: Engine, worker: int) -> None:
 
     with engine.send("SELECT * FROM range(100000000)", timeout_s=1.0):
         until_busy(worker)
 
         still_works(engine)
-
-    assert engine.worker() == worker
 
 
 @pytest.mark.parametrize("earlier", [0, 1], ids=["at first", "later"])
@@ -168,8 +164,7 @@ def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: En
         ),
     ],
 )
-def test_an_invalid_request_gets_no_answer(engine: Engine, sent: bytes, earlier: int) -> None:
-    worker = engine.worker()
+def test_an_invalid_request_gets_no_answer(engine: Engine, worker: int, sent: bytes, earlier: int) -> None:
     with engine.connect() as connection:
         for _ in range(earlier):
             connection.sendall(request("SELECT 1 AS a"))
@@ -178,9 +173,6 @@ def test_an_invalid_request_gets_no_answer(engine: Engine, sent: bytes, earlier:
         connection.shutdown(socket.SHUT_WR)
 
         assert [kind for kind, _ in conversation(connection)] == ([] if sent else [Kind.CLOSING])
-
-    still_works(engine)
-    assert engine.worker() == worker
 
 
 def trickle(connection: socket.socket, data: bytes) -> None:
@@ -218,12 +210,12 @@ def test_a_worker_without_an_engine_reports_that_and_is_replaced(state_dir: Path
         first = engine.worker()
         assert engine.ask("SELECT 1 AS a").code == "engine_unavailable"
         assert engine.ask("SELECT 1 AS a", call="admit", relations=[]).code == "engine_unavailable"
-        wait_until(lambda: engine.worker() != first, within_s=60)
+        wait_until(lambda: engine.worker() != first)
         assert state_of(engine.worker()).phase == "unfit"
 
         in_the_way.unlink()
 
-        wait_until(lambda: state_of(engine.worker()).phase == "idle", within_s=60)
+        wait_until(lambda: state_of(engine.worker()).phase == "idle")
         worker = engine.worker()
         still_works(engine)
         assert engine.worker() == worker
@@ -237,7 +229,7 @@ def test_a_worker_with_an_unexpected_error_is_replaced(state_dir: Path, capfd: p
 
         assert answer.error == {"code": "query_error", "message": "The statement could not be run."}
         assert "engine worker failed query_id=q1 fingerprint=f1" in capfd.readouterr().err
-        wait_until(lambda: worker not in engine.workers(), within_s=60)
+        wait_until(lambda: worker not in engine.workers())
         still_works(engine)
 
 
@@ -252,7 +244,7 @@ def test_a_worker_reports_its_statement(engine: Engine) -> None:
 
     assert state.query_id == "0123456789abcdef0123456789abcdef"
     assert before + 7.0 + GRACE_S <= state.deadline <= time.monotonic() + 7.0 + GRACE_S
-    wait_until(lambda: state_of(worker).phase == "idle", within_s=60)
+    wait_until(lambda: state_of(worker).phase == "idle")
 
 
 @pytest.mark.exhaustive
@@ -275,7 +267,7 @@ def test_statements_leave_nothing_behind(engine: Engine) -> None:
     still_works(engine)
 
     assert engine.worker() == worker
-    wait_until(lambda: held() <= before, within_s=60)
+    wait_until(lambda: held() <= before)
 
 
 # More than one statement on a connection.
@@ -306,14 +298,11 @@ def test_a_connection_serves_one_statement_after_the_other(engine: Engine) -> No
             assert receive(connection).end is not None
 
 
-def test_a_worker_announces_that_it_closes_an_idle_connection(engine: Engine) -> None:
-    worker = engine.worker()
+def test_a_worker_announces_that_it_closes_an_idle_connection(engine: Engine, worker: int) -> None:
     with engine.send("SELECT 1 AS a") as connection:
         kinds = [kind for kind, _ in conversation(connection)]
 
     assert kinds == [Kind.HEADER, Kind.DATA, Kind.END, Kind.CLOSING]
-    still_works(engine)
-    assert engine.worker() == worker
 
 
 def test_a_worker_announces_its_end_on_its_connection(state_dir: Path) -> None:
@@ -323,5 +312,5 @@ def test_a_worker_announces_its_end_on_its_connection(state_dir: Path) -> None:
             assert receive(connection).data == b'[{"a":1}]'
             os.kill(worker, signal.SIGTERM)
             assert [kind for kind, _ in conversation(connection)] == [Kind.CLOSING]
-        wait_until(lambda: worker not in engine.workers(), within_s=60)
+        wait_until(lambda: worker not in engine.workers())
         still_works(engine)
