@@ -78,7 +78,7 @@ class ClientResult:
         self._started = time.time()
         self._call: Mapping[str, Any] = {}
         self._is_inner = False
-        self._decided: threading.Event | None = None  # set when the broker has decided or there is a reason to stop
+        self._decided: threading.Lock | None = None  # held until the broker has decided or there is a reason to stop
         self._reason: Reason | None = None  # to stop; the first one stands
         self._stopped_at = 0.0
         self._unsubscribe: Callable[[], None] | None = None
@@ -168,7 +168,7 @@ class ClientResult:
         if self._state is State.QUEUED:
             self._state = State.ACTIVE
             if self._decided is not None:
-                self._decided.set()
+                self._decided.release()
 
     def refused(self, error: QueryError) -> None:
         """Refuse a slot; ignored if the statement has one."""
@@ -214,9 +214,11 @@ class ClientResult:
         began = time.monotonic()
         self._pool.enter(self)
         if self._state is State.QUEUED:  # Most get an unused slot at once.
-            self._decided = threading.Event()
-            if self._state is State.QUEUED:  # `wake` changes the state before it looks for the event.
-                self._decided.wait()
+            decided = threading.Lock()  # An event costs several times as much.
+            decided.acquire()
+            self._decided = decided
+            if self._state is State.QUEUED:  # `wake` changes the state before it looks for the lock.
+                decided.acquire()
         self.timings.queued_ms = (time.monotonic() - began) * 1000
         self._check()
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, TypeVar
 
 from queryengine.engine import CacheUse, Encoding, Parameters, Query, QueryEngine
@@ -14,11 +15,8 @@ from tests.queryengine.publishing import PATIENCE_S
 
 def ask(engine: QueryEngine, sql: str, parameters: Parameters | None = None, encoding: Encoding = "json") -> bytes:
     """Return the whole answer."""
-    result = engine.run(Query(sql=sql, parameters=parameters, encoding=encoding))
-    try:
+    with closing(engine.run(Query(sql=sql, parameters=parameters, encoding=encoding))) as result:
         return b"".join(result)
-    finally:
-        result.close()
 
 
 _T = TypeVar("_T")
@@ -58,8 +56,5 @@ def ask_cached(
     cache: CacheUse = "use",
 ) -> tuple[bytes, str]:
     """Return the whole answer, and where it came from."""
-    result = engine.run(Query(sql=sql, parameters=parameters, encoding=encoding, cache=cache))
-    try:
+    with closing(engine.run(Query(sql=sql, parameters=parameters, encoding=encoding, cache=cache))) as result:
         return b"".join(result), result.timings.cache
-    finally:
-        result.close()

@@ -6,7 +6,7 @@ import resource
 import stat
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,6 @@ FLIGHTS = Snapshot(
     source="cd" * 32,
     columns=(Column(name="a", type="INTEGER"), Column(name="ü \" '", type="STRUCT(b VARCHAR)")),
 )
-
-
-def rewrite(state_dir: Path, **changes: Any) -> None:
-    """Change parts of the document on disk as something other than the runtime would."""
-    path = module.manifest_path(state_dir)
-    document = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**document, **changes}))
 
 
 def test_reads_what_was_written(tmp_path: Path) -> None:
@@ -63,28 +56,22 @@ def test_a_publication_replaces_the_file_so_that_readers_can_tell(tmp_path: Path
     held.close()
 
 
-def test_r18_an_unknown_format_version_is_named(tmp_path: Path) -> None:
-    module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
-    rewrite(tmp_path, format_version=999)
-
-    with pytest.raises(ManifestError, match="format version 999, not 2"):
-        module.read_manifest(tmp_path)
-
-
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "complaint"),
     [
-        pytest.param({"checksum": "00"}, id="wrong checksum"),
-        pytest.param({"content": {"generation": 2, "snapshots": []}}, id="content edited by hand"),
-        pytest.param({"content": None}, id="no content"),
-        pytest.param({"content": []}, id="content is a list"),
+        pytest.param({"format_version": 999}, "format version 999, not 2", id="another release"),
+        pytest.param({"checksum": "00"}, "damaged", id="wrong checksum"),
+        pytest.param({"content": {"generation": 2, "snapshots": []}}, "damaged", id="content edited by hand"),
+        pytest.param({"content": None}, "damaged", id="no content"),
+        pytest.param({"content": []}, "damaged", id="content is a list"),
     ],
 )
-def test_r18_a_damaged_manifest_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_r18_a_changed_manifest_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
     module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
-    rewrite(tmp_path, **changes)
+    path = module.manifest_path(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
 
-    with pytest.raises(ManifestError, match="damaged"):
+    with pytest.raises(ManifestError, match=complaint):
         module.read_manifest(tmp_path)
 
 
@@ -107,9 +94,7 @@ def test_a_manifest_of_anything_else_is_refused(tmp_path: Path, text: bytes) -> 
 
 
 def test_a_snapshot_outside_its_directory_is_refused(tmp_path: Path) -> None:
-    content = {"generation": 1, "snapshots": [{**asdict(FLIGHTS), "file": "../../etc/passwd"}]}
-    module.write_manifest(tmp_path, Manifest(generation=1))
-    rewrite(tmp_path, content=content, checksum=module._checksum(module._canonical(content)))
+    module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(replace(FLIGHTS, file="../../etc/passwd"),)))
 
     with pytest.raises(ManifestError, match="damaged"):
         module.read_manifest(tmp_path)

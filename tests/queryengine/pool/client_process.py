@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,8 @@ from tests.queryengine.publishing import Publisher
 
 
 def ask(client: EngineClient, sql: str = "SELECT count(*) AS n FROM flights", **query: Any) -> bytes:
-    result = client.run(Query(sql=sql, **query))
-    try:
+    with closing(client.run(Query(sql=sql, **query))) as result:
         return b"".join(result)
-    finally:
-        result.close()
 
 
 RIGHT = b'[{"n":1000}]'

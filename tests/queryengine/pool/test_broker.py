@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queryengine.pool.broker import Broker
 from queryengine.pool.broker_records import MAX_MESSAGE_BYTES
 from queryengine.pool.frames import Kind, encode_json
-from runtimeconf.model import QueryConfig
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted
 from tests.queryengine.publishing import wait_until
 
@@ -128,11 +125,6 @@ def test_the_socket_is_for_one_user_and_replaces_a_stale_one(make_bench: MakeBen
     assert again.client().enter("1") == [admitted("1")]
     again.close()
     assert not again.path.exists()
-
-
-def test_a_path_that_cannot_be_bound_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        Broker(tmp_path / "none" / "broker.sock", QueryConfig(), several_keys=True, kill=print)
 
 
 _ENTER = {"do": "enter", "id": "1", "key": "k", "sql": "SELECT 1", "started": "now"}

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -11,33 +11,14 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError
-from queryengine.pool.fair_queue import Admission, EntryState, FairQueue, QueueEntry
+from queryengine.pool.fair_queue import Admission, EntryState, FairQueue
 from runtimeconf.model import QueryConfig
+from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
 
 
 def ignore() -> None:
     """Ignore the decision on an entry, whose state the test reads."""
-
-
-class Order:
-    """A queue, and the keys of its entries in the order in which they were admitted."""
-
-    def __init__(self, *, slots: int, max_queued: int = 16) -> None:
-        self.queue = FairQueue(slots=slots, max_queued=max_queued)
-        self.admitted: list[str] = []
-
-    def join(self, name: str) -> QueueEntry:
-        """Add an entry of the key that *name* starts with, up to a digit."""
-        entry = self.queue.join(name.rstrip("0123456789"), ignore)
-        entry.on_decision = partial(self._decided, entry, name)
-        if entry.state is EntryState.ADMITTED:
-            self.admitted.append(name)
-        return entry
-
-    def _decided(self, entry: QueueEntry, name: str) -> None:
-        if entry.state is EntryState.ADMITTED:
-            self.admitted.append(name)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +29,16 @@ class Order:
     ],
 )
 def test_the_order_of_statements(arrivals: str, order: str) -> None:
-    served = Order(slots=1)
-    entries = {name: served.join(name) for name in arrivals.split()}
+    queue = FairQueue(slots=1, max_queued=16)
+    admitted: list[str] = []
+    entries = {name: queue.join(name.rstrip("0123456789"), partial(admitted.append, name)) for name in arrivals.split()}
+    admitted.insert(0, arrivals.split(maxsplit=1)[0])  # at once, which is no decision on a queued entry
 
     for number in range(len(entries)):
-        served.queue.leave(entries[served.admitted[number]])
+        queue.leave(entries[admitted[number]])
 
-    assert served.admitted == order.split()
-    assert (served.queue.running, served.queue.waiting) == (0, 0)
+    assert admitted == order.split()
+    assert (queue.running, queue.waiting) == (0, 0)
 
 
 def admission_of(*, several_keys: bool = True, **limits: Any) -> Admission:
@@ -104,26 +87,16 @@ def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
 # Threads that wait.
 
 
-Queued = Callable[..., Future[Callable[[], None]]]
+def queued(admission: Admission, key: str = "", interruption: Interruption | None = None) -> Future[Callable[[], None]]:
+    """Enter in a thread of its own, and wait until the statement is queued."""
 
+    def arrived() -> int:
+        return len(admission.queue._queues.get(key, ()))
 
-@pytest.fixture
-def queued() -> Iterator[Queued]:
-    """Enter in a thread, and wait until the statement is queued."""
-    with ThreadPoolExecutor(8) as threads:
-
-        def enter(
-            admission: Admission, key: str = "", interruption: Interruption | None = None
-        ) -> Future[Callable[[], None]]:
-            def arrived() -> int:
-                return len(admission.queue._queues.get(key, ()))
-
-            before = arrived()
-            entered = threads.submit(admission.enter, key, interruption or Interruption())
-            wait_until(lambda: arrived() > before)
-            return entered
-
-        yield enter
+    before = arrived()
+    entered = begin(partial(admission.enter, key, interruption or Interruption()))
+    wait_until(lambda: arrived() > before)
+    return entered
 
 
 def test_waiting_ends_after_the_queue_timeout() -> None:
@@ -138,7 +111,7 @@ def test_waiting_ends_after_the_queue_timeout() -> None:
     assert admission.queue.waiting == 0
 
 
-def test_an_evicted_thread_ends_its_wait_at_once(queued: Queued) -> None:
+def test_an_evicted_thread_ends_its_wait_at_once() -> None:
     admission = admission_of(max_queued=2)
     leave = admission.enter("flood", Interruption())
     first, evicted = queued(admission, "flood"), queued(admission, "flood")
@@ -151,7 +124,7 @@ def test_an_evicted_thread_ends_its_wait_at_once(queued: Queued) -> None:
     other.result(10)()
 
 
-def test_a_cancelled_statement_leaves_the_queue_at_once(queued: Queued) -> None:
+def test_a_cancelled_statement_leaves_the_queue_at_once() -> None:
     admission = admission_of()
     leave = admission.enter("", Interruption())
     interruption = Interruption()

@@ -17,8 +17,10 @@ import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.sync import SyncWorker
 
+from queryengine.pool import gunicorn_worker
 from queryengine.pool.arbiter import EngineArbiter
 from queryengine.pool.gunicorn_worker import EngineWorker
+from runtimeconf.model import RuntimeConfig
 from system.process_limits import NICENESS
 from system.scratch import SCRATCH_DIRECTORY
 from tests.queryengine.bare_engine import Engine, receive, running
@@ -86,6 +88,12 @@ def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, t
         assert list(inspect.signature(getattr(ours, name)).parameters) == list(
             inspect.signature(getattr(theirs, name)).parameters
         ), name
+
+
+def test_only_our_arbiter_decides_when_a_worker_is_stuck(tmp_path: Path) -> None:
+    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
+
+    assert gunicorn_worker.options(config)["timeout"] == 0
 
 
 def test_a_worker_is_confined(engine: Engine) -> None:

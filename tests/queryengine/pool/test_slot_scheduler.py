@@ -67,16 +67,6 @@ def test_a_statement_that_waits_too_long_is_refused(make_bench: MakeBench) -> No
     assert bench.broker.is_idle
 
 
-def test_a_statement_that_leaves_the_queue_gets_no_slot(make_bench: MakeBench) -> None:
-    bench = make_bench(workers=1)
-    client = bench.client()
-    for query_id in "123":
-        client.enter(query_id)
-
-    assert client.leave("2") == []
-    assert client.leave("1") == [admitted("3")]
-
-
 def test_a_slot_whose_statement_no_worker_runs_is_freed(bench: Bench) -> None:
     client = bench.client()
     long_id = "x" * 40
