@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -210,19 +209,6 @@ class Tier:
 
 
 MakeTier = Callable[..., Tier]
-
-
-@contextmanager
-def tiers() -> Iterator[MakeTier]:
-    """Give a function that makes tiers in one state directory, and close them at the end."""
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as made:
-
-        def make(**settings: Any) -> Tier:
-            tier = Tier(Path(directory), **settings)
-            made.callback(tier.close)
-            return tier
-
-        yield make
 
 
 def run(engine: EngineClient, sql: str, **query: Any) -> ClientResult:

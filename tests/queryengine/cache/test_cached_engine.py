@@ -170,13 +170,11 @@ def test_no_error_is_cached(engine: CachedEngine, sql: str, error: type[QueryErr
     assert not (engine._data_version and engine._data_version.groups)
 
 
-def test_a_caller_can_bypass_the_cache(engine: CachedEngine) -> None:
+def test_a_caller_can_bypass_or_renew_what_is_cached(engine: CachedEngine) -> None:
     assert ask(engine, "SELECT 7", cache="none") == (b'[{"7":7}]', "bypass")
     assert ask(engine, "SELECT 7") == (b'[{"7":7}]', "miss")
     assert ask(engine, "SELECT 7", cache="none") == (b'[{"7":7}]', "bypass")
 
-
-def test_a_renewed_result_is_cached_for_others(engine: CachedEngine) -> None:
     assert ask(engine, "SELECT 8", cache="renew")[1] == "bypass"
     assert ask(engine, "SELECT 8")[1] == "hit"
     assert ask(engine, "SELECT 8", cache="renew")[1] == "bypass"

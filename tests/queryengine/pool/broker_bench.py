@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -115,19 +114,6 @@ class Client:
 
 
 MakeBench = Callable[..., Bench]
-
-
-@contextmanager
-def benches() -> Iterator[MakeBench]:
-    """Give a function that makes benches on one path, and close them at the end."""
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as made:
-
-        def make(**settings: Any) -> Bench:
-            bench = Bench(Path(directory) / "broker.sock", **settings)
-            made.callback(bench.close)
-            return bench
-
-        yield make
 
 
 def admitted(query_id: str) -> dict[str, Any]:

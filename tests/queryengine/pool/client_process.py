@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +74,9 @@ class Runner:
 class Runtime:
     """A state directory with data, engines over it, and client processes; all are stopped at the end."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, state_dir: Path) -> None:
         self._stack = stack
-        self.state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.state_dir = state_dir
         Publisher(self.state_dir).publish(flights="SELECT range AS id FROM range(1000)")
 
     def engine(self, **settings: Any) -> EngineProcess:
@@ -95,11 +93,3 @@ class Runtime:
         runner = Runner(engine)
         self._stack.callback(runner.kill)
         return runner
-
-
-@contextmanager
-def runtimes() -> Iterator[Runtime]:
-    with ExitStack() as stack:
-        runtime = Runtime(stack)
-        yield runtime
-        print((runtime.state_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails

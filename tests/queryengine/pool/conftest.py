@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -12,18 +14,31 @@ from runtimeconf.model import MIB
 from tests.queryengine import bare_engine
 from tests.queryengine.conftest import FLIGHTS
 from tests.queryengine.engine_process import EngineProcess
-from tests.queryengine.pool.broker_bench import Bench, MakeBench, benches
-from tests.queryengine.pool.client_process import Runner, Runtime, runtimes
+from tests.queryengine.pool.broker_bench import Bench, MakeBench
+from tests.queryengine.pool.client_process import Runner, Runtime
 from tests.queryengine.publishing import Publisher
-from tests.queryengine.scripted_engine import MakeTier, Tier, tiers
+from tests.queryengine.scripted_engine import MakeTier, Tier
+
+
+@pytest.fixture
+def made() -> Iterator[ExitStack]:
+    """Closes in the end what a test has made."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def short_dir(made: ExitStack) -> Path:
+    """A directory whose path is short enough for sockets."""
+    return Path(made.enter_context(tempfile.TemporaryDirectory()))
+
 
 # A real broker and a scripted engine, with clients.
 
 
 @pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
+def make_tier(made: ExitStack, short_dir: Path) -> MakeTier:
+    return lambda **settings: made.enter_context(closing(Tier(short_dir, **settings)))
 
 
 @pytest.fixture
@@ -43,9 +58,8 @@ def engine(tier: Tier) -> EngineClient:
 
 
 @pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    with benches() as make:
-        yield make
+def make_bench(made: ExitStack, short_dir: Path) -> MakeBench:
+    return lambda **settings: made.enter_context(closing(Bench(short_dir / "broker.sock", **settings)))
 
 
 @pytest.fixture
@@ -57,9 +71,9 @@ def bench(make_bench: MakeBench) -> Bench:
 
 
 @pytest.fixture
-def runtime() -> Iterator[Runtime]:
-    with runtimes() as made:
-        yield made
+def runtime(made: ExitStack, short_dir: Path) -> Iterator[Runtime]:
+    yield Runtime(made, short_dir)
+    print((short_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails
 
 
 @pytest.fixture
