@@ -70,17 +70,11 @@ class Interruption:
         return self._reason is not None
 
     def stop(self, reason: Reason) -> None:
-        """Stop the statement because of *reason*, which makes the error. An earlier reason wins."""
+        """Stop the statement, again if need be, because of *reason*, which makes the error. An earlier reason wins."""
         with self._lock:
             if self._reason is None:
                 self._reason = reason
             self._call()
-
-    def repeat(self) -> None:
-        """Interrupt once more if the statement has been stopped."""
-        with self._lock:
-            if self._reason is not None:
-                self._call()
 
     def check(self) -> None:
         """
@@ -170,9 +164,7 @@ class Watchdog:
         """Stop statements that are due at *now*; return seconds until the next look, None if nothing is watched."""
         wait_s = TICK_S if self._watched else None
         for interruption, (deadline, reason) in self._watched.items():
-            if interruption.stopped:
-                interruption.repeat()
-            elif deadline <= now:
+            if interruption.stopped or deadline <= now:
                 interruption.stop(reason)
             else:
                 wait_s = min(TICK_S, deadline - now, wait_s or TICK_S)

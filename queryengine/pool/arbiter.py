@@ -351,14 +351,10 @@ class EngineApplication(BaseApplication):
         """Set the engine's settings."""
         for name, value in gunicorn_worker.options(self.config).items():
             self.cfg.set(name, value)
-        self.cfg.set("post_fork", _after_fork)
+        self.cfg.set("post_fork", lambda arbiter, _worker: arbiter.close_in_worker())
 
     def load(self) -> None:
         """Load nothing."""
-
-
-def _after_fork(arbiter: EngineArbiter, _worker: Any) -> None:
-    arbiter.close_in_worker()
 
 
 def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:

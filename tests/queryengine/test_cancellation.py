@@ -63,15 +63,13 @@ def test_the_first_reason_to_stop_stands() -> None:
 def test_an_interruption_calls_what_is_attached_and_nothing_after_detach() -> None:
     interruption = Interruption()
     calls: list[int] = []
-    interruption.repeat()
     interruption.attach(partial(calls.append, 1))
-    interruption.repeat()
     assert calls == []
 
     interruption.stop(QueryCancelledError)
-    interruption.repeat()
+    interruption.stop(QueryCancelledError)
     interruption.detach()
-    interruption.repeat()
+    interruption.stop(QueryCancelledError)
     assert calls == [1, 1]
     interruption.attach(partial(calls.append, 2))
 
