@@ -98,7 +98,10 @@ def test_listed_sql_is_truncated(tier: Tier, engine: EngineClient, character: st
     running.close()
 
 
-def test_a_silent_engine_counts_as_dead(tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_engine_counts_as_dead_and_is_disconnected(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = connection_of(engine)
     held = [run(engine, "endless") for _ in range(2)]
     tier.engine.reports = False
     monkeypatch.setattr(broker_client, "SILENCE_S", 0.1)
@@ -108,6 +111,7 @@ def test_a_silent_engine_counts_as_dead(tier: Tier, engine: EngineClient, monkey
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
     with pytest.raises(EngineUnavailableError):
         run(engine, "SELECT 1")
+    wait_until(lambda: engine._pool.link._connection is not before)
     for result in held:
         result.close()
 
@@ -309,16 +313,6 @@ def test_a_broker_that_sends_but_does_not_read_is_disconnected(
     monkeypatch.undo()
     wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-
-
-def test_a_broker_that_reads_but_does_not_send_is_disconnected(
-    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = engine._pool.link._connection
-    tier.engine.reports = False
-    monkeypatch.setattr(broker_client, "SILENCE_S", 0.2)
-
-    wait_until(lambda: engine._pool.link._connection is not before)
 
 
 def test_an_internal_error_ends_no_thread_of_the_link(

@@ -17,6 +17,7 @@ from tests.queryengine.pool.client_process import RIGHT, Runner, ask
 from tests.queryengine.publishing import ENDLESS, wait_until
 
 
+@pytest.mark.exhaustive
 def test_a_killed_client_process_frees_its_slots(process: EngineProcess, client: EngineClient, runner: Runner) -> None:
     for number, key in enumerate("abab"):
         runner.run(ENDLESS, f"lost{number}", key)
