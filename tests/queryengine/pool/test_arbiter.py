@@ -98,6 +98,7 @@ def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None
 @pytest.mark.exhaustive
 def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> None:
     process = runtime.engine(timeout_s=15.0)
+    client = runtime.client(process)  # once the engine serves: the other process waits for it only briefly
     runner = runtime.runner(process)
     runner.run(ENDLESS, "stopped", "k")
     pid = process.worker_of("stopped")
@@ -105,7 +106,6 @@ def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> No
 
     runner.kill()
 
-    client = runtime.client(process)
     wait_until(lambda: pid not in process.workers())
     assert ask(client) == RIGHT
 
